@@ -1,0 +1,88 @@
+# Everything runs in environments under this folder: .uv (the installer), .venv (the package and
+# its checks), .venv-benchmarks (the peers). A second run of a target finds them made.
+# Plain enough for GNU make 3.81, which is what macOS has.
+
+SHELL := bash
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+UV := .uv/bin/uv
+BIN := .venv/bin
+# two workers; a file stays on one of them, which keeps its compiled functions
+WORKERS ?= 2
+PYTEST_ARGS ?=
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+LOCK := $(UV) pip compile --universal --python-version 3.12 --generate-hashes --no-header -q \
+	$(if $(UPGRADE),--upgrade) pyproject.toml --extra demo
+
+.PHONY: help env demo test lint licences unit docs wheel slow lock bench-env
+
+help: ## what there is to run
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s%s\n", $$1, $$2}'
+
+env: .venv/.synced ## the environment .venv: the lock, and pmcl from this folder
+
+demo: .venv/.synced ## the main job, end to end
+	$(BIN)/python -m pmcl.cli demo
+
+# cheap checks first, so that a slip shows within seconds
+test: lint licences unit docs wheel ## everything that must pass: the five below
+
+lint: .venv/.synced ## style, formatting, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+licences: .venv/.synced ## every runtime dependency is permissively licensed
+	$(BIN)/python tools/check_licences.py
+
+unit: .venv/.synced ## the tests, less the slow ones (PYTEST_ARGS="-k replay" for some of them)
+	$(PYTEST) --durations=10 $(PYTEST_ARGS)
+
+# the stubs are made anew: one left of a name that is gone would be a page that nothing leads to
+docs: .venv/.synced ## the documentation into docs/_build/html, warnings as errors
+	rm -rf docs/api/generated
+	$(BIN)/sphinx-build -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
+
+wheel: .venv/.synced ## the wheel builds and holds the package only
+	$(BIN)/python tools/check_wheel.py
+
+slow: .venv/.synced ## the tests that take minutes
+	$(PYTEST) -m slow --durations=0 $(PYTEST_ARGS)
+
+lock: | $(UV) ## both locks anew from pyproject.toml (UPGRADE=1 also takes newer versions)
+	$(LOCK) --group test --group docs -o requirements.txt
+	$(LOCK) --group benchmarks -o requirements-benchmarks.txt
+
+bench-env: .venv-benchmarks/.synced ## the environment .venv-benchmarks, with pmcl's peers
+
+# --- the environments -------------------------------------------------------------------------
+
+# The first interpreter that can make an environment: python3 may be too old, lack ensurepip (some
+# Linux distributions split it off), or be a pyenv shim for a version that is not installed.
+PYTHON ?= python3
+PYTHONS := $(PYTHON) python3.13 python3.12 python3.11 python3.10 python3.9 python /usr/bin/python3
+
+$(UV):
+	@for python in $(PYTHONS); do \
+	  if $$python -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then \
+	    echo "making .uv with $$python"; \
+	    $$python -m venv --clear .uv && \
+	    .uv/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8'; \
+	    exit; \
+	  fi; \
+	done; \
+	echo "make: expected a Python 3.9 or newer that has venv and ensurepip, found none." >&2; \
+	echo "Install one (on Debian and Ubuntu: python3-venv), or name it: make PYTHON=..." >&2; \
+	exit 1
+
+.venv/bin/python .venv-benchmarks/bin/python: | $(UV)
+	$(UV) venv --quiet --clear --python 3.12 $(@:/bin/python=)
+
+.venv/.synced: requirements.txt pyproject.toml | .venv/bin/python
+.venv-benchmarks/.synced: requirements-benchmarks.txt pyproject.toml | .venv-benchmarks/bin/python
+# the project's build backend is in both locks, so nothing is fetched past their hashes
+.venv/.synced .venv-benchmarks/.synced:
+	$(UV) pip sync --python $(@D)/bin/python --require-hashes $<
+	$(UV) pip install --python $(@D)/bin/python --no-deps --no-build-isolation -e .
+	touch $@

@@ -1,0 +1,82 @@
+"""Continual amortized Bayesian inference for PyMC.
+
+Write a PyMC model; :func:`fit_amortized` trains an amortized posterior on simulations from it,
+``posterior.adapt(task)`` adapts it to real, unlabeled data, ``posterior.sample(data)`` draws.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from pmcl.compile import CompiledModel as CompiledModel
+    from pmcl.compile import Simulator as Simulator
+    from pmcl.compile import UnsupportedModelError as UnsupportedModelError
+    from pmcl.compile import compile_model as compile_model
+    from pmcl.continual import AbstractObjective as AbstractObjective
+    from pmcl.continual import AbstractStrategy as AbstractStrategy
+    from pmcl.continual import LogRatioVariance as LogRatioVariance
+    from pmcl.continual import Naive as Naive
+    from pmcl.continual import PathGradient as PathGradient
+    from pmcl.continual import Replay as Replay
+    from pmcl.data import DataError as DataError
+    from pmcl.data import as_task as as_task
+    from pmcl.networks import AbstractSummary as AbstractSummary
+    from pmcl.networks import AbstractSummaryNetwork as AbstractSummaryNetwork
+    from pmcl.networks import CouplingFlow as CouplingFlow
+    from pmcl.networks import DeepSet as DeepSet
+    from pmcl.networks import Flatten as Flatten
+    from pmcl.networks import MaskedAutoregressiveFlow as MaskedAutoregressiveFlow
+    from pmcl.networks import Network as Network
+    from pmcl.networks import Recurrent as Recurrent
+    from pmcl.networks import SetTransformer as SetTransformer
+    from pmcl.posterior import AmortizedPosterior as AmortizedPosterior
+    from pmcl.posterior import fit_amortized as fit_amortized
+    from pmcl.reference import sample_reference as sample_reference
+    from pmcl.report import compare as compare
+    from pmcl.results import one as one
+
+# Loaded when first used: importing pmcl costs little, and changes no flag of JAX or XLA.
+_PUBLIC = {
+    "AbstractObjective": "continual",
+    "AbstractStrategy": "continual",
+    "AbstractSummary": "networks",
+    "AbstractSummaryNetwork": "networks",
+    "AmortizedPosterior": "posterior",
+    "CompiledModel": "compile",
+    "CouplingFlow": "networks",
+    "DataError": "data",
+    "DeepSet": "networks",
+    "Flatten": "networks",
+    "LogRatioVariance": "continual",
+    "MaskedAutoregressiveFlow": "networks",
+    "Naive": "continual",
+    "Network": "networks",
+    "PathGradient": "continual",
+    "Recurrent": "networks",
+    "Replay": "continual",
+    "SetTransformer": "networks",
+    "Simulator": "compile",
+    "UnsupportedModelError": "compile",
+    "as_task": "data",
+    "compare": "report",
+    "compile_model": "compile",
+    "fit_amortized": "posterior",
+    "one": "results",
+    "sample_reference": "reference",
+}
+
+__all__ = [*sorted(_PUBLIC), "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'pmcl' has no attribute {name!r}")
+    value = getattr(import_module(f"pmcl.{_PUBLIC[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -1,0 +1,20 @@
+"""PyMC model -> pure JAX functions and a simulator; what is refused, and why."""
+
+from pmcl.compile.covariates import Covariates, read_covariates
+from pmcl.compile.model import CompiledModel, ValueSlice, VariableInfo, compile_model
+from pmcl.compile.refuse import UnsupportedModelError
+from pmcl.compile.simulator import Simulator, finite_fraction, make_simulator, prefetched
+
+__all__ = [
+    "CompiledModel",
+    "Covariates",
+    "Simulator",
+    "UnsupportedModelError",
+    "ValueSlice",
+    "VariableInfo",
+    "compile_model",
+    "finite_fraction",
+    "make_simulator",
+    "prefetched",
+    "read_covariates",
+]

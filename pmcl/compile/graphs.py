@@ -1,0 +1,122 @@
+"""PyTensor graphs to pure JAX functions, or to functions on the host: data become arguments."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from jax import Array
+from pymc.pytensorf import collect_default_updates
+from pytensor.compile import mode as pytensor_mode
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomGeneratorType
+
+from pmcl.compile.samplers import replace_samplers
+
+
+def shared_inputs(outputs: Sequence[Variable]) -> list[SharedVariable]:
+    """Shared variables that `outputs` depend on, in graph order."""
+    return [v for v in ancestors(outputs) if isinstance(v, SharedVariable)]
+
+
+def bind(
+    outputs: Sequence[Variable], replacements: Mapping[Variable, Variable]
+) -> tuple[list[Variable], list[SharedVariable]]:
+    """Replace shared data by `replacements`, and any other shared data by its present value.
+
+    `pymc.sampling.jax.get_jaxified_graph` bakes every shared variable in, inputs included, so the
+    replacement has to come first.
+
+    Returns
+    -------
+    outputs, generators
+        The new outputs, and the random generators they still depend on.
+    """
+    swap: dict[Variable, Variable] = {}
+    generators: list[SharedVariable] = []
+    # A replacement may itself be a graph (a dim's length is an input's shape), so look behind it.
+    for var in shared_inputs([*outputs, *replacements.values()]):
+        if isinstance(var.type, RandomGeneratorType):
+            generators.append(var)
+        elif var in replacements:
+            swap[var] = replacements[var]
+        else:
+            swap[var] = pt.constant(var.get_value(borrow=True), name=var.name)
+    for var, new in replacements.items():
+        swap.setdefault(var, new)
+    bound = list(graph_replace(list(outputs), swap, strict=False))
+    reached = {*ancestors(bound)}
+    return bound, [g for g in generators if g in reached]
+
+
+def to_jax(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Callable[..., tuple]:
+    """Compile a PyTensor graph to one pure JAX function of `inputs`, returning a tuple."""
+    import pytensor.link.jax.dispatch  # noqa: F401  (registers the conversions)
+    from pytensor.link.jax.dispatch import jax_funcify
+
+    fgraph = FunctionGraph(inputs=list(inputs), outputs=list(outputs), clone=True)
+    with warnings.catch_warnings():
+        # PyTensor warns of each parameter check that JAX cannot raise; pmcl counts the NaNs instead.
+        warnings.filterwarnings("ignore", message=".*CheckAndRaise.*")
+        warnings.filterwarnings("ignore", message=".*Skipping.*")
+        pytensor_mode.JAX.optimizer.rewrite(fgraph)
+        replace_samplers(fgraph)
+        function = jax_funcify(fgraph)
+
+    def call(*arguments: object) -> tuple:
+        result = function(*arguments)
+        return result if isinstance(result, tuple) else tuple(result)
+
+    return call
+
+
+def random_states(key: Array, n: int) -> list[dict[str, Array]]:
+    """Make `n` independent values for random generators that are inputs of a JAX function."""
+    # The dispatched samplers read a raw key from the state and write the next one back.
+    return [{"jax_state": jax.random.key_data(k)} for k in jax.random.split(key, n)] if n else []
+
+
+def to_host(
+    inputs: Sequence[Variable], outputs: Sequence[Variable], generators: Sequence[SharedVariable]
+) -> Callable[[np.random.Generator], Callable[..., list[np.ndarray]]]:
+    """Compile a PyTensor graph to NumPy calls: seed it, then call it with `inputs`' values.
+
+    The function has random generators of its own: the model's are not touched.
+    """
+    own = {g: pytensor.shared(np.random.default_rng(0)) for g in generators}
+    drawn = list(graph_replace(list(outputs), own, strict=False)) if own else list(outputs)
+    function = pytensor.function(
+        list(inputs),
+        drawn,
+        updates=collect_default_updates(drawn, inputs=list(inputs)),
+        on_unused_input="ignore",
+        mode=host_mode(),
+    )
+
+    def seeded(rng: np.random.Generator) -> Callable[..., list[np.ndarray]]:
+        for generator, child in zip(own.values(), rng.spawn(len(own)), strict=True):
+            generator.set_value(child, borrow=True)
+        return function
+
+    return seeded
+
+
+def host_mode() -> pytensor_mode.Mode:
+    """How PyTensor runs what stays on the host: NumPy calls, with no compiler in between.
+
+    PyTensor's default, Numba, takes from seconds to minutes to compile a model's simulator. The
+    graph is rewritten all the same: it is then that samplers stop copying their generators.
+    Fused elementwise operations would be loops in Python.
+    """
+    return pytensor_mode.Mode(linker="py", optimizer="fast_run").excluding("fusion")
+
+
+def as_input(value: object, dtype: str) -> Array:
+    """Cast a value to a PyTensor dtype, as far as JAX's ambient precision allows."""
+    return jax.numpy.asarray(value, dtype=jax.dtypes.canonicalize_dtype(np.dtype(dtype)))

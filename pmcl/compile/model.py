@@ -1,0 +1,340 @@
+"""A PyMC model as pure JAX functions of the unconstrained vector z and the data."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from jax import Array
+from pymc.logprob.basic import transformed_conditional_logp
+from pymc.logprob.utils import replace_rvs_by_values
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+
+from pmcl.compile import graphs, precision, refuse, variables
+from pmcl.compile.variables import ValueSlice, VariableInfo
+
+Dataset = Mapping[str, Array]
+
+
+class Function(NamedTuple):
+    """A compiled graph, and the data it depends on beside its arguments."""
+
+    call: Callable[..., tuple]
+    data: tuple[VariableInfo, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledModel:
+    """Pure functions derived from one PyMC model, compiled by :func:`compile_model`.
+
+    Every function acts on one z and one dataset, and can be passed to `jax.vmap`, `jax.jit` and
+    `jax.grad`. A dataset is a mapping that holds every observed variable and every covariate;
+    `covariates` is a mapping that holds the covariates alone (a dataset will do, and has to come
+    where a parameter or a deterministic depends on an observed variable).
+
+    Attributes
+    ----------
+    model : pymc.Model
+    dim : int
+        Length of z.
+    values : tuple of ValueSlice
+        The value variables in the order of `model.value_vars`; z is their concatenation.
+    free, deterministics, observed, covariates : tuple of VariableInfo
+    coords : dict
+        The model's coordinates.
+    data_dims : frozenset of str
+        Dims of the data that are not dims of parameters: their length may differ from the model's,
+        unless a constant `pm.Data` has them too.
+    """
+
+    model: pm.Model = field(repr=False)
+    dim: int
+    values: tuple[ValueSlice, ...]
+    free: tuple[VariableInfo, ...]
+    deterministics: tuple[VariableInfo, ...]
+    observed: tuple[VariableInfo, ...]
+    covariates: tuple[VariableInfo, ...]
+    coords: dict[str, np.ndarray] = field(repr=False)
+    data_dims: frozenset[str]
+    _fixed: dict[str, int] = field(repr=False)
+    _log_prior: Function = field(repr=False)
+    _log_likelihood: Function = field(repr=False)
+    _constrain: Function = field(repr=False)
+    _unconstrain: Function = field(repr=False)
+
+    @property
+    def data(self) -> tuple[VariableInfo, ...]:
+        """Variables that make a dataset: the observed ones, then the covariates."""
+        return (*self.observed, *self.covariates)
+
+    def split(self, z: Array) -> list[Array]:
+        """Split z of shape (dim,) into the model's value variables, in their order."""
+        z = graphs.as_input(z, "float64")
+        if z.shape != (self.dim,):
+            raise ValueError(f"z: expected shape ({self.dim},), got {z.shape}.")
+        return [z[v.start : v.start + v.size].reshape(v.shape) for v in self.values]
+
+    def unravel(self, z: Array) -> dict[str, Array]:
+        """Split z of shape (dim,) into the model's value variables by name."""
+        return {v.name: part for v, part in zip(self.values, self.split(z), strict=True)}
+
+    def log_prior_terms(self, z: Array, covariates: Dataset | None = None) -> dict[str, Array]:
+        """Log prior density of every free variable (nats, shape () each, Jacobian included)."""
+        terms = self._run(self._log_prior, self.split(z), covariates)
+        return {info.name: term for info, term in zip(self.free, terms, strict=True)}
+
+    def log_prior(self, z: Array, covariates: Dataset | None = None) -> Array:
+        """Log prior density of z, Jacobian of the transforms included (nats, shape ())."""
+        return sum(self.log_prior_terms(z, covariates).values(), start=jnp.zeros(()))
+
+    def log_likelihood_terms(self, z: Array, dataset: Dataset) -> dict[str, Array]:
+        """Log likelihood of every observed variable: one term a value where PyMC has them."""
+        # Observations and covariates are read together, to compare their lengths.
+        observed = self._read([*self.observed, *self._log_likelihood.data], dataset)
+        terms = self._log_likelihood.call(*self.split(z), *observed)
+        return {info.name: term for info, term in zip(self.observed, terms, strict=True)}
+
+    def log_likelihood(
+        self, z: Array, dataset: Dataset, *, mask: Array | None = None, dim: str | None = None
+    ) -> Array:
+        """Log likelihood of a dataset (nats, shape ()).
+
+        Parameters
+        ----------
+        z : Array of shape (dim,)
+        dataset : mapping
+        mask : Array of bool of shape (n,), optional
+            False for the padding of `dim`; padding has to hold valid values, and the likelihood has
+            to be elementwise along `dim`.
+        dim : str, optional
+            The dim that `mask` belongs to.
+
+        Raises
+        ------
+        ValueError
+            If a variable is missing or has the wrong shape, or its likelihood has no term for each
+            element of `dim`.
+        """
+        total = jnp.zeros(())
+        terms = self.log_likelihood_terms(z, dataset)
+        for info in self.observed:
+            term = terms[info.name]
+            if mask is not None and dim in info.dims:
+                axis = info.dims.index(dim)
+                if axis >= term.ndim or term.shape[axis] != mask.shape[0]:
+                    raise ValueError(
+                        f"Variable {info.name!r}: expected a likelihood with a term for each of "
+                        f"the {mask.shape[0]} elements of dim {dim!r}, got terms of shape "
+                        f"{term.shape}; padding cannot be masked out of it."
+                    )
+                shape = [1] * term.ndim
+                shape[axis] = mask.shape[0]
+                term = jnp.where(mask.reshape(shape), term, 0.0)
+            total = total + jnp.sum(term)
+        return total
+
+    def log_joint(
+        self, z: Array, dataset: Dataset, *, mask: Array | None = None, dim: str | None = None
+    ) -> Array:
+        """log p(z) + log p(x | z)."""
+        return self.log_prior(z, dataset) + self.log_likelihood(z, dataset, mask=mask, dim=dim)
+
+    def constrain(self, z: Array, covariates: Dataset | None = None) -> dict[str, Array]:
+        """Free variables and deterministics by name, from z."""
+        results = self._run(self._constrain, self.split(z), covariates)
+        names = [info.name for info in (*self.free, *self.deterministics)]
+        return dict(zip(names, results, strict=True))
+
+    def unconstrain(self, parameters: Dataset, covariates: Dataset | None = None) -> Array:
+        """Return z of shape (dim,) of the free variables' values by name."""
+        missing = [info.name for info in self.free if info.name not in parameters]
+        if missing:
+            raise ValueError(
+                f"unconstrain: expected a value for every free variable, none came for {missing}."
+            )
+        arguments = [graphs.as_input(parameters[i.name], i.dtype) for i in self.free]
+        parts = self._run(self._unconstrain, arguments, covariates)
+        return jnp.concatenate([jnp.ravel(p) for p in parts])
+
+    def _run(self, function: Function, arguments: list[Array], data: Dataset | None) -> tuple:
+        return function.call(*arguments, *self._read(function.data, data))
+
+    def _read(self, infos: Sequence[VariableInfo], data: Dataset | None) -> list[Array]:
+        data = {} if data is None else data
+        missing = [info.name for info in infos if info.name not in data]
+        if missing:
+            raise ValueError(f"dataset: expected values for {missing}, none came.")
+        found = [graphs.as_input(data[i.name], i.dtype) for i in infos]
+        lengths = dict(self._fixed)
+        for info, value in zip(infos, found, strict=True):
+            # Left to broadcasting, a wrong shape would give a wrong density.
+            if value.ndim != len(info.dims):
+                raise ValueError(
+                    f"Variable {info.name!r}: expected dims {info.dims}, got shape {value.shape}."
+                )
+            for dim, n in zip(info.dims, value.shape, strict=True):
+                if lengths.setdefault(dim, n) != n:
+                    why = (
+                        "parameters or constants of the model have it too, and data that vary "
+                        "with the dataset have to be covariates"
+                        if dim in self._fixed
+                        else "another variable of the dataset has it too"
+                    )
+                    raise ValueError(
+                        f"Variable {info.name!r}: expected length {lengths[dim]} along dim "
+                        f"{dim!r}, got {n} ({why})."
+                    )
+        return found
+
+
+def compile_model(model: pm.Model | None = None, *, covariates: Sequence[str] = ()) -> CompiledModel:
+    """Compile a PyMC model's log prior, log likelihood and transforms to pure JAX functions.
+
+    Importing PyTensor's JAX backend, which this does, switches `jax_enable_x64` on for the process.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        Taken from the context when not given.
+    covariates : sequence of str
+        Names of the `pm.Data` that change from dataset to dataset; any other is a constant.
+
+    Returns
+    -------
+    CompiledModel
+
+    Raises
+    ------
+    UnsupportedModelError
+        If the model cannot be compiled, naming the variable and the way out.
+    """
+    model = pm.modelcontext(model)
+    refuse.check_model(model)
+    data = _covariate_variables(model, covariates)
+    with precision.scope():
+        return _compile(model, data)
+
+
+def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
+    values = list(model.value_vars)
+    free, point = model.free_RVs, model.initial_point(random_seed=0)
+    # Fresh values for the observations: the model's own have their length in their type.
+    observed = {
+        rv: pt.tensor(f"{rv.name}", dtype=rv.type.dtype, shape=(None,) * rv.type.ndim)
+        for rv in model.observed_RVs
+    }
+    inputs = {var: var.type(name=var.name) for var in data}
+    symbols = {**inputs, **observed}
+    about = {
+        **{inputs[var]: variables.describe_data(model, var) for var in data},
+        **{observed[rv]: variables.describe_observed(model, rv) for rv in observed},
+    }
+    fixed = variables.fixed_lengths(model, data)
+    lengths = variables.varying_lengths(model, symbols, fixed)
+
+    rvs_to_values = {rv: observed.get(rv, value) for rv, value in model.rvs_to_values.items()}
+    try:
+        terms = transformed_conditional_logp(
+            rvs=[*free, *observed],
+            rvs_to_values=rvs_to_values,
+            rvs_to_transforms=model.rvs_to_transforms,
+        )
+    except NotImplementedError as error:
+        raise refuse.UnsupportedModelError(
+            f"PyMC derives no log density of one of {[rv.name for rv in model.basic_RVs]}: {error}"
+        ) from error
+    named = replace_rvs_by_values(
+        [*free, *model.deterministics],
+        rvs_to_values=rvs_to_values,
+        rvs_to_transforms=model.rvs_to_transforms,
+    )
+    parameters, forward = _forward_transforms(model, observed)
+
+    def function(
+        arguments: Sequence[Variable], outputs: Sequence[Variable], names: Sequence[str]
+    ) -> Function:
+        # Observations give a dim its length only where they are an argument.
+        sources = {*inputs.values(), *(v for v in arguments if v in about)}
+        known = {k: v for k, v in lengths.items() if sources & {*ancestors([v])}}
+        bound, generators = graphs.bind(outputs, {**inputs, **known})
+        if generators:
+            raise refuse.UnsupportedModelError(
+                f"The log density or the value of one of {list(names)} depends on a random draw "
+                "that is not a variable of the model; give it a name (`pm.Normal(name, ...)`)."
+            )
+        reached = {*ancestors(bound)} - {*arguments}
+        used = [symbol for symbol in symbols.values() if symbol in reached]
+        call = refuse.or_name(graphs.to_jax, [*arguments, *used], bound, names)
+        return Function(call, tuple(about[symbol] for symbol in used))
+
+    free_names = [rv.name for rv in free]
+    all_names = [*free_names, *(d.name for d in model.deterministics)]
+    prior = [term.sum() for term in terms[: len(free)]]
+    constrain = function(values, named, all_names)
+    slices, dim = variables.value_slices(model, point)
+    shapes = variables.output_shapes(constrain.call, constrain.data, model, point)
+    described = [
+        variables.describe(model, var, shape)
+        for var, shape in zip([*free, *model.deterministics], shapes, strict=True)
+    ]
+    return CompiledModel(
+        model=model,
+        dim=dim,
+        values=slices,
+        free=tuple(described[: len(free)]),
+        deterministics=tuple(described[len(free) :]),
+        observed=tuple(about[symbol] for symbol in observed.values()),
+        covariates=tuple(about[symbol] for symbol in inputs.values()),
+        coords={k: np.asarray(v) for k, v in model.coords.items() if v is not None},
+        data_dims=_data_dims(model, about.values()),
+        _fixed=fixed,
+        _log_prior=function(values, prior, free_names),
+        _log_likelihood=function(
+            [*values, *observed.values()], terms[len(free) :], [rv.name for rv in observed]
+        ),
+        _constrain=constrain,
+        _unconstrain=function(parameters, forward, free_names),
+    )
+
+
+def _covariate_variables(model: pm.Model, names: Sequence[str]) -> list[SharedVariable]:
+    known = {v.name: v for v in model.data_vars if isinstance(v, SharedVariable)}
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"covariates: {name!r} is not a `pm.Data` of the model; expected some of "
+                f"{sorted(known)}."
+            )
+        for rv in model.observed_RVs:
+            if known[name] in ancestors([model.rvs_to_values[rv]]):
+                raise ValueError(
+                    f"covariates: {name!r} holds the observations of {rv.name!r}, which are data "
+                    "anyway; leave it out."
+                )
+    return [known[name] for name in names]
+
+
+def _data_dims(model: pm.Model, infos: Iterable[VariableInfo]) -> frozenset[str]:
+    parameters = {d for rv in model.free_RVs for d in variables.dims_of(model, rv)}
+    return frozenset(d for info in infos for d in info.dims if d not in parameters)
+
+
+def _forward_transforms(
+    model: pm.Model, observed: Mapping[Variable, Variable]
+) -> tuple[list[Variable], list[Variable]]:
+    """Inputs for the free variables' values, and the value variables in terms of them."""
+    inputs = {rv: rv.type(name=rv.name) for rv in model.free_RVs}
+    outputs = []
+    for value in model.value_vars:
+        rv = model.values_to_rvs[value]
+        transform = model.rvs_to_transforms[rv]
+        out = rv if transform is None else transform.forward(rv, *rv.owner.inputs)
+        outputs.append(out.astype(value.type.dtype))
+    known = {**inputs, **observed}
+    return list(inputs.values()), list(graph_replace(outputs, known, strict=False))

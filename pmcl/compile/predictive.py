@@ -1,0 +1,122 @@
+"""Draws of the observed variables given z: posterior predictive, at any covariates and lengths."""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+
+import jax
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from jax import Array
+from pymc.pytensorf import collect_default_updates
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+
+from pmcl.compile import graphs, precision
+from pmcl.compile.model import CompiledModel
+
+
+def predict(
+    compiled: CompiledModel,
+    z: np.ndarray,
+    covariates: Mapping[str, np.ndarray],
+    lengths: Mapping[str, int],
+    *,
+    rng: np.random.Generator,
+) -> dict[str, np.ndarray]:
+    """Draw the observed variables once for each z.
+
+    Parameters
+    ----------
+    compiled : CompiledModel
+    z : array of shape (draw, dim)
+    covariates : mapping of arrays
+        Those of one dataset.
+    lengths : mapping of str to int
+        Lengths of dims of the data.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    dict of arrays of shape (draw, ...)
+    """
+    shapes = tuple((i.name, np.shape(covariates[i.name])) for i in compiled.covariates)
+    draw = _drawer(compiled, shapes, tuple(sorted(lengths.items())))
+    return draw(z, covariates, rng)
+
+
+@lru_cache(maxsize=16)
+def _drawer(
+    compiled: CompiledModel,
+    shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    lengths: tuple[tuple[str, int], ...],
+) -> Callable:
+    model = compiled.model
+    explicit: dict[str, Variable] = {}
+    shared: dict[Variable, Variable] = {}
+    dtypes = {i.name: i.dtype for i in compiled.covariates}
+    for name, shape in shapes:
+        explicit[name] = pt.tensor(name, dtype=dtypes[name], shape=shape)
+        shared[model[name]] = explicit[name]
+    for dim, n in lengths:
+        length = model.dim_lengths.get(dim)
+        if isinstance(length, SharedVariable):
+            shared[length] = pt.constant(n, dtype=length.type.dtype)
+    values = list(model.value_vars)
+    free = dict(zip(model.free_RVs, model.replace_rvs_by_values(list(model.free_RVs)), strict=True))
+    outputs = graph_replace(list(model.observed_RVs), free, strict=False)
+    bound, generators = graphs.bind(list(outputs), shared)
+    names = [i.name for i in compiled.observed]
+
+    def on_jax() -> Callable:
+        function = graphs.to_jax([*values, *generators, *explicit.values()], bound)
+
+        def single(z: Array, key: Array, given: Mapping[str, Array]) -> tuple:
+            keys = jax.random.split(key, max(len(generators), 1))
+            states = [{"jax_state": jax.random.key_data(k)} for k in keys[: len(generators)]]
+            data = [graphs.as_input(given[n], v.type.dtype) for n, v in explicit.items()]
+            return function(*compiled.split(z), *states, *data)
+
+        many = jax.jit(jax.vmap(single, in_axes=(0, 0, None)))
+
+        def draw(z: np.ndarray, covariates: Mapping[str, np.ndarray], rng: np.random.Generator):
+            given = {n: np.asarray(covariates[n]) for n in explicit}
+            with precision.scope():
+                keys = jax.random.split(jax.random.key(int(rng.integers(2**31))), len(z))
+                found = many(z, keys, given)
+            return {n: np.asarray(v) for n, v in zip(names, found, strict=True)}
+
+        with precision.scope():
+            jax.eval_shape(
+                single,
+                jax.ShapeDtypeStruct((compiled.dim,), np.dtype("float64")),
+                jax.random.key(0),
+                {n: jax.ShapeDtypeStruct(v.type.shape, v.type.dtype) for n, v in explicit.items()},
+            )
+        return draw
+
+    def on_pytensor() -> Callable:
+        inputs = [*values, *explicit.values()]
+        updates = collect_default_updates(bound, inputs=inputs)
+        function = pytensor.function(inputs, bound, updates=updates, on_unused_input="ignore")
+
+        def draw(z: np.ndarray, covariates: Mapping[str, np.ndarray], rng: np.random.Generator):
+            for generator, child in zip(generators, rng.spawn(len(generators)), strict=True):
+                generator.set_value(child, borrow=True)
+            data = [np.asarray(covariates[n], v.type.dtype) for n, v in explicit.items()]
+            rows = [
+                function(
+                    *[row[v.start : v.start + v.size].reshape(v.shape) for v in compiled.values],
+                    *data,
+                )
+                for row in np.asarray(z, float)
+            ]
+            return {n: np.stack([r[j] for r in rows]) for j, n in enumerate(names)}
+
+        return draw
+
+    try:
+        return on_jax()
+    except (NotImplementedError, TypeError, jax.errors.JAXTypeError):
+        return on_pytensor()

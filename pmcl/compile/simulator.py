@@ -1,0 +1,282 @@
+"""Draws from exactly the model's joint: inside jit where JAX can, on PyTensor's backend elsewhere."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytensor.tensor as pt
+from jax import Array
+from pymc.distributions.transforms import _default_transform
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+
+from pmcl.compile import graphs, precision
+from pmcl.compile.covariates import Covariates
+from pmcl.compile.model import CompiledModel
+
+Draws = dict[str, Array]
+Z = "__z__"  # the key of z among a simulation's arrays; no PyMC variable may start with "__"
+TRIES = 1000  # draws of a prior that a transform truncates, before it is given up
+
+
+@dataclass(frozen=True, eq=False)
+class Simulator:
+    """Simulated datasets of one compiled model at its own sizes.
+
+    Attributes
+    ----------
+    backend : {"jax", "pytensor"}
+        Whether a simulation is part of the jitted training step, or made by PyTensor on the host
+        and prefetched in the background.
+    reason : str
+        Why PyTensor's backend is in use ("" for JAX).
+    """
+
+    compiled: CompiledModel = field(repr=False)
+    covariates: Covariates
+    backend: Literal["jax", "pytensor"]
+    reason: str
+    _draw: Callable = field(repr=False)
+
+    def prefetch(self, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Whatever has to be made outside jit for `n` simulations: arrays of shape (n, ...)."""
+        if self.backend == "pytensor":
+            return self._draw(n, rng)
+        drawn = [self.covariates.host(rng) for _ in range(n)] if self.covariates.functions else []
+        return {k: np.stack([d[k] for d in drawn]) for k in self.covariates.functions}
+
+    def draw(self, key: Array, host: Mapping[str, Array]) -> tuple[Array, Draws]:
+        """One simulation (z, dataset), pure JAX; `host` is one element of :meth:`prefetch`."""
+        if self.backend == "pytensor":
+            return host[Z], {k: v for k, v in host.items() if k != Z}
+        key, table_key = jax.random.split(key)
+        given = {**host, **self.covariates.tables(table_key)}
+        return self._draw(key, given)
+
+    def simulate(self, n: int, *, random_seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Draw `n` datasets from the model's joint.
+
+        Parameters
+        ----------
+        n : int
+        random_seed : int
+
+        Returns
+        -------
+        z : array of shape (n, dim)
+        datasets : dict of arrays with a leading dim of length n
+        """
+        host = self.prefetch(n, np.random.default_rng(random_seed))
+        if self.backend == "pytensor":
+            return host.pop(Z), host
+        with precision.scope():
+            z, data = self._many(jax.random.split(jax.random.key(random_seed), n), host)
+            return np.asarray(z), {k: np.asarray(v) for k, v in data.items()}
+
+    def finite_terms(self, *, n: int, random_seed: int) -> dict[str, np.ndarray]:
+        """Say of each term of the log density whether it is finite at joint draws.
+
+        Returns
+        -------
+        dict of arrays of bool of shape (n,)
+            By variable: the free ones' log prior, then the observed ones' log likelihood.
+        """
+        z, data = self.simulate(n, random_seed=random_seed)
+        with precision.scope():
+            return {k: np.asarray(v) for k, v in self._finite(z, data).items()}
+
+    @cached_property
+    def _many(self) -> Callable:
+        return jax.jit(jax.vmap(self.draw))
+
+    @cached_property
+    def _finite(self) -> Callable:
+        def finite(z: Array, data: Draws) -> Draws:
+            prior = self.compiled.log_prior_terms(z, data)
+            terms = {**prior, **self.compiled.log_likelihood_terms(z, data)}
+            return {name: jnp.isfinite(jnp.sum(term)) for name, term in terms.items()}
+
+        return jax.jit(jax.vmap(finite))
+
+    def __repr__(self) -> str:
+        where = "inside jit (JAX)" if self.backend == "jax" else "on PyTensor, prefetched"
+        because = f", because {self.reason}" if self.reason else ""
+        return f"Simulator({where}{because}; covariates: {self.covariates!r})"
+
+
+def make_simulator(
+    compiled: CompiledModel,
+    covariates: Covariates,
+    *,
+    backend: Literal["auto", "jax", "pytensor"] = "auto",
+) -> Simulator:
+    """Derive the simulator of a compiled model.
+
+    A transform that truncates a prior (`pm.Normal(..., transform=ordered)`) truncates it here too:
+    the whole simulation is drawn again until the transform is defined.
+
+    Parameters
+    ----------
+    compiled : CompiledModel
+    covariates : Covariates
+    backend : {"auto", "jax", "pytensor"}
+        "auto" takes JAX where it has samplers for all of the model's variables.
+
+    Raises
+    ------
+    ValueError
+        If there is no such backend.
+    NotImplementedError
+        If JAX was asked for and has no sampler.
+    """
+    if backend not in ("auto", "jax", "pytensor"):
+        raise ValueError(f"backend: expected 'auto', 'jax' or 'pytensor', got {backend!r}.")
+    reason = "it was asked for"
+    if backend != "pytensor":
+        try:
+            with precision.scope():
+                draw = _jax_draw(compiled, covariates)
+                simulator = Simulator(compiled, covariates, "jax", "", draw)
+                # Trace it once: a missing sampler shows when JAX sees the graph, not before.
+                host = simulator.prefetch(1, np.random.default_rng(0))
+                jax.eval_shape(
+                    simulator.draw, jax.random.key(0), {k: v[0] for k, v in host.items()}
+                )
+            return simulator
+        except (NotImplementedError, TypeError, jax.errors.JAXTypeError) as error:
+            if backend == "jax":
+                raise
+            reason = _reason(compiled, str(error))
+    return Simulator(compiled, covariates, "pytensor", reason, _host_draw(compiled, covariates))
+
+
+def _reason(compiled: CompiledModel, message: str) -> str:
+    names = [
+        rv.name
+        for rv in compiled.model.basic_RVs
+        if getattr(rv.owner.op, "name", None) and rv.owner.op.name in message
+    ]
+    who = " and ".join(map(repr, names)) or "the model"
+    return f"JAX cannot sample {who}: {message.strip().splitlines()[0][:160]}"
+
+
+def _joint(
+    compiled: CompiledModel, covariates: Covariates
+) -> tuple[list[Variable], list[SharedVariable], dict[str, Variable]]:
+    """The simulation's graph: outputs z, observed, covariates; its generators; its inputs."""
+    model = compiled.model
+    shared: dict[SharedVariable, Variable] = {}
+    explicit: dict[str, Variable] = {}
+    for info in compiled.covariates:
+        var = model[info.name]
+        if info.name in covariates.distributions:
+            shared[var] = covariates.distributions[info.name].astype(info.dtype)
+        else:
+            explicit[info.name] = pt.tensor(info.name, dtype=info.dtype, shape=info.shape)
+            shared[var] = explicit[info.name]
+    parts = []
+    for value in model.value_vars:
+        rv = model.values_to_rvs[value]
+        transform = model.rvs_to_transforms[rv]
+        part = rv if transform is None else transform.forward(rv, *rv.owner.inputs)
+        parts.append(part.astype("float64").ravel())
+    outputs = [pt.concatenate(parts), *model.observed_RVs, *shared.values()]
+    # Lengths of dims become constants: JAX samples only at sizes it knows.
+    bound, generators = graphs.bind(outputs, shared)
+    return bound, generators, explicit
+
+
+def _truncated(compiled: CompiledModel) -> np.ndarray:
+    """Elements of z whose transform is not the distribution's own, so may not cover its support."""
+    model = compiled.model
+    found = np.zeros(compiled.dim, dtype=bool)
+    for value, where in zip(model.value_vars, compiled.values, strict=True):
+        rv = model.values_to_rvs[value]
+        transform = model.rvs_to_transforms[rv]
+        if type(transform) is not type(_default_transform(rv.owner.op, rv)):
+            found[where.start : where.start + where.size] = transform is not None
+    return found
+
+
+def _jax_draw(compiled: CompiledModel, covariates: Covariates) -> Callable:
+    outputs, generators, explicit = _joint(compiled, covariates)
+    function = graphs.to_jax([*generators, *explicit.values()], outputs)
+    names = [info.name for info in compiled.data]
+    truncated = _truncated(compiled)
+
+    def once(key: Array, given: Mapping[str, Array]) -> tuple[Array, Draws]:
+        values = [graphs.as_input(given[n], v.type.dtype) for n, v in explicit.items()]
+        z, *data = function(*graphs.random_states(key, len(generators)), *values)
+        return z, dict(zip(names, data, strict=True))
+
+    def draw(key: Array, given: Mapping[str, Array]) -> tuple[Array, Draws]:
+        if not truncated.any():
+            return once(key, given)
+
+        def again(state: tuple) -> Array:
+            tries, (z, _) = state
+            return ~jnp.all(jnp.isfinite(z[truncated])) & (tries < TRIES)
+
+        def redraw(state: tuple) -> tuple:
+            tries, _ = state
+            return tries + 1, once(jax.random.fold_in(key, tries), given)
+
+        return jax.lax.while_loop(again, redraw, redraw((jnp.zeros((), int), None)))[1]
+
+    return draw
+
+
+def _host_draw(compiled: CompiledModel, covariates: Covariates) -> Callable:
+    outputs, generators, explicit = _joint(compiled, covariates)
+    seeded = graphs.to_host(list(explicit.values()), outputs, generators)
+    names = [Z, *(info.name for info in compiled.data)]
+    truncated = _truncated(compiled)
+
+    def draw(n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        function = seeded(rng)
+        rows = []
+        for _ in range(n):
+            given = {**covariates.host(rng), **covariates.host_tables(rng)}
+            arguments = [np.asarray(given[name], v.type.dtype) for name, v in explicit.items()]
+            for _ in range(TRIES):
+                row = function(*arguments)
+                if np.isfinite(row[0][truncated]).all():
+                    break
+            rows.append(row)
+        return {name: np.stack([r[j] for r in rows]) for j, name in enumerate(names)}
+
+    return draw
+
+
+def prefetched(
+    simulator: Simulator, plan: Iterable[tuple[int, np.random.Generator]]
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield host arrays for blocks of simulations, the next block made while one is used.
+
+    Each block has a number of simulations and a generator of its own, so that a block is the same
+    wherever a run starts.
+    """
+    if simulator.backend == "jax" and not simulator.covariates.functions:
+        for n, rng in plan:
+            yield simulator.prefetch(n, rng)
+        return
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        pending: deque[Future] = deque()
+        for n, rng in plan:
+            pending.append(pool.submit(simulator.prefetch, n, rng))
+            if len(pending) > 1:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+
+def finite_fraction(simulator: Simulator, *, n: int = 200, random_seed: int = 0) -> float:
+    """Fraction of joint draws whose log density is finite."""
+    terms = simulator.finite_terms(n=n, random_seed=random_seed)
+    return float(np.mean(np.all(list(terms.values()), axis=0)))

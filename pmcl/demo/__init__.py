@@ -1,0 +1,1 @@
+"""The main job on real data: the linear regression of the paper's first experiment."""

@@ -1,0 +1,39 @@
+"""Arrays in, numbers out: how good posterior draws are, with nothing but NumPy arrays.
+
+``importance`` asks the model's own density (no reference needed), ``discrepancy`` and
+``classifier`` ask reference draws.
+"""
+
+from pmcl.metrics.classifier import c2st
+from pmcl.metrics.discrepancy import (
+    Agreement,
+    PosteriorDiscrepancy,
+    agreement,
+    median_squared_distance,
+    mmd2_unbiased,
+    null_mmd2,
+    posterior_discrepancy,
+    standardise,
+)
+from pmcl.metrics.importance import (
+    ImportanceDiagnostics,
+    importance_diagnostics,
+    khat_threshold,
+    resample,
+)
+
+__all__ = [
+    "Agreement",
+    "ImportanceDiagnostics",
+    "PosteriorDiscrepancy",
+    "agreement",
+    "c2st",
+    "importance_diagnostics",
+    "khat_threshold",
+    "median_squared_distance",
+    "mmd2_unbiased",
+    "null_mmd2",
+    "posterior_discrepancy",
+    "resample",
+    "standardise",
+]

@@ -1,0 +1,187 @@
+"""The amortized posterior q(z | h(x)): inputs, summary network and conditional flow, joined."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flowjax.bijections import AbstractBijection
+from jax import Array
+
+from pmcl.compile import VariableInfo
+from pmcl.compile.precision import NETWORK, as_network, network_scope
+from pmcl.networks.flow import AbstractFlow, CouplingFlow
+from pmcl.networks.summary import AbstractSummary, AbstractSummaryNetwork, DeepSet
+
+_LOG_2PI = float(np.log(2 * np.pi))
+
+
+class Network(eqx.Module):
+    """Specification of the whole network: summary and flow.
+
+    Attributes
+    ----------
+    summary : AbstractSummary
+    flow : AbstractFlow
+    """
+
+    summary: AbstractSummary = DeepSet()
+    flow: AbstractFlow = CouplingFlow()
+
+
+class InputLayout(eqx.Module):
+    """Which variables of a dataset are rows of the summary network, and which go past it.
+
+    Attributes
+    ----------
+    rows : tuple of (str, int)
+        Variables with the row dim, and its axis.
+    fixed : tuple of str
+        Variables without it: their values join the context directly.
+    """
+
+    rows: tuple[tuple[str, int], ...] = eqx.field(static=True)
+    fixed: tuple[str, ...] = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, variables: tuple[VariableInfo, ...], row: str | None) -> "InputLayout":
+        rows = tuple((v.name, v.dims.index(row)) for v in variables if row in v.dims)
+        return cls(rows, tuple(v.name for v in variables if row not in v.dims))
+
+    def split(self, data: dict[str, Array]) -> tuple[Array | None, Array]:
+        """Arrays of one dataset -> rows (n, features) or None, and fixed values (m,)."""
+        parts = []
+        for name, axis in self.rows:
+            value = jnp.moveaxis(jnp.asarray(data[name]), axis, 0)
+            parts.append(value.reshape(value.shape[0], -1).astype(NETWORK))
+        fixed = [jnp.ravel(jnp.asarray(data[name])).astype(NETWORK) for name in self.fixed]
+        return (
+            jnp.concatenate(parts, axis=1) if parts else None,
+            jnp.concatenate(fixed) if fixed else jnp.zeros(0, NETWORK),
+        )
+
+
+class Scaling(eqx.Module):
+    """Location and scale of one kind of input."""
+
+    loc: Array
+    scale: Array
+
+    @classmethod
+    def robust(cls, values: np.ndarray) -> "Scaling":
+        """Median and interquartile range over the first dim, as mean and sd of a normal."""
+        low, mid, high = np.quantile(values, [0.25, 0.5, 0.75], axis=0)
+        scale = (high - low) / 1.349
+        # Counts and binary inputs often have no interquartile range.
+        scale = np.where(scale > 1e-12, scale, np.std(values, axis=0))
+        return cls(
+            jnp.asarray(mid, NETWORK), jnp.asarray(np.where(scale > 1e-12, scale, 1.0), NETWORK)
+        )
+
+    @classmethod
+    def moments(cls, values: np.ndarray) -> "Scaling":
+        """Mean and sd over the first dim."""
+        scale = np.std(values, axis=0)
+        return cls(
+            jnp.asarray(np.mean(values, axis=0), NETWORK),
+            jnp.asarray(np.where(scale > 1e-12, scale, 1.0), NETWORK),
+        )
+
+    def squash(self, values: Array) -> Array:
+        """Standardise; beyond a few scales grow like the logarithm, so that heavy tails stay tame."""
+        return 3.0 * jnp.arcsinh((values - self.loc) / (3.0 * self.scale))
+
+
+class Amortizer(eqx.Module):
+    """q(z | h(x)) with the standardisation of inputs and parameters.
+
+    Everything acts on one dataset. `eps` is the base draw of a standard normal, so that
+    ``z, log_q = transform(eps, context)`` is the reparametrised draw T(eps; h(x)).
+    """
+
+    summary: AbstractSummaryNetwork
+    flow: AbstractBijection
+    row_scaling: Scaling
+    fixed_scaling: Scaling
+    z_scaling: Scaling
+    inputs: InputLayout
+    dim: int = eqx.field(static=True)
+
+    def context(self, data: dict[str, Array], mask: Array | None = None) -> Array:
+        """Context vector h(x) of one dataset."""
+        rows, fixed = self.inputs.split(data)
+        fixed = self.fixed_scaling.squash(fixed)
+        if rows is None:
+            return fixed
+        return jnp.concatenate([self.summary(self.row_scaling.squash(rows), mask), fixed])
+
+    def transform(self, eps: Array, context: Array) -> tuple[Array, Array]:
+        """Return z = T(eps; context) and log q(z | context)."""
+        u, log_det = self.flow.transform_and_log_det(eps, context)
+        z = self.z_scaling.loc + self.z_scaling.scale * u
+        return z, _normal(eps) - log_det - jnp.sum(jnp.log(self.z_scaling.scale))
+
+    def log_prob(self, z: Array, context: Array) -> Array:
+        """log q(z | context)."""
+        u = (z.astype(NETWORK) - self.z_scaling.loc) / self.z_scaling.scale
+        eps, log_det = self.flow.inverse_and_log_det(u, context)
+        return _normal(eps) + log_det - jnp.sum(jnp.log(self.z_scaling.scale))
+
+    def trainable(self) -> "Amortizer":
+        """Return a tree of booleans: True where training may change an array."""
+        spec = jax.tree.map(lambda _: False, self)
+        return eqx.tree_at(
+            lambda a: (a.summary, a.flow),
+            spec,
+            jax.tree.map(eqx.is_inexact_array, (self.summary, self.flow)),
+        )
+
+
+def _normal(eps: Array) -> Array:
+    return -0.5 * jnp.sum(eps**2) - 0.5 * eps.shape[-1] * _LOG_2PI
+
+
+def build_amortizer(
+    network: Network,
+    inputs: InputLayout,
+    z: np.ndarray,
+    data: dict[str, np.ndarray],
+    *,
+    key: Array,
+) -> Amortizer:
+    """Build a network, standardised by prior-predictive draws.
+
+    Parameters
+    ----------
+    network : Network
+    inputs : InputLayout
+    z : array of shape (simulations, dim)
+    data : dict of arrays of shape (simulations, ...)
+    key : Array
+    """
+    rows, fixed = jax.vmap(inputs.split)(data)
+    keep = np.isfinite(z).all(axis=1) & np.isfinite(np.asarray(fixed)).all(axis=1)
+    features = 0
+    row_scaling = Scaling(jnp.zeros(0, NETWORK), jnp.ones(0, NETWORK))
+    if rows is not None:
+        keep &= np.isfinite(np.asarray(rows)).all(axis=(1, 2))
+        features = rows.shape[2]
+        row_scaling = Scaling.robust(np.asarray(rows, float)[keep].reshape(-1, features))
+    summary_key, flow_key = jax.random.split(key)
+    with network_scope():
+        summary = network.summary.build(features, key=summary_key)
+        row = None if rows is None else jax.ShapeDtypeStruct(rows.shape[1:], NETWORK)
+        outputs = 0 if row is None else jax.eval_shape(summary, row, None).shape[0]
+        flow = network.flow.build(z.shape[1], outputs + fixed.shape[1], key=flow_key)
+    return as_network(
+        Amortizer(
+            summary=summary,
+            flow=flow,
+            row_scaling=row_scaling,
+            fixed_scaling=Scaling.robust(np.asarray(fixed, float)[keep])
+            if fixed.shape[1]
+            else Scaling(jnp.zeros(0, NETWORK), jnp.ones(0, NETWORK)),
+            z_scaling=Scaling.moments(z[keep]),
+            inputs=inputs,
+            dim=z.shape[1],
+        )
+    )

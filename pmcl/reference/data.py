@@ -1,0 +1,172 @@
+"""Datasets as a reference sampler takes them: checked arrays, by variable name."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pymc as pm
+from pytensor.graph import Constant
+
+from pmcl.reference.shared import Arrays, holder_of
+
+
+class Checked(NamedTuple):
+    """Arrays and dim lengths of every dataset, in the model's dtypes."""
+
+    arrays: list[Arrays]
+    lengths: list[dict[str, int]]
+
+
+def check_datasets(
+    model: pm.Model, datasets: Sequence[Mapping[str, np.ndarray]], names: Sequence[str]
+) -> Checked:
+    """Check datasets against a model before anything is compiled.
+
+    Parameters
+    ----------
+    model
+        The user's model; it is read, never written.
+    datasets
+        One mapping a dataset, from every observed variable's name, and from covariates' names
+        (each a ``pm.Data`` of the model), to an array.
+    names
+        Names of the datasets, which errors cite.
+
+    Returns
+    -------
+    Checked
+
+    Raises
+    ------
+    ValueError
+        If a dataset lacks a variable, has an unknown one, or one of a wrong rank, dtype or length,
+        or with missing values; or if the model is not one that NUTS can sample.
+    """
+    if len(names) != len(datasets):
+        raise ValueError(
+            f"Expected one name for every dataset, got {len(names)} for {len(datasets)} datasets."
+        )
+    if not datasets:
+        raise ValueError("Expected at least one dataset, got none.")
+    _check_model(model)
+    # a covariate that any dataset has, all must have: the last one's would otherwise linger
+    covariates = {key for dataset in datasets for key in dataset if key in _covariates(model)}
+    arrays = [
+        _check_variables(model, dataset, name, covariates)
+        for dataset, name in zip(datasets, names, strict=True)
+    ]
+    lengths = [
+        _dim_lengths(model, dataset, name) for dataset, name in zip(arrays, names, strict=True)
+    ]
+    return Checked(arrays, lengths)
+
+
+def _check_model(model: pm.Model) -> None:
+    if not model.observed_RVs:
+        raise ValueError(
+            "The model has no observed variable, so there is no posterior to sample. Give one "
+            "`observed=`."
+        )
+    if not model.free_RVs:
+        raise ValueError("The model has no free variable: there is nothing to sample.")
+    discrete = [rv.name for rv in model.free_RVs if np.dtype(rv.dtype).kind in "bui"]
+    if discrete:
+        raise ValueError(
+            f"The free variables {discrete} are discrete, which NUTS cannot sample. Marginalize "
+            "them out of the model."
+        )
+    holders = [holder for rv in model.observed_RVs if (holder := holder_of(model, rv.name))]
+    twice = {holder for holder in holders if holders.count(holder) > 1}
+    if twice:
+        raise ValueError(
+            f"Several observed variables have the pm.Data {sorted(twice)} for their value. Give "
+            "each observed variable a pm.Data of its own."
+        )
+
+
+def _covariates(model: pm.Model) -> set[str]:
+    holders = {holder_of(model, rv.name) for rv in model.observed_RVs}
+    return {data.name for data in model.data_vars} - holders
+
+
+def _check_variables(
+    model: pm.Model, dataset: Mapping[str, np.ndarray], name: str, covariates: set[str]
+) -> Arrays:
+    observed = [rv.name for rv in model.observed_RVs]
+    expected = [*observed, *sorted(covariates)]
+    allowed = f"observed variables {observed} and covariates {sorted(_covariates(model))}"
+    for key in dataset:
+        if key in expected:
+            continue
+        holds = [rv for rv in observed if holder_of(model, rv) == key]
+        hint = f" It holds the values of {holds[0]!r}: give them by that name." if holds else ""
+        raise ValueError(
+            f"Dataset {name!r} has {key!r}, which is not a variable that data can be given for."
+            f"{hint} The model has {allowed}."
+        )
+    for key in expected:
+        if key not in dataset:
+            why = "other datasets have it" if key in covariates else "it is observed in the model"
+            raise ValueError(f"Dataset {name!r} lacks {key!r}: {why}. Add it to the dataset.")
+    return {key: _check_array(model, key, dataset[key], name) for key in expected}
+
+
+def _check_array(model: pm.Model, key: str, value: np.ndarray, name: str) -> np.ndarray:
+    what = f"Variable {key!r} of dataset {name!r}"
+    variable = model[key]
+    target = np.dtype(variable.type.dtype)
+    if np.ma.is_masked(value):
+        raise ValueError(f"{what} has masked values. The reference needs complete data.")
+    array = np.asarray(value)
+    if array.dtype.kind not in "buif":
+        raise ValueError(f"{what}: expected dtype {target}, got {array.dtype}.")
+    if array.ndim != variable.type.ndim:
+        raise ValueError(
+            f"{what}: expected {variable.type.ndim} dimensions, as in the model (and no dataset "
+            f"dimension), got shape {array.shape}."
+        )
+    if np.isnan(array).any():
+        raise ValueError(
+            f"{what} has {np.isnan(array).sum()} NaN. The reference needs complete data: drop "
+            "those entries."
+        )
+    cast = array.astype(target)
+    if target.kind in "bui" and not np.array_equal(cast, array):
+        raise ValueError(f"{what}: expected whole numbers ({target}), got {array.dtype} values.")
+    if key not in {rv.name for rv in model.observed_RVs}:
+        for axis, length in enumerate(variable.type.shape):
+            if length not in (None, array.shape[axis]):
+                raise ValueError(
+                    f"{what}: expected shape {variable.type.shape}, fixed in the model, got "
+                    f"{array.shape}."
+                )
+    return cast
+
+
+def _dim_lengths(model: pm.Model, arrays: Arrays, name: str) -> dict[str, int]:
+    """Length of every named dim of the dataset's variables, on which all of them must agree."""
+    shapes = {key: array.shape for key, array in arrays.items()}
+    given = set(shapes)
+    for rv in model.observed_RVs:
+        if (holder := holder_of(model, rv.name)) is not None:
+            shapes[holder] = shapes[rv.name]
+            given.add(holder)
+    for data in model.data_vars:  # what no dataset gives keeps its shape
+        if data.name not in shapes:
+            constant = isinstance(data, Constant)
+            shapes[data.name] = np.shape(data.data if constant else data.get_value(borrow=True))
+
+    lengths: dict[str, int] = {}
+    source: dict[str, str] = {}
+    for key, shape in shapes.items():
+        for dim, length in zip(model.named_vars_to_dims.get(key) or (), shape, strict=False):
+            if dim is None:
+                continue
+            if lengths.setdefault(dim, int(length)) != length:
+                how = "" if key in given else " (a constant of the model: give it as well)"
+                raise ValueError(
+                    f"Dataset {name!r}: variables disagree on dim {dim!r}, which has length "
+                    f"{lengths[dim]} in {source[dim]!r} and {int(length)} in {key!r}{how}."
+                )
+            source.setdefault(dim, key)
+    return lengths

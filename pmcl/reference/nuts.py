@@ -1,0 +1,327 @@
+"""Posterior draws by NUTS for many datasets of one model, compiled once."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor
+from pytensor.compile.mode import Mode
+from xarray import DataTree
+
+from pmcl.reference.data import Checked, check_datasets
+from pmcl.reference.shared import Arrays, SharedModel, share_data
+
+# ArviZ's name of each statistic (PyMC's too), then nutpie's
+_STATS = (
+    ("lp", "logp", np.float64),
+    ("acceptance_rate", "mean_tree_accept", np.float64),
+    ("diverging", "diverging", np.bool_),
+    ("energy", "energy", np.float64),
+    ("energy_error", "energy_error", np.float64),
+    ("max_energy_error", "max_energy_error", np.float64),
+    ("n_steps", "n_steps", np.int64),
+    ("step_size", "step_size", np.float64),
+    ("tree_depth", "depth", np.int64),
+)
+
+
+class NutsDraws(NamedTuple):
+    """Draws of the reference sampler.
+
+    Attributes
+    ----------
+    unconstrained
+        Draws of z, shape (dataset, chain, draw, dim): the value variables raveled and concatenated
+        in the order of ``model.value_vars``.
+    stats
+        Sampler statistics by ArviZ's ``sample_stats`` names, each of shape (dataset, chain, draw):
+        ``lp``, ``acceptance_rate``, ``diverging``, ``energy``, ``energy_error``,
+        ``max_energy_error``, ``n_steps`` (gradient evaluations), ``step_size``, ``tree_depth``.
+    seconds
+        Wall time of sampling each dataset, tuning included, shape (dataset,).
+    compile_seconds
+        Wall time of the compilation that all datasets share.
+    """
+
+    unconstrained: np.ndarray
+    stats: dict[str, np.ndarray]
+    seconds: np.ndarray
+    compile_seconds: float
+
+
+class _Settings(NamedTuple):
+    draws: int
+    tune: int
+    chains: int
+    cores: int | None
+    target_accept: float
+
+
+class _Chains(NamedTuple):
+    """Draws of one dataset: z (chain, draw, dim), statistics (chain, draw)."""
+
+    z: np.ndarray
+    stats: dict[str, np.ndarray]
+
+
+# draws one dataset, which the shared variables hold, with one seed
+type _Sampler = Callable[[Arrays, Mapping[str, int], int], _Chains]
+
+
+def nuts(
+    model: pm.Model,
+    datasets: Sequence[Mapping[str, np.ndarray]],
+    *,
+    names: Sequence[str],
+    draws: int = 1000,
+    tune: int = 1000,
+    chains: int = 4,
+    cores: int | None = None,
+    target_accept: float = 0.8,
+    sampler: Literal["nutpie", "pymc"] = "nutpie",
+    random_seed: int | np.random.Generator | None = None,
+    progressbar: bool = True,
+) -> NutsDraws:
+    """Sample the posterior of every dataset by NUTS, with one compilation for all.
+
+    The model is rebuilt with its observations, the given covariates and the lengths of their dims
+    as shared variables; the user's model is left as it is.
+
+    Parameters
+    ----------
+    model
+        Model with observed variables, whatever their values are made of (arrays or ``pm.Data``).
+        Potentials, Deterministics and initial values are kept in what they do to sampling.
+    datasets
+        One mapping a dataset from the name of every observed variable, and of any ``pm.Data`` that
+        is a covariate, to its array: of the model's rank, of any length along dims that can follow.
+        A ``pm.Data`` that no dataset has is a constant.
+    names
+        Names of the datasets, which errors cite.
+    draws, tune
+        Draws of each chain to keep, and to spend on tuning before.
+    chains
+        Number of chains.
+    cores
+        Chains that nutpie runs at a time, each in a thread. None: as many as the machine has cores.
+        PyMC runs one after the other: it would fork processes, which is not safe beside JAX.
+    target_accept
+        Mean acceptance probability to which the step size is tuned.
+    sampler
+        ``"nutpie"`` compiles with Numba, once. ``"pymc"`` also compiles once, unless the prior of a
+        free variable depends on what the datasets set: then once a dataset, within ``seconds``.
+    random_seed
+        Seed from which every dataset's own seed is derived. The same seed, the same draws.
+    progressbar
+        Whether to show one progress bar over the datasets.
+
+    Returns
+    -------
+    NutsDraws
+
+    Raises
+    ------
+    ValueError
+        If a dataset does not fit the model (its name and the variable are cited), the size of z
+        would change from one dataset to the next, or an argument is out of range.
+    RuntimeError
+        If the sampler fails on a dataset, for instance as its log density is finite nowhere near
+        the initial values.
+
+    References
+    ----------
+    Hoffman, M. D. and Gelman, A. (2014). The No-U-Turn Sampler: Adaptively Setting Path Lengths in
+    Hamiltonian Monte Carlo. Journal of Machine Learning Research 15, 1593-1623.
+    """
+    settings = _check_settings(_Settings(draws, tune, chains, cores, target_accept))
+    if sampler not in ("nutpie", "pymc"):
+        raise ValueError(f'Expected sampler="nutpie" or "pymc", got {sampler!r}.')
+    checked = check_datasets(model, datasets, names)
+    generators = np.random.default_rng(random_seed).spawn(len(datasets))
+    seeds = [int(generator.integers(2**31)) for generator in generators]
+
+    start = perf_counter()
+    shared = share_data(model, checked.arrays)
+    _check_sizes(shared, checked, names)
+    order = [value.name for value in model.value_vars]
+    shared.set(checked.arrays[0], checked.lengths[0])
+    make = _nutpie if sampler == "nutpie" else _pymc
+    with _explained(f"to compile with dataset {names[0]!r}"):
+        sample = make(shared, checked, order, settings)
+    compile_seconds = perf_counter() - start
+
+    parts: list[_Chains] = []
+    seconds: list[float] = []
+    for i in _progress(names, shown=progressbar):
+        start = perf_counter()
+        with _explained(f"on dataset {names[i]!r}"):
+            parts.append(sample(checked.arrays[i], checked.lengths[i], seeds[i]))
+        seconds.append(perf_counter() - start)
+    return NutsDraws(
+        unconstrained=np.stack([part.z for part in parts]),
+        stats={name: np.stack([part.stats[name] for part in parts]) for name in parts[0].stats},
+        seconds=np.array(seconds),
+        compile_seconds=compile_seconds,
+    )
+
+
+def _check_settings(settings: _Settings) -> _Settings:
+    for name, lowest in (("draws", 1), ("tune", 0), ("chains", 1)):
+        if getattr(settings, name) < lowest:
+            raise ValueError(f"Expected {name} >= {lowest}, got {getattr(settings, name)}.")
+    if settings.cores is not None and settings.cores < 1:
+        raise ValueError(f"Expected cores >= 1 or None, got {settings.cores}.")
+    if not 0 < settings.target_accept < 1:
+        raise ValueError(f"Expected 0 < target_accept < 1, got {settings.target_accept}.")
+    return settings
+
+
+@contextmanager
+def _explained(doing: str) -> Iterator[None]:
+    """Say which dataset a failure within PyMC, PyTensor or a sampler belongs to."""
+    try:
+        yield
+    except Exception as error:
+        raise RuntimeError(
+            f"NUTS failed {doing}: {error}\nIf this speaks of shapes, the model's code fixes a "
+            "length that the dataset does not have: let it follow named dims or a pm.Data."
+        ) from error
+
+
+def _progress(names: Sequence[str], *, shown: bool) -> Iterator[int]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    columns = (
+        TextColumn("NUTS {task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Remaining(),
+    )
+    with Progress(*columns, disable=not shown) as progress:
+        task = progress.add_task("", total=len(names))
+        for i, name in enumerate(names):
+            progress.update(task, description=name)
+            yield i
+            progress.advance(task)
+
+
+def _check_sizes(shared: SharedModel, checked: Checked, names: Sequence[str]) -> None:
+    """Refuse datasets between which the length of a free variable changes."""
+    if not shared.free_depend_on_data(checked.arrays[0], checked.lengths[0]):
+        return
+    free = shared.model.free_RVs
+    shapes = pytensor.function([], [rv.shape for rv in free], mode=Mode(linker="py"))
+    first = None
+    for i, (arrays, lengths) in enumerate(zip(checked.arrays, checked.lengths, strict=True)):
+        shared.set(arrays, lengths)
+        sizes = [tuple(int(n) for n in shape) for shape in shapes()]
+        first = first or sizes
+        for rv, expected, got in zip(free, first, sizes, strict=True):
+            if got != expected:
+                raise ValueError(
+                    f"The free variable {rv.name!r} has shape {got} for dataset {names[i]!r} and "
+                    f"{expected} for {names[0]!r}: z must have one size. Sample datasets of "
+                    "different size apart."
+                )
+
+
+def _concatenate(columns: Mapping[str, np.ndarray], order: Sequence[str]) -> np.ndarray:
+    """Join (chain, draw, ...) arrays of the value variables to z."""
+    flat = [columns[name].reshape(*columns[name].shape[:2], -1) for name in order]
+    return np.concatenate(flat, axis=-1, dtype=np.float64)
+
+
+def _nutpie(
+    shared: SharedModel, checked: Checked, order: Sequence[str], settings: _Settings
+) -> _Sampler:
+    import nutpie
+
+    # value variables come along whatever var_names says; nothing else is wanted
+    compiled = nutpie.compile_pymc_model(shared.model, var_names=[])
+    read = {variable.name for variable in compiled.shared_var_keys}
+
+    def sample(arrays: Arrays, lengths: Mapping[str, int], seed: int) -> _Chains:
+        shared.set(arrays, lengths)
+        values = shared.updates(arrays, lengths)
+        background = nutpie.sample(
+            compiled.with_data(**{v.name: value for v, value in values.items() if v.name in read}),
+            draws=settings.draws,
+            tune=settings.tune,
+            chains=settings.chains,
+            cores=settings.cores,
+            target_accept=settings.target_accept,
+            seed=seed,
+            progress_bar=False,
+            save_warmup=False,
+            return_raw_trace=True,  # making a DataTree takes longer than sampling a small model
+            blocking=False,
+        )
+        try:
+            trace = background.wait()
+        except BaseException as error:
+            background.cancel()
+            if isinstance(error, Exception):
+                # nutpie's threads report an error code: PyTensor's own exception says more
+                compiled.logp_func(compiled.initial_point_func(seed))
+            raise
+        values_by_chain, stats_by_chain = trace.get_arrow_trace()
+        z = {name: _column(values_by_chain, name, settings) for name in order}
+        stats = {
+            name: _column(stats_by_chain, own, settings)[..., 0].astype(dtype)
+            for name, own, dtype in _STATS
+        }
+        return _Chains(_concatenate(z, order), stats)
+
+    return sample
+
+
+def _column(tables: Sequence[Any], name: str, settings: _Settings) -> np.ndarray:
+    """One column of every chain's Arrow table, less the tuning: (chain, draw, size)."""
+    import pyarrow
+
+    chains = []
+    for table in tables:
+        column = pyarrow.record_batch(table).column(name).slice(table.num_rows - settings.draws)
+        flat = column.flatten() if pyarrow.types.is_nested(column.type) else column
+        chains.append(flat.to_numpy(zero_copy_only=False).reshape(settings.draws, -1))
+    return np.stack(chains)
+
+
+def _pymc(
+    shared: SharedModel, checked: Checked, order: Sequence[str], settings: _Settings
+) -> _Sampler:
+    if not shared.free_depend_on_data(checked.arrays[0], checked.lengths[0]):
+        shared = shared.frozen()  # PyMC's own way to compile once
+
+    def run(tune: int, draws: int, chains: int, seed: int) -> DataTree:
+        with np.errstate(over="ignore"):  # a diverging trajectory while tuning
+            return pm.sample(
+                model=shared.model,
+                draws=draws,
+                tune=tune,
+                chains=chains,
+                cores=1,  # JAX is loaded: the processes that more cores would fork may deadlock
+                target_accept=settings.target_accept,
+                nuts_sampler="pymc",
+                random_seed=seed,
+                progressbar=False,
+                quiet=True,
+                compute_convergence_checks=False,
+                idata_kwargs={"include_transformed": True},
+            )
+
+    def sample(arrays: Arrays, lengths: Mapping[str, int], seed: int) -> _Chains:
+        shared.set(arrays, lengths)
+        tree = run(settings.tune, settings.draws, settings.chains, seed)
+        z = {name: tree["posterior"][name].to_numpy() for name in order}
+        stats = {
+            name: tree["sample_stats"][name].to_numpy().astype(dtype) for name, _, dtype in _STATS
+        }
+        return _Chains(_concatenate(z, order), stats)
+
+    run(1, 1, 1, 0)  # compile
+    return sample

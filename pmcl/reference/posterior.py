@@ -1,0 +1,136 @@
+"""Reference posteriors as DataTrees: NUTS of the same PyMC model, in the layout of `sample`."""
+
+import os
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pmcl import sampling
+from pmcl.compile import compile_model, precision
+from pmcl.data import DATASET, Layout, Task, TaskLike, as_task
+from pmcl.reference.nuts import nuts
+from pmcl.results import Draws, posterior_tree
+
+
+def sample_reference(
+    model: pm.Model | None,
+    data: TaskLike,
+    *,
+    draws: int = 1000,
+    tune: int = 1000,
+    chains: int = 4,
+    cores: int | None = None,
+    target_accept: float = 0.8,
+    sampler: Literal["nutpie", "pymc"] = "nutpie",
+    var_names: list[str] | None = None,
+    random_seed: int | None = None,
+    progressbar: bool = True,
+) -> xr.DataTree:
+    """Sample the posterior of every dataset by NUTS, in the layout of `AmortizedPosterior.sample`.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        The same model that the amortized posterior was made of; None takes it from the context.
+    data : xarray.Dataset, mapping or pandas.DataFrame
+        See :func:`pmcl.as_task`. Every `pm.Data` that it holds is a covariate.
+    draws, tune, chains, cores, target_accept
+        As in :func:`pymc.sample`; per dataset.
+    sampler : {"nutpie", "pymc"}
+        One compilation serves all datasets with either.
+    var_names : list of str, optional
+        Variables of the group `posterior`; all free variables and deterministics by default.
+    random_seed : int, optional
+    progressbar : bool
+
+    Returns
+    -------
+    xarray.DataTree
+        `sample_stats` holds `diverging`, `n_steps` and others beside `log_prior` and
+        `log_likelihood`; `dataset_stats` r-hat, effective sample size, divergences and seconds.
+
+    Raises
+    ------
+    DataError
+        Where the data do not fit the model, naming the variable and the dataset.
+    """
+    model = pm.modelcontext(model)
+    compiled = compile_model(model, covariates=_covariates(model, data))
+    rows = sorted(set.intersection(*({*i.dims} for i in compiled.observed)) & compiled.data_dims)
+    task = as_task(data, Layout.of(compiled, rows[0] if rows else None))
+    found = nuts(
+        model,
+        [task.dataset(i) for i in range(len(task))],
+        names=task.names,
+        draws=draws,
+        tune=tune,
+        chains=chains,
+        cores=os.cpu_count() if cores is None else cores,
+        target_accept=target_accept,
+        sampler=sampler,
+        random_seed=random_seed,
+        progressbar=progressbar,
+    )
+    z = found.unconstrained  # (dataset, chain, draw, dim)
+    flat = z.reshape(len(task), chains * draws, compiled.dim)
+    with precision.scope():
+        constrained = sampling.constrain(compiled, flat, task, sampling.pick(compiled, var_names))
+        log_prior, log_likelihood = sampling.densities(compiled, flat, task)
+
+    def ordered(value: np.ndarray) -> np.ndarray:
+        shaped = value.reshape(len(task), chains, draws, *value.shape[2:])
+        return np.moveaxis(shaped, 0, 2)
+
+    stats = {
+        "log_prior": ordered(log_prior),
+        "log_likelihood": ordered(log_likelihood),
+        **{k: np.moveaxis(v, 0, 2) for k, v in found.stats.items()},
+    }
+    result = Draws(
+        z=np.moveaxis(z, 0, 2),
+        constrained={k: ordered(v) for k, v in constrained.items()},
+        sample_stats=stats,
+        dataset_stats=_convergence(z, stats, found.seconds),
+        seconds=float(found.seconds.sum()),
+    )
+    return posterior_tree(compiled, task, result, engine=f"nuts ({sampler})")
+
+
+def _covariates(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
+    """Names of the model's `pm.Data` that come with the data, in the model's order."""
+    if isinstance(data, Task):
+        came: Iterable = data.values
+    elif isinstance(data, xr.Dataset):
+        came = data.data_vars
+    elif hasattr(data, "columns"):
+        came = {str(c).split("[")[0] for c in data.columns} - {DATASET}  # type: ignore[union-attr]
+    else:
+        came = data
+        for value in data.values():  # type: ignore[union-attr]
+            if isinstance(value, xr.Dataset | dict):
+                came = value.data_vars if isinstance(value, xr.Dataset) else value
+            break
+    names = {str(n) for n in came}
+    return tuple(v.name for v in model.data_vars if v.name in names)
+
+
+def _convergence(
+    z: np.ndarray, stats: dict[str, np.ndarray], seconds: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Worst r-hat and effective sample size over the unconstrained parameters of each dataset."""
+    from arviz_stats.base import array_stats
+
+    rhat = np.asarray(array_stats.rhat(z, chain_axis=1, draw_axis=2))
+    ess = np.asarray(array_stats.ess(z, chain_axis=1, draw_axis=2))
+    found = {
+        "rhat": rhat.reshape(len(z), -1).max(axis=1),
+        "ess": ess.reshape(len(z), -1).min(axis=1),
+        "seconds": np.asarray(seconds),
+        "engine": np.full(len(z), "nuts"),
+    }
+    if "diverging" in stats:
+        found["divergences"] = stats["diverging"].sum(axis=(0, 1))
+    return found

@@ -1,0 +1,202 @@
+"""One rebuilt copy of a PyMC model whose data can be exchanged without compiling it again."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pymc.distributions.shape_utils import change_dist_size
+from pymc.model.fgraph import (
+    ModelDeterministic,
+    ModelObservedRV,
+    fgraph_from_model,
+    model_from_fgraph,
+    model_observed_rv,
+)
+from pytensor.compile import SharedVariable
+from pytensor.graph import Constant, FunctionGraph, Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar import Cast
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.type_other import NoneTypeT
+
+type Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class SharedModel:
+    """A copy of a model in which observations, covariates and dim lengths are shared variables.
+
+    Attributes
+    ----------
+    model
+        The copy. It has no coords, dims and Deterministics, and shares no data with the original.
+    observed
+        Names of the observed variables.
+    holders
+        For an observed variable whose value was a ``pm.Data``: that data's name.
+    """
+
+    model: pm.Model
+    observed: tuple[str, ...]
+    holders: Mapping[str, str]
+
+    def frozen(self) -> "SharedModel":
+        """Return this model with PyMC's cache of compiled functions, data still exchangeable."""
+        from pymc.model.transform.optimization import freeze_model
+
+        return SharedModel(freeze_model(self.model), self.observed, self.holders)
+
+    def variables(self, name: str) -> list[SharedVariable]:
+        """Shared variables that hold the data of one observed variable or covariate."""
+        variable = self.model[name]
+        if name not in self.observed:
+            return [variable]
+        holder = self.holders.get(name)
+        value = self.model.rvs_to_values[variable]
+        return [value] if holder is None else [value, self.model[holder]]
+
+    def updates(
+        self, arrays: Arrays, lengths: Mapping[str, int]
+    ) -> dict[SharedVariable, np.ndarray]:
+        """Values that every shared variable takes for one dataset."""
+        values: dict[SharedVariable, np.ndarray] = {}
+        for name, array in arrays.items():
+            for variable in self.variables(name):
+                values[variable] = array.astype(variable.type.dtype)
+        for dim, length in lengths.items():
+            variable = self.model.dim_lengths.get(dim)
+            if variable is not None:
+                values[variable] = np.asarray(length, dtype=variable.type.dtype)
+        return values
+
+    def set(self, arrays: Arrays, lengths: Mapping[str, int]) -> None:
+        """Put one dataset into the shared variables."""
+        for variable, value in self.updates(arrays, lengths).items():
+            variable.set_value(value)
+
+    def free_depend_on_data(self, arrays: Arrays, lengths: Mapping[str, int]) -> bool:
+        """Whether a free variable's prior reads something that a dataset sets."""
+        changing = self.updates(arrays, lengths).keys()
+        return not changing.isdisjoint(ancestors(self.model.free_RVs))
+
+
+def holder_of(model: pm.Model, name: str) -> str | None:
+    """Name of the ``pm.Data`` that is, up to a cast, the value of an observed variable."""
+    value = model.rvs_to_values[model[name]]
+    while (
+        value.owner is not None
+        and isinstance(value.owner.op, Elemwise)
+        and isinstance(value.owner.op.scalar_op, Cast)
+    ):
+        value = value.owner.inputs[0]
+    return value.name if isinstance(value, SharedVariable) and value in model.data_vars else None
+
+
+def share_data(model: pm.Model, datasets: Sequence[Arrays]) -> SharedModel:
+    """Rebuild a model with its data as shared variables.
+
+    Parameters
+    ----------
+    model
+        The user's model; it is read, never written.
+    datasets
+        Checked arrays of every dataset (see `pmcl.reference.data`); the first one is put in.
+
+    Returns
+    -------
+    SharedModel
+
+    Raises
+    ------
+    ValueError
+        If the length of an observed variable is fixed in the model's graph and cannot follow.
+    """
+    fgraph, _ = fgraph_from_model(_without_initial_values(model))
+    # Rebuilt node by node: what is downstream of a resized variable carries its old static shape
+    new: dict[Variable, Variable] = {}
+    for node in fgraph.toposort():
+        inputs = [new.get(variable, variable) for variable in node.inputs]
+        if isinstance(node.op, ModelObservedRV):
+            values = [arrays[node.op.name] for arrays in datasets]
+            new[node.outputs[0]] = _observe(node.op, inputs[0], inputs[1], values)
+        elif inputs != node.inputs:
+            outputs = node.clone_with_new_inputs(inputs, strict=False).outputs
+            new.update(zip(node.outputs, outputs, strict=True))
+    # Deterministics are no part of the density, and their fixed sizes would outlive a resize
+    outputs = [
+        new.get(v, v) for v in fgraph.outputs if not isinstance(v.owner.op, ModelDeterministic)
+    ]
+
+    rebuilt = FunctionGraph(outputs=outputs, clone=False)
+    rebuilt._coords = dict(model.coords)
+    rebuilt._dim_lengths = fgraph._dim_lengths
+    shared = model_from_fgraph(rebuilt, mutate_fgraph=True)
+    shared.deterministics.clear()
+    # labels do not matter to a sampler, and those of another length would be in the way
+    shared.named_vars_to_dims.clear()
+    shared.coords.clear()
+    for dim, length in list(shared.dim_lengths.items()):
+        if not isinstance(length, SharedVariable):
+            del shared.dim_lengths[dim]
+    for rv, initial in model.rvs_to_initial_values.items():
+        if isinstance(initial, Variable) and not isinstance(initial, Constant):
+            initial = initial.eval()
+        shared.set_initval(shared[rv.name], initial)
+
+    names = tuple(rv.name for rv in model.observed_RVs)
+    holders = {name: holder for name in names if (holder := holder_of(model, name)) is not None}
+    return SharedModel(shared, names, holders)
+
+
+def _without_initial_values(model: pm.Model) -> pm.Model:
+    # PyMC converts no model with initial values; this shell has none and leaves the user's alone
+    shell = object.__new__(type(model))
+    shell.__dict__.update(model.__dict__)
+    shell.rvs_to_initial_values = dict.fromkeys(model.rvs_to_initial_values)
+    return shell
+
+
+def _observe(
+    op: ModelObservedRV, rv: Variable, old_value: Variable, values: Sequence[np.ndarray]
+) -> Variable:
+    """Give an observed variable a shared value, of free length wherever lengths vary."""
+    static = tuple(
+        length if all(value.shape[axis] == length for value in values) else None
+        for axis, length in enumerate(old_value.type.shape)
+    )
+    value = pytensor.shared(
+        values[0].astype(old_value.type.dtype), name=f"{op.name}__observed", shape=static
+    )
+    if None in static:
+        rv = _resize(rv, value)
+    for axis, length in enumerate(rv.type.shape):
+        wrong = next((v.shape for v in values if length not in (None, v.shape[axis])), None)
+        if wrong is not None:
+            raise ValueError(
+                f"The observed variable {op.name!r} has length {length} along axis {axis} whatever "
+                f"the data, because the model's code fixes it, and a dataset has shape {wrong}. "
+                f"Give {op.name!r} named dims, and make what it depends on follow them or a "
+                "pm.Data."
+            )
+    return model_observed_rv(rv, value, op.name, *op.dims)
+
+
+def _resize(rv: Variable, value: Variable) -> Variable:
+    """Let the size of a random variable follow its value."""
+    node = rv.owner
+    ndim_supp = getattr(node.op, "ndim_supp", None)
+    if ndim_supp is None or ndim_supp == rv.type.ndim:
+        return rv
+    shape = [value.shape[axis] for axis in range(rv.type.ndim - ndim_supp)]
+    # a Truncated variable has the inputs of the variable it truncates, its size among them
+    size = getattr(node.op, "base_rv_op", node.op).size_param(node)
+    if size is None:  # made of other variables, a mixture say, each with a size of its own
+        return change_dist_size(rv, shape)
+    if isinstance(size.type, NoneTypeT):
+        return rv
+    # change_dist_size would leave the old size within a Truncated variable (PyMC 6.4)
+    inputs = [pt.stack(shape) if variable is size else variable for variable in node.inputs]
+    return node.clone_with_new_inputs(inputs, strict=False).outputs[node.outputs.index(rv)]

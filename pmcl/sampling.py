@@ -1,0 +1,232 @@
+"""Draws of the amortized posterior with their densities, in chunks of bounded memory."""
+
+import time
+from collections.abc import Callable, Mapping
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pmcl.compile import CompiledModel
+from pmcl.compile.precision import NETWORK
+from pmcl.continual import Density, chunks
+from pmcl.data import Batch, Task
+from pmcl.metrics import importance_diagnostics, khat_threshold
+from pmcl.networks import Amortizer
+from pmcl.progress import progress_bar
+from pmcl.results import Draws
+
+
+@eqx.filter_jit
+def _draw(
+    amortizer: Amortizer, density: Density, batch: Batch, keys: Array, draws: int
+) -> tuple[Array, ...]:
+    """Draw z and evaluate log q, log prior and log likelihood: arrays of (dataset, draw, ...)."""
+    compiled, row = density.compiled, density.row
+
+    def one(data: dict[str, Array], mask: Array | None, key: Array) -> tuple[Array, ...]:
+        context = amortizer.context(data, mask)
+        eps = jax.random.normal(key, (draws, amortizer.dim), NETWORK)
+        z, log_q = jax.vmap(amortizer.transform, in_axes=(0, None))(eps, context)
+        z = z.astype(jnp.float64)
+        log_prior = jax.vmap(lambda u: compiled.log_prior(u, data))(z)
+        log_likelihood = jax.vmap(lambda u: compiled.log_likelihood(u, data, mask=mask, dim=row))(z)
+        return z, log_q, log_prior, log_likelihood
+
+    axis = None if batch.mask is None else 0
+    return jax.vmap(one, in_axes=(0, axis, 0))(batch.values, batch.mask, keys)
+
+
+@eqx.filter_jit
+def _constrain(
+    compiled: CompiledModel, z: Array, values: dict[str, Array], names: tuple[str, ...]
+) -> dict[str, Array]:
+    def one(u: Array, data: dict[str, Array]) -> dict[str, Array]:
+        found = compiled.constrain(u, data)
+        return {n: found[n] for n in names}
+
+    return jax.vmap(jax.vmap(one, in_axes=(0, None)))(z, values)
+
+
+@eqx.filter_jit
+def _log_q(amortizer: Amortizer, batch: Batch, z: Array) -> Array:
+    def one(data: dict[str, Array], mask: Array | None, u: Array) -> Array:
+        context = amortizer.context(data, mask)
+        return jax.vmap(amortizer.log_prob, in_axes=(0, None))(u, context)
+
+    axis = None if batch.mask is None else 0
+    return jax.vmap(one, in_axes=(0, axis, 0))(batch.values, batch.mask, z)
+
+
+@eqx.filter_jit
+def _pointwise(compiled: CompiledModel, z: Array, values: dict[str, Array]) -> dict[str, Array]:
+    return jax.vmap(jax.vmap(compiled.log_likelihood_terms, in_axes=(0, None)))(z, values)
+
+
+@eqx.filter_jit
+def _densities(
+    compiled: CompiledModel, row: str | None, z: Array, batch: Batch
+) -> tuple[Array, Array]:
+    def one(u: Array, data: dict[str, Array], mask: Array | None) -> tuple[Array, Array]:
+        return (
+            compiled.log_prior(u, data),
+            compiled.log_likelihood(u, data, mask=mask, dim=row),
+        )
+
+    inner = jax.vmap(one, in_axes=(0, None, None))
+    return jax.vmap(inner, in_axes=(0, 0, None if batch.mask is None else 0))(
+        z, batch.values, batch.mask
+    )
+
+
+@eqx.filter_jit
+def summaries(amortizer: Amortizer, batch: Batch) -> Array:
+    """Context vectors of the datasets of a batch."""
+    axis = None if batch.mask is None else 0
+    return jax.vmap(amortizer.context, in_axes=(0, axis))(batch.values, batch.mask)
+
+
+def pick(compiled: CompiledModel, var_names: list[str] | None) -> tuple[str, ...]:
+    """Names of the variables to return: all of them, or those asked for."""
+    known = [i.name for i in (*compiled.free, *compiled.deterministics)]
+    if var_names is None:
+        return tuple(known)
+    unknown = [n for n in var_names if n not in known]
+    if unknown:
+        raise ValueError(f"var_names: expected some of {known}, got {unknown}.")
+    return tuple(var_names)
+
+
+def _walk[T](task: Task, z: np.ndarray, size: int, evaluate: Callable[[Batch, np.ndarray], T]) -> T:
+    """Evaluate chunks of datasets with their draws; join the results along the datasets."""
+    parts = []
+    begin = 0
+    for chunk, n in chunks(task, size):
+        filled = len(next(iter(chunk.values.values())))
+        index = np.concatenate([np.arange(n), np.zeros(filled - n, int)]) + begin
+        found = evaluate(chunk, z[index])
+        parts.append(jax.tree.map(lambda v, n=n: np.asarray(v)[:n], found))
+        begin += n
+    return jax.tree.map(lambda *v: np.concatenate(v), *parts)
+
+
+def constrain(
+    compiled: CompiledModel, z: np.ndarray, task: Task, names: tuple[str, ...], *, size: int = 64
+) -> dict[str, np.ndarray]:
+    """Named variables of z of shape (dataset, draw, dim): arrays of (dataset, draw, ...)."""
+    return _walk(task, z, size, lambda chunk, u: _constrain(compiled, u, chunk.values, names))
+
+
+def pointwise(
+    compiled: CompiledModel, z: np.ndarray, task: Task, *, size: int = 16
+) -> dict[str, np.ndarray]:
+    """Elementwise log likelihood: arrays of shape (dataset, draw, ...)."""
+    return _walk(task, z, size, lambda chunk, u: _pointwise(compiled, u, chunk.values))
+
+
+def densities(
+    compiled: CompiledModel, z: np.ndarray, task: Task, *, size: int = 64
+) -> tuple[np.ndarray, np.ndarray]:
+    """Log prior and log likelihood of z of shape (dataset, draw, dim)."""
+    row = task.layout.row
+    return _walk(task, z, size, lambda chunk, u: _densities(compiled, row, u, chunk))
+
+
+def log_q(amortizer: Amortizer, z: np.ndarray, task: Task, *, size: int = 64) -> np.ndarray:
+    """log q(z | h(x)) for z of shape (dataset, draw, dim)."""
+    return _walk(task, z, size, lambda chunk, u: _log_q(amortizer, chunk, jnp.asarray(u, NETWORK)))
+
+
+def embed(amortizer: Amortizer, task: Task, *, size: int = 64) -> np.ndarray:
+    """Context vectors h(x) of a task's datasets, shape (dataset, context)."""
+    return np.concatenate([np.asarray(summaries(amortizer, c))[:n] for c, n in chunks(task, size)])
+
+
+def sample(
+    amortizer: Amortizer,
+    density: Density,
+    task: Task,
+    *,
+    draws: int,
+    names: tuple[str, ...],
+    seed: int,
+    progressbar: bool,
+    size: int = 64,
+) -> Draws:
+    """Draw from the amortized posterior of every dataset, with diagnostics.
+
+    Parameters
+    ----------
+    amortizer, density, task
+    draws : int
+        Draws per dataset.
+    names : tuple of str
+        Constrained variables to return.
+    seed : int
+        Each dataset's draws depend on the seed and its position alone.
+    progressbar : bool
+    size : int
+        Datasets worked on together; memory grows with `size` times `draws`.
+    """
+    begin = time.perf_counter()
+    key = jax.random.key(seed)
+    parts: list[tuple[np.ndarray, ...]] = []
+    done = 0
+    with progress_bar("Sampling", len(task), unit="datasets", enabled=progressbar) as bar:
+        for chunk, n in chunks(task, size):
+            filled = len(next(iter(chunk.values.values())))
+            keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(done + np.arange(filled))
+            found = _draw(amortizer, density, chunk, keys, draws)
+            parts.append(tuple(np.asarray(f)[:n] for f in found))
+            done += n
+            bar.advance(n)
+    z, logq, log_prior, log_likelihood = (np.concatenate(p) for p in zip(*parts, strict=True))
+    constrained = constrain(density.compiled, z, task, names, size=size)
+    seconds = time.perf_counter() - begin
+    return assemble(z, constrained, logq, log_prior, log_likelihood, seconds)
+
+
+def assemble(
+    z: np.ndarray,
+    constrained: Mapping[str, np.ndarray],
+    logq: np.ndarray,
+    log_prior: np.ndarray,
+    log_likelihood: np.ndarray,
+    seconds: float,
+) -> Draws:
+    """Put draws of shape (dataset, draw, ...) in ArviZ's order, with importance diagnostics."""
+    diagnostics = importance_diagnostics(log_prior + log_likelihood - logq)
+    draws = z.shape[1]
+    threshold = khat_threshold(draws)
+    khat = np.asarray(diagnostics.khat)
+    warning = np.where(
+        khat > threshold,
+        np.char.add(np.char.mod("k-hat %.2f is above ", khat), f"{threshold:.2f}"),
+        "",
+    )
+
+    def ordered(value: np.ndarray) -> np.ndarray:
+        return np.moveaxis(np.asarray(value), 0, 1)[None]
+
+    return Draws(
+        z=ordered(z),
+        constrained={k: ordered(v) for k, v in constrained.items()},
+        sample_stats={
+            "log_prior": ordered(log_prior),
+            "log_likelihood": ordered(log_likelihood),
+            "log_q": ordered(logq),
+            "log_weight": ordered(diagnostics.log_weights),
+        },
+        dataset_stats={
+            "khat": khat,
+            "efficiency": np.asarray(diagnostics.efficiency),
+            "log_evidence": np.asarray(diagnostics.log_evidence),
+            "log_evidence_error": np.asarray(diagnostics.log_evidence_error),
+            "finite_fraction": np.asarray(diagnostics.finite_fraction),
+            "engine": np.full(len(khat), "amortized"),
+            "warning": warning,
+        },
+        seconds=seconds,
+    )

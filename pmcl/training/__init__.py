@@ -1,0 +1,24 @@
+"""One scanned training loop, and pretraining on simulations."""
+
+from pmcl.training.loop import LoopState, Optimiser, Problem, blocks, combine, run, run_block, start
+from pmcl.training.pretraining import (
+    PretrainingRecord,
+    PretrainingSettings,
+    negative_log_likelihood,
+    pretrain,
+)
+
+__all__ = [
+    "LoopState",
+    "Optimiser",
+    "PretrainingRecord",
+    "PretrainingSettings",
+    "Problem",
+    "blocks",
+    "combine",
+    "negative_log_likelihood",
+    "pretrain",
+    "run",
+    "run_block",
+    "start",
+]

@@ -1,0 +1,156 @@
+"""One scanned training loop, used by pretraining and adaptation alike."""
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from pmcl.networks import Amortizer
+from pmcl.progress import Bar
+
+
+class Problem(eqx.Module):
+    """What is minimised: its arrays are arguments of the compiled step, the rest is static."""
+
+    @abstractmethod
+    def loss(self, amortizer: Amortizer, key: Array, host: dict[str, Array]) -> Array:
+        """Loss at one step (shape ()); `host` is what was made outside jit for this step."""
+
+
+class Optimiser(eqx.Module):
+    """Adam with clipping, warm-up and cosine decay.
+
+    Attributes
+    ----------
+    steps : int
+    rate : Array
+        Highest learning rate. An argument, not a constant: changing it compiles nothing.
+    warmup : int
+        Steps of linear warm-up.
+    clip : float
+        Largest global gradient norm.
+    final : float
+        Rate at the end, as a fraction of the highest.
+    """
+
+    rate: Array
+    steps: int = eqx.field(static=True)
+    warmup: int = eqx.field(static=True, default=0)
+    clip: float = eqx.field(static=True, default=1.0)
+    final: float = eqx.field(static=True, default=0.0)
+
+    def transform(self) -> optax.GradientTransformation:
+        schedule = optax.warmup_cosine_decay_schedule(
+            init_value=0.0 if self.warmup else 1.0,
+            peak_value=1.0,
+            warmup_steps=self.warmup,
+            decay_steps=max(self.steps, self.warmup + 1),
+            end_value=self.final,
+        )
+        return optax.chain(
+            optax.clip_by_global_norm(self.clip),
+            optax.scale_by_adam(),
+            optax.scale_by_learning_rate(schedule),
+        )
+
+
+class LoopState(NamedTuple):
+    """Everything that changes from step to step; a pytree of arrays."""
+
+    params: Amortizer
+    opt_state: optax.OptState
+    key: Array
+    step: Array
+    skipped: Array
+
+
+def start(amortizer: Amortizer, optimiser: Optimiser, key: Array) -> LoopState:
+    """Begin a run at the amortizer's weights."""
+    params = eqx.filter(amortizer, amortizer.trainable())
+    zero = jnp.zeros((), jnp.int32)
+    return LoopState(params, optimiser.transform().init(params), key, zero, zero)
+
+
+def combine(params: Amortizer, amortizer: Amortizer) -> Amortizer:
+    """Put trained weights into an amortizer."""
+    return eqx.combine(params, amortizer)
+
+
+@eqx.filter_jit
+def run_block(
+    problem: Problem,
+    optimiser: Optimiser,
+    amortizer: Amortizer,
+    state: LoopState,
+    host: dict[str, Array],
+    size: int,
+) -> tuple[LoopState, Array]:
+    """Take `size` steps in one scan; steps past the optimiser's last change nothing.
+
+    A step whose loss or gradient is not finite is skipped and counted.
+
+    Returns
+    -------
+    state : LoopState
+    losses : Array of shape (size,)
+        NaN where a step was skipped or past the end.
+    """
+    rest = eqx.filter(amortizer, amortizer.trainable(), inverse=True)
+    transform = optimiser.transform()
+
+    def loss_of(params: Amortizer, key: Array, host_step: dict[str, Array]) -> Array:
+        return problem.loss(eqx.combine(params, rest), key, host_step)
+
+    def take(state: LoopState, host_step: dict[str, Array]) -> tuple[LoopState, Array]:
+        key, step_key = jax.random.split(state.key)
+        loss, gradient = jax.value_and_grad(loss_of)(state.params, step_key, host_step)
+        finite = jnp.isfinite(loss) & jnp.isfinite(optax.global_norm(gradient))
+        updates, opt_state = transform.update(gradient, state.opt_state, state.params)
+        updates = jax.tree.map(lambda u: u * optimiser.rate.astype(u.dtype), updates)
+        params = optax.apply_updates(state.params, updates)
+        params, opt_state = jax.tree.map(
+            lambda new, old: jnp.where(finite, new, old),
+            (params, opt_state),
+            (state.params, state.opt_state),
+        )
+        skipped = state.skipped + jnp.where(finite, 0, 1).astype(jnp.int32)
+        state = LoopState(params, opt_state, key, state.step + 1, skipped)
+        return state, jnp.where(finite, loss, jnp.nan).astype(jnp.float32)
+
+    def rest_still(state: LoopState, host_step: dict[str, Array]) -> tuple[LoopState, Array]:
+        return state, jnp.full((), jnp.nan, jnp.float32)
+
+    def step(state: LoopState, host_step: dict[str, Array]) -> tuple[LoopState, Array]:
+        return jax.lax.cond(state.step < optimiser.steps, take, rest_still, state, host_step)
+
+    return jax.lax.scan(step, state, host, length=size)
+
+
+def blocks(steps: int, *, longest: int) -> tuple[int, int]:
+    """Split `steps` into equal blocks of at most `longest`: (number of blocks, their size)."""
+    number = -(-steps // longest)
+    return number, -(-steps // number)
+
+
+def run(
+    problem: Problem,
+    optimiser: Optimiser,
+    amortizer: Amortizer,
+    state: LoopState,
+    *,
+    size: int,
+    hosts: Iterable[dict[str, Array]],
+    bar: Bar,
+) -> tuple[LoopState, Array]:
+    """Run a block for each element of `hosts`; return the last state and all losses."""
+    losses = []
+    for host in hosts:
+        state, block = run_block(problem, optimiser, amortizer, state, host, size)
+        losses.append(block)
+        bar.advance(min(size, optimiser.steps), f"loss {float(jnp.nanmean(block)):.4g}")
+    return state, jnp.concatenate(losses)
