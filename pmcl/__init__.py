@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pmcl.continual import Replay as Replay
     from pmcl.data import DataError as DataError
     from pmcl.data import as_task as as_task
+    from pmcl.fit import fit_amortized as fit_amortized
     from pmcl.networks import AbstractSummary as AbstractSummary
     from pmcl.networks import AbstractSummaryNetwork as AbstractSummaryNetwork
     from pmcl.networks import CouplingFlow as CouplingFlow
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from pmcl.networks import Recurrent as Recurrent
     from pmcl.networks import SetTransformer as SetTransformer
     from pmcl.posterior import AmortizedPosterior as AmortizedPosterior
-    from pmcl.posterior import fit_amortized as fit_amortized
     from pmcl.reference import sample_reference as sample_reference
     from pmcl.report import compare as compare
     from pmcl.results import one as one
@@ -62,7 +62,7 @@ _PUBLIC = {
     "as_task": "data",
     "compare": "report",
     "compile_model": "compile",
-    "fit_amortized": "posterior",
+    "fit_amortized": "fit",
     "one": "results",
     "sample_reference": "reference",
 }

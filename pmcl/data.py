@@ -169,27 +169,22 @@ def as_task(data: TaskLike, layout: Layout) -> Task:
         Naming the variable and the dataset, what was expected and what came.
     """
     if isinstance(data, Task):
-        return data
-    if isinstance(data, xr.Dataset):
-        single = _dataset_values(data, layout, names=None)
-        return stack(single[0], single[1], layout)
+        if data.layout.variables == layout.variables and data.layout.row == layout.row:
+            return data
+        _check_names(data.values, layout, "")
+        return stack([data.dataset(i) for i in range(len(data))], data.names, layout)
     if hasattr(data, "columns") and hasattr(data, "groupby"):
         return _from_frame(data, layout)  # type: ignore[arg-type]
-    if not isinstance(data, Mapping):
+    if not isinstance(data, Mapping):  # an xarray.Dataset is one
         raise DataError(
             "data: expected an xarray.Dataset, a mapping of arrays, a mapping from dataset names "
             f"to Datasets or a pandas.DataFrame, got {type(data).__name__}."
         )
-    if data and all(isinstance(v, xr.Dataset | Mapping) for v in data.values()):
-        datasets, names = [], []
-        for name, one in data.items():
-            ds = one if isinstance(one, xr.Dataset) else _from_mapping(one, layout)
-            found, _ = _dataset_values(ds, layout, names=[str(name)])
-            datasets += found
-            names.append(str(name))
-        return stack(datasets, names, layout)
-    found, found_names = _dataset_values(_from_mapping(data, layout), layout, names=None)
-    return stack(found, found_names, layout)
+    if data and all(isinstance(v, Mapping) for v in data.values()):
+        parts: Mapping = data
+        datasets = [_read_one(one, layout, str(name)) for name, one in parts.items()]
+        return stack(datasets, [str(name) for name in data], layout)
+    return stack(*_read(data, layout, ""), layout)
 
 
 def stack(
@@ -206,12 +201,17 @@ def stack(
     values = {}
     for info in layout.variables:
         padded = [_pad(np.asarray(d[info.name]), info, layout.row, longest) for d in datasets]
-        shapes = {p.shape for p in padded}
-        if len(shapes) > 1:
-            raise DataError(
-                f"Variable {info.name!r}: datasets have different shapes {sorted(shapes)}; only "
-                f"the dim {layout.row!r} may have a length of its own in each dataset."
-            )
+        for name, one in zip(names, padded, strict=True):
+            if one.shape != padded[0].shape:
+                raise DataError(
+                    f"Variable {info.name!r} of dataset {name!r}: expected shape "
+                    f"{padded[0].shape}, as dataset {names[0]!r} has, got {one.shape}; "
+                    + (
+                        f"only the dim {layout.row!r} may have a length of its own."
+                        if layout.row
+                        else "pass datasets of one length in each call."
+                    )
+                )
         values[info.name] = np.stack(padded).astype(info.dtype)
     return Task(
         layout,
@@ -221,86 +221,81 @@ def stack(
     )
 
 
-def _from_mapping(data: Mapping[str, object], layout: Layout) -> xr.Dataset:
-    """Give unlabelled arrays the dims of the model's variables."""
-    _check_names(data, layout, "")
-    variables = {}
-    for info in layout.variables:
-        value = np.asarray(data[info.name])
-        dims: tuple[str, ...] = info.dims
-        if value.ndim == len(dims) + 1:
-            dims = (DATASET, *dims)
-        elif value.ndim != len(dims):
-            raise DataError(
-                f"Variable {info.name!r}: expected shape {layout.expected(info)}, with or without "
-                f"a leading dim {DATASET!r}, got {value.shape}."
-            )
-        variables[info.name] = xr.Variable(dims, value)
-    sizes = {v.sizes[DATASET] for v in variables.values() if DATASET in v.dims}
-    if len(sizes) > 1:
-        raise DataError(
-            f"data: variables have different numbers of datasets: "
-            f"{ {k: v.sizes.get(DATASET) for k, v in variables.items()} }."
-        )
-    found = xr.Dataset()
-    for name, v in variables.items():
-        wrong = {d: n for d, n in v.sizes.items() if found.sizes.get(d, n) != n}
-        if wrong:
-            raise DataError(
-                f"Variable {name!r}: expected length { {d: found.sizes[d] for d in wrong} } along "
-                f"the dims it shares with {list(found.data_vars)}, got {wrong}."
-            )
-        found[name] = v
-    return found
+def _read_one(data: Mapping, layout: Layout, name: str) -> dict[str, np.ndarray]:
+    found, _ = _read(data, layout, f" of dataset {name!r}")
+    if len(found) != 1:
+        raise DataError(f"Dataset {name!r}: expected one dataset under one name, got {len(found)}.")
+    return found[0]
 
 
-def _dataset_values(
-    data: xr.Dataset, layout: Layout, names: Sequence[str] | None
+def _read(
+    data: Mapping, layout: Layout, where: str
 ) -> tuple[list[dict[str, np.ndarray]], list[str]]:
-    _check_names(data, layout, f" of dataset {names[0]!r}" if names else "")
-    ordered: dict[str, xr.DataArray] = {}
-    for info in layout.variables:
-        value = data[info.name]
-        wanted = [d for d in (DATASET, *info.dims) if d in value.dims]
-        if set(value.dims) - {DATASET} != set(info.dims):
-            raise DataError(
-                f"Variable {info.name!r}: expected dims {info.dims}, with or without {DATASET!r}, "
-                f"got {value.dims}."
-            )
-        ordered[info.name] = _align(value.transpose(*wanted), info, layout)
-    many = any(DATASET in v.dims for v in ordered.values())
-    n = data.sizes[DATASET] if many else 1
-    if many and names is not None and n > 1:
-        raise DataError(f"Dataset {names[0]!r}: expected one dataset under one name, got {n}.")
-    if names is None:
-        label = data.coords.get(DATASET)
-        names = (
-            ["0"]
-            if not many and label is None
-            else [str(v) for v in (np.arange(n) if label is None else np.atleast_1d(label.values))]
-        )
+    """Read one dataset, or several along a dim `dataset`; return their arrays and names."""
+    _check_names(data, layout, where)
+    # Labelled arrays are brought in one order of labels, whatever they came in.
+    labelled = xr.Dataset({k: v for k, v in data.items() if isinstance(v, xr.DataArray)})
+    values = {**data, **labelled}
+    found = {i.name: _variable(values[i.name], i, layout, where) for i in layout.variables}
+    counts = {k: v.sizes[DATASET] for k, v in found.items() if DATASET in v.dims}
+    if len({*counts.values()}) > 1:
+        raise DataError(f"data{where}: variables have different numbers of datasets: {counts}.")
+    n = next(iter(counts.values()), 1)
+    names = [*map(str, range(n))]
+    if DATASET in labelled.coords and labelled.coords[DATASET].size == n:
+        names = [*map(str, np.atleast_1d(labelled.coords[DATASET].values))]
     return [
-        {k: (v.isel({DATASET: i}) if DATASET in v.dims else v).values for k, v in ordered.items()}
+        {k: (v[{DATASET: i}] if DATASET in v.dims else v).values for k, v in found.items()}
         for i in range(n)
-    ], list(names)
+    ], names
 
 
-def _align(value: xr.DataArray, info: VariableInfo, layout: Layout) -> xr.DataArray:
+def _variable(value: object, info: VariableInfo, layout: Layout, where: str) -> xr.Variable:
+    """Give a variable the model's dims, in its order, with a dim `dataset` in front if it came."""
+    where = f"Variable {info.name!r}{where}"
+    if isinstance(value, xr.DataArray):
+        if {*value.dims} - {DATASET} != {*info.dims}:
+            raise DataError(
+                f"{where}: expected dims {info.dims}, with or without {DATASET!r}, got "
+                f"{value.dims}."
+            )
+        value = value.transpose(*(d for d in (DATASET, *info.dims) if d in value.dims))
+        return _align(value, info, layout, where).variable
+    if np.ma.isMaskedArray(value):
+        value = value.astype(float).filled(np.nan)  # type: ignore[attr-defined]
+    array = np.asarray(value)
+    if array.ndim not in (len(info.dims), len(info.dims) + 1):
+        raise DataError(
+            f"{where}: expected shape {layout.expected(info)}, with or without a leading dim "
+            f"{DATASET!r}, got {array.shape}."
+        )
+    dims = info.dims if array.ndim == len(info.dims) else (DATASET, *info.dims)
+    return xr.Variable(dims, array)
+
+
+def _align(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str) -> xr.DataArray:
     """Put a dim's labels in the model's order where both sides have the same labels."""
     for dim in info.dims:
-        ours = layout.coords.get(dim)
-        if dim in layout.data_dims or ours is None or dim not in value.coords:
+        if dim in layout.data_dims or dim not in layout.coords or dim not in value.coords:
             continue
-        theirs = value.coords[dim].values
-        if set(map(str, ours)) == set(map(str, theirs)) and len(ours) == len(theirs):
-            position = {str(label): i for i, label in enumerate(theirs)}
-            value = value.isel({dim: [position[str(label)] for label in ours]})
-        elif set(map(str, ours)) & set(map(str, theirs)) and len(ours) == len(theirs):
+        ours = [*map(_label, layout.coords[dim])]
+        theirs = [*map(_label, value.coords[dim].values)]
+        if len(ours) != len(theirs):
+            continue  # the wrong shape, which is said later
+        if {*ours} == {*theirs}:
+            value = value.isel({dim: [theirs.index(label) for label in ours]})
+        elif {*ours} & {*theirs}:
             raise DataError(
-                f"Variable {info.name!r}: labels of dim {dim!r} are {list(theirs)}, the model's "
-                f"are {list(ours)}; rename them, or give the model the same labels."
+                f"{where}: labels of dim {dim!r} are {theirs}, the model's are {ours}; rename "
+                "them, or give the model the same labels."
             )
     return value
+
+
+def _label(label: object) -> str:
+    """Text of a label, by which labels are compared; 1.0 is 1."""
+    whole = isinstance(label, float | np.floating) and label.is_integer()
+    return str(int(label)) if whole else str(label)  # type: ignore[call-overload]
 
 
 def _from_frame(data: "pd.DataFrame", layout: Layout) -> Task:
@@ -309,49 +304,59 @@ def _from_frame(data: "pd.DataFrame", layout: Layout) -> Task:
             f"data: expected a column {DATASET!r} that names the dataset of each row, got columns "
             f"{list(data.columns)}."
         )
-    datasets, names = [], []
-    for name, rows in data.groupby(DATASET, sort=False):
-        one = {}
-        for info in layout.variables:
-            one[info.name] = _from_columns(rows, info, layout, str(name))
-        datasets.append(one)
-        names.append(str(name))
-    return stack(datasets, names, layout)
+    nameless = int(data[DATASET].isna().sum())
+    if nameless:
+        raise DataError(
+            f"data: expected a name in every row of column {DATASET!r}, {nameless} rows have none."
+        )
+    groups = [(str(n), rows) for n, rows in data.groupby(DATASET, sort=False, observed=True)]
+    along = layout.row if layout.row else next(iter(layout.variables[0].dims), None)
+    return stack(
+        [
+            {i.name: _from_columns(rows, i, layout, along, name) for i in layout.variables}
+            for name, rows in groups
+        ],
+        [name for name, _ in groups],
+        layout,
+    )
 
 
 def _from_columns(
-    rows: "pd.DataFrame", info: VariableInfo, layout: Layout, name: str
+    rows: "pd.DataFrame", info: VariableInfo, layout: Layout, along: str | None, name: str
 ) -> np.ndarray:
-    if len(info.dims) == 0:
-        wanted: list[Hashable] = [info.name]
-    elif len(info.dims) == 1:
-        wanted = [info.name]
-    elif len(info.dims) == 2:
-        labels = layout.coords.get(info.dims[1], np.arange(info.shape[1]))
-        wanted = [f"{info.name}[{label}]" for label in labels]
-    else:
+    """One variable of one dataset; rows of the table are the dim `along`, columns another."""
+    across = [d for d in info.dims if d != along]
+    if len(across) > 1:
         raise DataError(
             f"Variable {info.name!r} has {len(info.dims)} dims: a table cannot hold it; pass an "
             "xarray.Dataset for each dataset."
         )
+    wanted: list[Hashable] = [info.name]
+    if across:
+        size = info.shape[info.dims.index(across[0])]
+        wanted = [f"{info.name}[{v}]" for v in layout.coords.get(across[0], np.arange(size))]
     missing = [c for c in wanted if c not in rows.columns]
     if missing:
         raise DataError(
             f"Variable {info.name!r}: expected column(s) {missing}, got {list(rows.columns)}."
         )
-    value = rows[wanted].to_numpy()
-    if not info.dims:
-        if len(set(value[:, 0].tolist())) > 1:
+    # Column by column: together, flags beside numbers would become objects.
+    value = np.stack([rows[c].to_numpy() for c in wanted], axis=1)
+    if along not in info.dims:
+        different = max(len({*column.tolist()}) for column in value.T)
+        if different > 1:
             raise DataError(
                 f"Variable {info.name!r} of dataset {name!r}: expected one value for the whole "
-                f"dataset, got {len(set(value[:, 0].tolist()))} different ones."
+                f"dataset, got {different} different ones."
             )
-        return value[0, 0]
-    return value[:, 0] if len(info.dims) == 1 else value
+        value = value[0]
+    elif across and info.dims.index(along) == 1:
+        value = value.T
+    return value if across else value[..., 0]
 
 
-def _check_names(data: Mapping | xr.Dataset, layout: Layout, where: str) -> None:
-    came = list(data.data_vars) if isinstance(data, xr.Dataset) else list(data)
+def _check_names(data: Mapping, layout: Layout, where: str) -> None:
+    came = list(data)
     missing = [n for n in layout.names if n not in came]
     if missing:
         raise DataError(
@@ -378,7 +383,7 @@ def _check(one: Mapping[str, np.ndarray], name: str, layout: Layout) -> int | No
         )
         if value.ndim != len(info.shape) or not fixed:
             raise DataError(f"{where}: expected shape {layout.expected(info)}, got {value.shape}.")
-        if not np.issubdtype(value.dtype, np.number) and value.dtype != bool:
+        if value.dtype.kind not in "biuf":
             raise DataError(f"{where}: expected numbers ({info.dtype}), got {value.dtype}.")
         real = value.astype(float)
         bad = int(np.isnan(real).sum())
@@ -412,7 +417,7 @@ def _pad(value: np.ndarray, info: VariableInfo, row: str | None, longest: int | 
 
 
 def check_padding(compiled: CompiledModel, task: Task) -> None:
-    """Refuse padding that changes the likelihood of a dataset.
+    """Refuse padding that changes the log density of a dataset.
 
     Padding is masked out of elementwise likelihoods. That is right unless a term uses other rows
     (a mean over the rows, say), so the shortest dataset is evaluated both ways.
@@ -424,14 +429,15 @@ def check_padding(compiled: CompiledModel, task: Task) -> None:
     assert task.lengths is not None and task.mask is not None
     i = int(np.argmin(task.lengths))
     z = np.random.default_rng(0).normal(size=(3, compiled.dim)) * 0.5
-    padded = {k: v[i] for k, v in task.values.items()}
+    padded: Mapping = {k: v[i] for k, v in task.values.items()}
+    unpadded: Mapping = task.dataset(i)
     with precision.scope():
         try:
             masked = [
-                float(compiled.log_likelihood(u, padded, mask=task.mask[i], dim=task.layout.row))
+                float(compiled.log_joint(u, padded, mask=task.mask[i], dim=task.layout.row))
                 for u in z
             ]
-            alone = [float(compiled.log_likelihood(u, task.dataset(i))) for u in z]
+            alone = [float(compiled.log_joint(u, unpadded)) for u in z]
         except (ValueError, TypeError, IndexError) as error:
             raise DataError(
                 _PADDING.format(names=_observed_names(task), row=task.layout.row)

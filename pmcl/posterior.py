@@ -4,25 +4,17 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-import jax
 import numpy as np
-import pymc as pm
 import xarray as xr
 
 from pmcl import sampling
 from pmcl.compile import (
     CompiledModel,
     Simulator,
-    compile_model,
-    make_simulator,
     precision,
-    read_covariates,
 )
-from pmcl.compile.covariates import Source
-from pmcl.compile.predictive import predict
-from pmcl.compile.refuse import check_finite
 from pmcl.continual import (
     AbstractObjective,
     AbstractStrategy,
@@ -36,15 +28,11 @@ from pmcl.continual import (
 )
 from pmcl.data import DATASET, Layout, Task, TaskLike, as_task, check_padding
 from pmcl.networks import (
-    AbstractSummary,
     Amortizer,
-    InputLayout,
     Network,
     Structure,
-    build_amortizer,
-    default_network,
-    read_structure,
 )
+from pmcl.prediction import covariates_of, observed_group, predictions
 from pmcl.results import SAMPLE, flat_z, labelled, posterior_tree
 from pmcl.training import PretrainingRecord, PretrainingSettings, pretrain
 
@@ -151,7 +139,7 @@ class AmortizedPosterior:
             )
         rate = learning_rate if learning_rate is not None else self.settings.learning_rate / 3
         settings = replace(
-            self.settings, steps=_positive("more_steps", more_steps), learning_rate=rate
+            self.settings, steps=positive("more_steps", more_steps), learning_rate=rate
         )
         with precision.scope():
             amortizer, record = pretrain(
@@ -216,14 +204,14 @@ class AmortizedPosterior:
         if strategy is None:
             strategy = self.strategy if self.strategy is not None else Naive()
         settings = AdaptationSettings(
-            _positive("steps", steps),
+            positive("steps", steps),
             learning_rate,
-            _positive("batch_size", batch_size),
+            positive("batch_size", batch_size),
             clip,
             warmup,
         )
         chosen = objective if objective is not None else PathGradient()
-        seed = _seed(random_seed, self.seed + 1000 * (len(self.history) + 1))
+        seed = seed_of(random_seed, self.seed + 1000 * (len(self.history) + 1))
         checked = self._task(task)
         capacity = strategy.capacity
         rehearsal = self.memory.datasets if capacity and len(self.memory) else None
@@ -298,13 +286,13 @@ class AmortizedPosterior:
             Naming the datasets whose k-hat says that the draws should not be trusted.
         """
         task = self._task(data)
-        seed = _seed(random_seed, self.seed)
+        seed = seed_of(random_seed, self.seed)
         with precision.scope():
             found = sampling.sample(
                 self.amortizer,
                 self.density,
                 task,
-                draws=_positive("draws", draws),
+                draws=positive("draws", draws),
                 names=sampling.pick(self.compiled, None if var_names is None else list(var_names)),
                 seed=seed,
                 progressbar=progressbar,
@@ -313,10 +301,11 @@ class AmortizedPosterior:
             z = np.moveaxis(found.z[0], 0, 1)
             if log_likelihood:
                 terms = sampling.pointwise(self.compiled, z, task)
-                extra["log_likelihood"] = self._observed(task, terms)
+                extra["log_likelihood"] = observed_group(self.compiled, task, terms)
             if posterior_predictive:
-                extra["posterior_predictive"] = self._observed(
-                    task, self._predict(z, [task.dataset(i) for i in range(len(task))], task, seed)
+                at = [task.dataset(i) for i in range(len(task))]
+                extra["posterior_predictive"] = observed_group(
+                    self.compiled, task, predictions(self.compiled, z, at, seed=seed)
                 )
         _warn_of_khat(task, found.dataset_stats)
         return posterior_tree(self.compiled, task, found, engine="amortized", extra=extra)
@@ -377,14 +366,14 @@ class AmortizedPosterior:
         """
         tree = self.sample(data, draws, random_seed=random_seed)
         task = self._task(data)
-        seed = _seed(random_seed, self.seed)
+        seed = seed_of(random_seed, self.seed)
         z = np.moveaxis(flat_z(self.compiled, tree)[0], 0, 1)
         if new_covariates is None:
             at = [task.dataset(i) for i in range(len(task))]
         else:
-            at = self._new_covariates(new_covariates, task)
+            at = covariates_of(self.layout, new_covariates, task)
         with precision.scope():
-            values = self._predict(z, at, None, seed)
+            values = predictions(self.compiled, z, at, seed=seed)
         like = Task(self.layout, {}, task.names, None)
         constant = {
             i.name: np.stack([np.asarray(a[i.name]) for a in at]) for i in self.compiled.covariates
@@ -406,191 +395,18 @@ class AmortizedPosterior:
             check_padding(self.compiled, task)
         return task
 
-    def _observed(self, task: Task, arrays: Mapping[str, np.ndarray]) -> xr.Dataset:
-        infos = {i.name: i for i in self.compiled.observed}
-        ordered = {
-            k: v if v.ndim == len(infos[k].dims) + 3 else np.moveaxis(v, 0, 1)[None]
-            for k, v in arrays.items()
-        }
-        for name, info in infos.items():  # a likelihood of whole vectors has one term for them
-            if ordered[name].ndim != 3 + len(info.dims):
-                infos[name] = info._replace(dims=info.dims[: ordered[name].ndim - 3])
-        return labelled(self.compiled, task, infos, ordered, SAMPLE)
-
-    def _predict(
-        self, z: np.ndarray, at: Sequence[Mapping[str, np.ndarray]], task: Task | None, seed: int
-    ) -> dict[str, np.ndarray]:
-        """Observed variables for z of shape (dataset, draw, dim): (chain, draw, dataset, ...)."""
-        rng = np.random.default_rng(seed)
-        parts = [
-            predict(self.compiled, u, data, self._lengths(data), rng=rng)
-            for u, data in zip(z, at, strict=True)
-        ]
-        longest = {k: max(p[k].shape[1:] for p in parts) for k in parts[0]}
-        return {
-            k: np.stack([_fill(p[k], longest[k]) for p in parts], axis=1)[None] for k in parts[0]
-        }
-
-    def _lengths(self, data: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Lengths of the dims of the data: of the covariates, else of the observations given."""
-        found = {d: n for i in self.compiled.observed for d, n in zip(i.dims, i.shape, strict=True)}
-        for info in (*self.compiled.observed, *self.compiled.covariates):
-            if info.name in data:
-                found |= dict(zip(info.dims, np.shape(data[info.name]), strict=True))
-        return {d: n for d, n in found.items() if d in self.compiled.data_dims}
-
-    def _new_covariates(
-        self, new: xr.Dataset | Mapping[str, np.ndarray], task: Task
-    ) -> list[dict[str, np.ndarray]]:
-        infos = self.compiled.covariates
-        missing = [i.name for i in infos if i.name not in new]
-        if missing or not infos:
-            raise ValueError(
-                f"new_covariates: expected {[i.name for i in infos]}, {missing} did not come."
-                if infos
-                else "new_covariates: the posterior has no covariates; leave the argument out."
-            )
-        found: list[dict[str, np.ndarray]] = [{} for _ in task.names]
-        for info in infos:
-            value = new[info.name]
-            if isinstance(value, xr.DataArray):
-                value = value.transpose(*(d for d in (DATASET, *info.dims) if d in value.dims))
-            array = np.asarray(value)
-            if array.ndim not in (len(info.dims), len(info.dims) + 1):
-                raise ValueError(
-                    f"new_covariates[{info.name!r}]: expected shape {self.layout.expected(info)}, "
-                    f"got {array.shape}."
-                )
-            each = array if array.ndim > len(info.dims) else [array] * len(task)
-            if len(each) != len(task):
-                raise ValueError(
-                    f"new_covariates[{info.name!r}]: expected {len(task)} datasets, got {len(each)}."
-                )
-            for one, entry in zip(found, each, strict=True):
-                one[info.name] = np.asarray(entry, info.dtype)
-        return found
-
-
-def fit_amortized(
-    model: pm.Model | None = None,
-    *,
-    covariates: Mapping[str, Source] | xr.Dataset | None = None,
-    exchangeable: str | None = None,
-    sequence: str | None = None,
-    network: Network | AbstractSummary | None = None,
-    steps: int = 4000,
-    batch_size: int = 64,
-    learning_rate: float = 1e-3,
-    warmup: int = 200,
-    clip: float = 1.0,
-    validation: int = 512,
-    patience: int | None = None,
-    simulator: Literal["auto", "jax", "pytensor"] = "auto",
-    checkpoint: str | os.PathLike | None = None,
-    random_seed: int | None = None,
-    progressbar: bool = True,
-) -> AmortizedPosterior:
-    """Compile a PyMC model, derive its simulator and train an amortized posterior on simulations.
-
-    Parameters
-    ----------
-    model : pymc.Model, optional
-        Taken from the context when not given. Observed values are placeholders: only their shape
-        and type matter.
-    covariates : mapping or xarray.Dataset, optional
-        For each `pm.Data` that changes from dataset to dataset, where simulated ones come from: a
-        PyMC distribution of one entry or one row (``pm.Normal.dist(0, 1)``), an array to resample
-        rows or whole datasets from, or a function of a `numpy.random.Generator` and a length. Any
-        other `pm.Data` is a constant.
-    exchangeable, sequence : str, optional
-        The dim of the observed variables along which order does not matter, or does. Found by
-        itself where the likelihood makes it certain.
-    network : Network or AbstractSummary, optional
-        The default follows from the data: `DeepSet`, `Recurrent` or `Flatten`, and `CouplingFlow`.
-    steps, batch_size : int
-        Training steps, and fresh simulations in each.
-    learning_rate, warmup, clip
-        Highest rate of Adam, steps of warm-up before cosine decay, largest gradient norm.
-    validation : int
-        Fresh simulations by whose loss the best weights are chosen.
-    patience : int, optional
-        Stop after this many blocks of 100 steps without a better validation loss.
-    simulator : {"auto", "jax", "pytensor"}
-        Where simulations are made; "auto" takes JAX where it can sample the model.
-    checkpoint : path, optional
-        Written after every block; training goes on from it where it exists.
-    random_seed : int, optional
-        Same seed, same weights.
-    progressbar : bool
-
-    Returns
-    -------
-    AmortizedPosterior
-
-    Raises
-    ------
-    UnsupportedModelError
-        If the model cannot be compiled or simulated, naming the variable and the way out.
-    ValueError
-        If a covariate's source does not fit, naming it.
-    """
-    model = pm.modelcontext(model)
-    seed = _seed(random_seed, None)
-    settings = PretrainingSettings(
-        steps=_positive("steps", steps),
-        batch_size=_positive("batch_size", batch_size),
-        learning_rate=learning_rate,
-        warmup=warmup,
-        clip=clip,
-        validation=_positive("validation", validation),
-        patience=patience,
-        block=100,
-    )
-    with precision.scope():
-        compiled = compile_model(model, covariates=tuple(map(str, covariates or ())))
-        source = make_simulator(
-            compiled, read_covariates(covariates, compiled.covariates), backend=simulator
-        )
-        check_finite(source)
-        structure = read_structure(compiled, source, exchangeable=exchangeable, sequence=sequence)
-        chosen = default_network(structure, network)
-        z, data = source.simulate(1000, random_seed=seed)
-        amortizer = build_amortizer(
-            chosen,
-            InputLayout.of(compiled.data, structure.row),
-            z,
-            data,
-            key=jax.random.key(seed),
-        )
-        posterior = AmortizedPosterior(
-            compiled, source, structure, chosen, amortizer, settings, seed
-        )
-        if progressbar:
-            print(posterior)  # noqa: T201  (what was chosen is shown, as PyMC shows its samplers)
-        amortizer, record = pretrain(
-            amortizer, source, settings, seed=seed, checkpoint=checkpoint, progressbar=progressbar
-        )
-    return replace(posterior, amortizer=amortizer, pretraining=(record,))
-
-
-def _fill(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    if value.shape[1:] == shape:
-        return value
-    pad = [(0, 0), *((0, n - m) for n, m in zip(shape, value.shape[1:], strict=True))]
-    return np.pad(value.astype(float), pad, constant_values=np.nan)
-
 
 def _numbered(data: xr.Dataset) -> xr.Dataset:
     return data.assign_coords({d: np.arange(data.sizes[d]) for d in ("chain", "draw")})
 
 
-def _positive(name: str, value: int) -> int:
+def positive(name: str, value: int) -> int:
     if value < 1:
         raise ValueError(f"{name}: expected at least 1, got {value}.")
     return value
 
 
-def _seed(given: int | None, derived: int | None) -> int:
+def seed_of(given: int | None, derived: int | None) -> int:
     if given is not None:
         return int(given)
     return (

@@ -180,7 +180,7 @@ def one(tree: xr.DataTree, dataset: str | int) -> xr.DataTree:
     KeyError
         If there is no such dataset; the message names those there are.
     """
-    names = [str(n) for n in tree["posterior"][DATASET].values]
+    names = [str(n) for n in tree["posterior"].to_dataset()[DATASET].values]
     if isinstance(dataset, str):
         if dataset not in names:
             shown = ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")

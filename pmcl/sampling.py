@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,6 +18,20 @@ from pmcl.metrics import importance_diagnostics, khat_threshold
 from pmcl.networks import Amortizer
 from pmcl.progress import progress_bar
 from pmcl.results import Draws
+
+
+@eqx.filter_jit
+def draw_only(amortizer: Amortizer, batch: Batch, key: Array, draws: int) -> Array:
+    """Draw z of shape (dataset, draw, dim) without evaluating any density."""
+
+    def one(data: dict[str, Array], mask: Array | None, key: Array) -> Array:
+        context = amortizer.context(data, mask)
+        eps = jax.random.normal(key, (draws, amortizer.dim), NETWORK)
+        return jax.vmap(amortizer.transform, in_axes=(0, None))(eps, context)[0]
+
+    keys = jax.random.split(key, len(jax.tree.leaves(batch.values)[0]))
+    axis = None if batch.mask is None else 0
+    return jax.vmap(one, in_axes=(0, axis, 0))(batch.values, batch.mask, keys)
 
 
 @eqx.filter_jit
@@ -99,14 +114,14 @@ def pick(compiled: CompiledModel, var_names: list[str] | None) -> tuple[str, ...
     return tuple(var_names)
 
 
-def _walk[T](task: Task, z: np.ndarray, size: int, evaluate: Callable[[Batch, np.ndarray], T]) -> T:
+def _walk(task: Task, z: np.ndarray, size: int, evaluate: Callable[[Batch, Array], Any]) -> Any:
     """Evaluate chunks of datasets with their draws; join the results along the datasets."""
     parts = []
     begin = 0
     for chunk, n in chunks(task, size):
         filled = len(next(iter(chunk.values.values())))
         index = np.concatenate([np.arange(n), np.zeros(filled - n, int)]) + begin
-        found = evaluate(chunk, z[index])
+        found = evaluate(chunk, jnp.asarray(z[index]))
         parts.append(jax.tree.map(lambda v, n=n: np.asarray(v)[:n], found))
         begin += n
     return jax.tree.map(lambda *v: np.concatenate(v), *parts)
@@ -136,7 +151,7 @@ def densities(
 
 def log_q(amortizer: Amortizer, z: np.ndarray, task: Task, *, size: int = 64) -> np.ndarray:
     """log q(z | h(x)) for z of shape (dataset, draw, dim)."""
-    return _walk(task, z, size, lambda chunk, u: _log_q(amortizer, chunk, jnp.asarray(u, NETWORK)))
+    return _walk(task, z, size, lambda chunk, u: _log_q(amortizer, chunk, u.astype(NETWORK)))
 
 
 def embed(amortizer: Amortizer, task: Task, *, size: int = 64) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Metrics against closed forms, brute force and degenerate inputs."""
 
-from time import perf_counter
+from time import process_time  # CPU time: others share the machine
 
 import numpy as np
 import pytest
@@ -220,9 +220,9 @@ def test_a_hundred_datasets_take_less_than_a_fifth_of_a_second():
     importance_diagnostics(log_ratio[:1])
     times = []
     for _ in range(5):
-        start = perf_counter()
+        start = process_time()
         importance_diagnostics(log_ratio)
-        times.append(perf_counter() - start)
+        times.append(process_time() - start)
     assert min(times) < 0.2
 
 
@@ -269,16 +269,17 @@ def test_resampling_order_is_random_and_seeded():
     assert resample(uniform, 0, np.random.default_rng(0)).shape == (0,)
 
 
-def test_resampling_never_leaves_the_range():
-    class LastPoint:
+@pytest.mark.parametrize("start", [0.0, np.nextafter(1.0, 0.0)])
+def test_resampling_at_either_end_takes_no_draw_of_weight_zero(start):
+    class EndPoint:
         def random(self):
-            return np.nextafter(1.0, 0.0)
+            return start
 
         def permutation(self, x):
             return x
 
-    index = resample(np.array([0.0, 0.0, -np.inf]), 10_000_000, LastPoint())
-    assert index.max() == 1
+    index = resample(np.array([-np.inf, 0.0, -np.inf, 0.0, -np.inf]), 1_000_000, EndPoint())
+    assert set(index) == {1, 3}
 
 
 @pytest.mark.parametrize(
@@ -435,9 +436,9 @@ def test_discrepancy_of_a_thousand_draws_is_quick():
     a, b = rng.normal(size=(2, 1000, 7))
     times = []
     for _ in range(3):
-        start = perf_counter()
+        start = process_time()
         posterior_discrepancy(a, b, rng=rng)
-        times.append(perf_counter() - start)
+        times.append(process_time() - start)
     assert min(times) < 0.2
 
 

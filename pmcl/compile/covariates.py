@@ -4,16 +4,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-import pymc as pm
+import pytensor
 import xarray as xr
 from jax import Array
+from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.distributions.shape_utils import change_dist_size
 from pytensor.graph.basic import Variable
+from pytensor.tensor.random.op import RandomVariable
 
-from pmcl.compile.model import VariableInfo
+from pmcl.compile import graphs
+from pmcl.compile.variables import VariableInfo
 
-Source = Variable | np.ndarray | xr.DataArray | Callable[[np.random.Generator, int], np.ndarray]
+type Source = (
+    Variable | np.ndarray | xr.DataArray | Callable[[np.random.Generator, int], np.ndarray]
+)
+type Group = tuple[
+    int, tuple[int, ...]
+]  # number of rows or datasets in a table, shape of its index
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,18 +48,16 @@ class Covariates:
 
     def tables(self, key: Array) -> dict[str, Array]:
         """Draw the covariates that are resampled from tables, inside jit."""
-        drawn: dict[str, Array] = {}
-        for kind in (self.rows, self.datasets):
-            index: dict[int, Array] = {}
-            for name, table in kind.items():
-                shape = self._info(name).shape
-                size = (shape[0],) if kind is self.rows else ()
-                n = table.shape[0]
-                if n not in index:
-                    key, subkey = jax.random.split(key)
-                    index[n] = jax.random.randint(subkey, size, 0, n)
-                drawn[name] = jax.numpy.asarray(table)[index[n]]
-        return drawn
+        index = {
+            (n, size): jax.random.randint(jax.random.fold_in(key, i), size, 0, n)
+            for i, (n, size) in enumerate(self._groups())
+        }
+        return {k: jnp.asarray(t)[index[g]] for k, t, g in self._grouped()}
+
+    def host_tables(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Draw the covariates that are resampled from tables, on the host."""
+        index = {(n, size): rng.integers(0, n, size) for n, size in self._groups()}
+        return {k: t[index[g]] for k, t, g in self._grouped()}
 
     def host(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Draw the covariates that the user's functions make, for one dataset."""
@@ -64,8 +71,15 @@ class Covariates:
                     f"covariates[{name!r}]: the function was called with length {n}; expected an "
                     f"array of shape {info.shape}, got {value.shape}."
                 )
-            drawn[name] = value.astype(info.dtype)
+            drawn[name] = _cast(value, info)
         return drawn
+
+    def _grouped(self) -> list[tuple[str, np.ndarray, Group]]:
+        rows = [(k, t, (len(t), self._info(k).shape[:1])) for k, t in self.rows.items()]
+        return [*rows, *((k, t, (len(t), ())) for k, t in self.datasets.items())]
+
+    def _groups(self) -> list[Group]:
+        return list(dict.fromkeys(group for _, _, group in self._grouped()))
 
     def _info(self, name: str) -> VariableInfo:
         return next(i for i in self.infos if i.name == name)
@@ -98,54 +112,94 @@ def read_covariates(
     ValueError, TypeError
         Naming the covariate, what was expected and what came.
     """
+    given: Mapping = sources.data_vars if isinstance(sources, xr.Dataset) else (sources or {})
+    expected, came = [info.name for info in infos], list(given)
+    if sorted(expected) != sorted(map(str, came)):
+        raise ValueError(
+            f"covariates: expected a source for each of {expected}, got {came} (missing: "
+            f"{[n for n in expected if n not in came]}, unknown: "
+            f"{[n for n in came if n not in expected]})."
+        )
     found = Covariates(infos=tuple(infos))
     for info in infos:
-        source = sources[info.name]  # type: ignore[index]
+        source = given[info.name]
         if isinstance(source, Variable):
             found.distributions[info.name] = _resize(source, info)
         elif callable(source):
             found.functions[info.name] = source
         else:
-            table = _ordered(source, info)
-            if table.ndim == len(info.shape) and table.shape[1:] == info.shape[1:] and info.shape:
+            table = _table(source, info)
+            if info.shape and table.ndim == len(info.shape) and table.shape[1:] == info.shape[1:]:
                 found.rows[info.name] = table
             elif table.ndim == len(info.shape) + 1 and table.shape[1:] == info.shape:
                 found.datasets[info.name] = table
             else:
+                rows = f"rows of shape {_sizes('rows', info.shape[1:])} or " if info.shape else ""
                 raise ValueError(
-                    f"covariates[{info.name!r}]: expected rows of shape (rows, "
-                    f"{', '.join(map(str, info.shape[1:]))}) or whole datasets of shape (datasets, "
-                    f"{', '.join(map(str, info.shape))}), got {table.shape}."
+                    f"covariates[{info.name!r}]: expected {rows}whole datasets of shape "
+                    f"{_sizes('datasets', info.shape)}, got {table.shape}."
                 )
-            if not np.all(np.isfinite(table.astype(float))):
-                raise ValueError(
-                    f"covariates[{info.name!r}]: expected finite values, got "
-                    f"{int((~np.isfinite(table.astype(float))).sum())} that are not; drop or fill them."
-                )
+            if not len(table):
+                raise ValueError(f"covariates[{info.name!r}]: expected at least one row, got none.")
     return found
 
 
-def _ordered(source: object, info: VariableInfo) -> np.ndarray:
+def _sizes(first: str, rest: Sequence[int]) -> str:
+    return f"({', '.join([first, *map(str, rest)])}{'' if rest else ','})"
+
+
+def _table(source: object, info: VariableInfo) -> np.ndarray:
     if isinstance(source, xr.DataArray):
-        order = [d for d in ("dataset", *info.dims) if d in source.dims]
-        extra = [d for d in source.dims if d not in order]
-        if not extra:
-            source = source.transpose(*order)
-    return np.asarray(source).astype(info.dtype)
+        named = [d for d in info.dims if d in source.dims]
+        if set(source.dims) <= {"dataset", *info.dims}:
+            source = source.transpose(*(d for d in ("dataset", *named) if d in source.dims))
+        elif "dataset" in source.dims:
+            source = source.transpose("dataset", ...)
+    return _cast(np.asarray(source), info)
+
+
+def _cast(value: np.ndarray, info: VariableInfo) -> np.ndarray:
+    """Give values the covariate's dtype, if that changes none of them."""
+    where = f"covariates[{info.name!r}]"
+    if not (np.issubdtype(value.dtype, np.number) or value.dtype == bool):
+        raise TypeError(
+            f"{where}: expected a PyMC distribution, an array of numbers ({info.dtype}) or a "
+            f"function of a numpy.random.Generator and a length, got {value.dtype}."
+        )
+    bad = int((~np.isfinite(value)).sum())
+    if bad:
+        raise ValueError(
+            f"{where}: expected finite values, got {bad} that are not; drop or fill them."
+        )
+    cast = value.astype(info.dtype)
+    if np.issubdtype(cast.dtype, np.integer) and not np.array_equal(cast, value):
+        raise ValueError(f"{where}: expected integers ({info.dtype}), got fractions.")
+    return cast
 
 
 def _resize(dist: Variable, info: VariableInfo) -> Variable:
-    if dist.owner is None:
+    where = f"covariates[{info.name!r}]"
+    op = dist.owner.op if dist.owner is not None else None
+    if not isinstance(op, RandomVariable | SymbolicRandomVariable):
         raise TypeError(
-            f"covariates[{info.name!r}]: expected an unnamed PyMC distribution such as "
-            "`pm.Normal.dist(0, 1)`, a table or a function."
+            f"{where}: expected an unnamed PyMC distribution such as `pm.Normal.dist(0, 1)`, a "
+            f"table or a function, got {dist}."
         )
-    row = info.shape[len(info.shape) - dist.type.ndim :] if dist.type.ndim else ()
-    shape = tuple(pm.draw(dist, random_seed=0).shape)
-    if shape != tuple(row):
+    if np.issubdtype(info.dtype, np.integer) and not np.issubdtype(dist.type.dtype, np.integer):
+        raise TypeError(
+            f"{where}: expected a distribution of integers ({info.dtype}), got {dist.type.dtype}."
+        )
+    shape = _shape(dist)
+    if shape != info.shape[len(info.shape) - len(shape) :] or len(shape) > len(info.shape):
         raise ValueError(
-            f"covariates[{info.name!r}]: expected the distribution of one entry (shape ()) or of "
-            f"one row (shape {info.shape[1:]}), got draws of shape {shape}."
+            f"{where}: expected the distribution of one entry (shape ()) or of one row (shape "
+            f"{info.shape[1:]}), got draws of shape {shape}."
         )
-    support = dist.owner.op.ndim_supp if hasattr(dist.owner.op, "ndim_supp") else 0
-    return change_dist_size(dist, info.shape[: len(info.shape) - support])
+    return change_dist_size(dist, info.shape[: len(info.shape) - op.ndim_supp])
+
+
+def _shape(dist: Variable) -> tuple[int, ...]:
+    if None not in dist.type.shape:
+        return tuple(dist.type.shape)
+    shape = pytensor.function([], dist.shape, mode=graphs.host_mode())()
+    return tuple(int(n) for n in shape)

@@ -17,6 +17,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomGeneratorType
 
+from pmcl.compile import precision
 from pmcl.compile.samplers import replace_samplers
 
 
@@ -62,7 +63,7 @@ def to_jax(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Callable[
 
     fgraph = FunctionGraph(inputs=list(inputs), outputs=list(outputs), clone=True)
     with warnings.catch_warnings():
-        # PyTensor warns of each parameter check that JAX cannot raise; pmcl counts the NaNs instead.
+        # PyTensor warns of each parameter check that JAX cannot raise; pmcl counts NaNs instead.
         warnings.filterwarnings("ignore", message=".*CheckAndRaise.*")
         warnings.filterwarnings("ignore", message=".*Skipping.*")
         pytensor_mode.JAX.optimizer.rewrite(fgraph)
@@ -76,6 +77,34 @@ def to_jax(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Callable[
     return call
 
 
+class ShapedFunction:
+    """A PyTensor graph as a pure JAX function, compiled once for each set of input shapes.
+
+    JAX needs the lengths of loops, splits and new arrays when it traces. Given the inputs' shapes
+    PyTensor works them out, and a trace knows its shapes; JAX compiles anew for new ones anyway.
+    """
+
+    def __init__(self, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> None:
+        self.inputs, self.outputs = list(inputs), list(outputs)
+        self._compiled: dict[tuple[tuple[int, ...], ...], Callable[..., tuple]] = {}
+
+    def __call__(self, *arrays: Array) -> tuple:
+        shapes = tuple(tuple(array.shape) for array in arrays)
+        if shapes not in self._compiled:
+            # The constants of the graph must not become part of a trace that is going on.
+            with jax.ensure_compile_time_eval(), precision.scope():
+                self._compiled[shapes] = self._compile(shapes)
+        return self._compiled[shapes](*arrays)
+
+    def _compile(self, shapes: Sequence[tuple[int, ...]]) -> Callable[..., tuple]:
+        inputs = [
+            v.type.clone(shape=shape)(name=v.name)
+            for v, shape in zip(self.inputs, shapes, strict=True)
+        ]
+        swap = dict(zip(self.inputs, inputs, strict=True))
+        return to_jax(inputs, graph_replace(self.outputs, swap, strict=False))
+
+
 def random_states(key: Array, n: int) -> list[dict[str, Array]]:
     """Make `n` independent values for random generators that are inputs of a JAX function."""
     # The dispatched samplers read a raw key from the state and write the next one back.
@@ -87,7 +116,8 @@ def to_host(
 ) -> Callable[[np.random.Generator], Callable[..., list[np.ndarray]]]:
     """Compile a PyTensor graph to NumPy calls: seed it, then call it with `inputs`' values.
 
-    The function has random generators of its own: the model's are not touched.
+    The function has random generators of its own: the model's are not touched. Values have to be
+    arrays of the inputs' dtypes.
     """
     own = {g: pytensor.shared(np.random.default_rng(0)) for g in generators}
     drawn = list(graph_replace(list(outputs), own, strict=False)) if own else list(outputs)
@@ -98,6 +128,7 @@ def to_host(
         on_unused_input="ignore",
         mode=host_mode(),
     )
+    function.trust_input = True
 
     def seeded(rng: np.random.Generator) -> Callable[..., list[np.ndarray]]:
         for generator, child in zip(own.values(), rng.spawn(len(own)), strict=True):

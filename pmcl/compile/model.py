@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pymc as pm
@@ -181,8 +182,8 @@ class CompiledModel:
             for dim, n in zip(info.dims, value.shape, strict=True):
                 if lengths.setdefault(dim, n) != n:
                     why = (
-                        "parameters or constants of the model have it too, and data that vary "
-                        "with the dataset have to be covariates"
+                        "parameters or constants of the model have it; data that vary with the "
+                        "dataset have to be covariates, and a series needs `dims=`"
                         if dim in self._fixed
                         else "another variable of the dataset has it too"
                     )
@@ -193,7 +194,9 @@ class CompiledModel:
         return found
 
 
-def compile_model(model: pm.Model | None = None, *, covariates: Sequence[str] = ()) -> CompiledModel:
+def compile_model(
+    model: pm.Model | None = None, *, covariates: Sequence[str] = ()
+) -> CompiledModel:
     """Compile a PyMC model's log prior, log likelihood and transforms to pure JAX functions.
 
     Importing PyTensor's JAX backend, which this does, switches `jax_enable_x64` on for the process.
@@ -222,8 +225,8 @@ def compile_model(model: pm.Model | None = None, *, covariates: Sequence[str] = 
 
 
 def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
-    values = list(model.value_vars)
-    free, point = model.free_RVs, model.initial_point(random_seed=0)
+    values, free = list(model.value_vars), list(model.free_RVs)
+    slices = variables.value_slices(model)
     # Fresh values for the observations: the model's own have their length in their type.
     observed = {
         rv: pt.tensor(f"{rv.name}", dtype=rv.type.dtype, shape=(None,) * rv.type.ndim)
@@ -235,30 +238,18 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         **{inputs[var]: variables.describe_data(model, var) for var in data},
         **{observed[rv]: variables.describe_observed(model, rv) for rv in observed},
     }
-    fixed = variables.fixed_lengths(model, data)
+    sized = variables.resize_observed(model, {rv: tuple(v.shape) for rv, v in observed.items()})
+    fixed = variables.fixed_lengths(model, data, sized)
     lengths = variables.varying_lengths(model, symbols, fixed)
-
-    rvs_to_values = {rv: observed.get(rv, value) for rv, value in model.rvs_to_values.items()}
-    try:
-        terms = transformed_conditional_logp(
-            rvs=[*free, *observed],
-            rvs_to_values=rvs_to_values,
-            rvs_to_transforms=model.rvs_to_transforms,
-        )
-    except NotImplementedError as error:
-        raise refuse.UnsupportedModelError(
-            f"PyMC derives no log density of one of {[rv.name for rv in model.basic_RVs]}: {error}"
-        ) from error
-    named = replace_rvs_by_values(
-        [*free, *model.deterministics],
-        rvs_to_values=rvs_to_values,
-        rvs_to_transforms=model.rvs_to_transforms,
-    )
-    parameters, forward = _forward_transforms(model, observed)
+    like = {
+        value: jax.ShapeDtypeStruct(where.shape, value.type.dtype)
+        for value, where in zip(values, slices, strict=True)
+    }
+    like |= {v: jax.ShapeDtypeStruct(info.shape, info.dtype) for v, info in about.items()}
 
     def function(
         arguments: Sequence[Variable], outputs: Sequence[Variable], names: Sequence[str]
-    ) -> Function:
+    ) -> tuple[Function, list[jax.ShapeDtypeStruct]]:
         # Observations give a dim its length only where they are an argument.
         sources = {*inputs.values(), *(v for v in arguments if v in about)}
         known = {k: v for k, v in lengths.items() if sources & {*ancestors([v])}}
@@ -270,22 +261,49 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
             )
         reached = {*ancestors(bound)} - {*arguments}
         used = [symbol for symbol in symbols.values() if symbol in reached]
-        call = refuse.or_name(graphs.to_jax, [*arguments, *used], bound, names)
-        return Function(call, tuple(about[symbol] for symbol in used))
+        call = graphs.ShapedFunction([*arguments, *used], bound)
+        results = refuse.trace_or_name(call, [like[v] for v in call.inputs], names)
+        return Function(call, tuple(about[symbol] for symbol in used)), results
 
-    free_names = [rv.name for rv in free]
-    all_names = [*free_names, *(d.name for d in model.deterministics)]
-    prior = [term.sum() for term in terms[: len(free)]]
-    constrain = function(values, named, all_names)
-    slices, dim = variables.value_slices(model, point)
-    shapes = variables.output_shapes(constrain.call, constrain.data, model, point)
+    rvs_to_values = {sized[rv]: observed.get(rv, v) for rv, v in model.rvs_to_values.items()}
+    rvs_to_transforms = {sized[rv]: t for rv, t in model.rvs_to_transforms.items()}
+    try:
+        terms = transformed_conditional_logp(
+            rvs=[sized[rv] for rv in [*free, *observed]],
+            rvs_to_values=rvs_to_values,
+            rvs_to_transforms=rvs_to_transforms,
+        )
+    except NotImplementedError as error:
+        raise refuse.UnsupportedModelError(
+            f"PyMC derives no log density of one of {[rv.name for rv in model.basic_RVs]}: {error}"
+        ) from error
+    named = replace_rvs_by_values(
+        [sized[var] for var in [*free, *model.deterministics]],
+        rvs_to_values=rvs_to_values,
+        rvs_to_transforms=rvs_to_transforms,
+    )
+    names = [rv.name for rv in free]
+    constrain, shapes = function(values, named, [*names, *(d.name for d in model.deterministics)])
     described = [
-        variables.describe(model, var, shape)
-        for var, shape in zip([*free, *model.deterministics], shapes, strict=True)
+        variables.describe(model, var, like.shape)
+        for var, like in zip([*free, *model.deterministics], shapes, strict=True)
     ]
+
+    parameters = {rv: rv.type(name=rv.name) for rv in free}
+    like |= dict(zip(parameters.values(), shapes[: len(free)], strict=True))
+    forward = graph_replace(
+        [variables.unconstrained(model, value, sized) for value in values],
+        {sized[rv]: value for rv, value in {**parameters, **observed}.items()},
+        strict=False,
+    )
+    prior, _ = function(values, [term.sum() for term in terms[: len(free)]], names)
+    likelihood, _ = function(
+        [*values, *observed.values()], terms[len(free) :], [rv.name for rv in observed]
+    )
+    unconstrain, _ = function(list(parameters.values()), forward, names)
     return CompiledModel(
         model=model,
-        dim=dim,
+        dim=sum(where.size for where in slices),
         values=slices,
         free=tuple(described[: len(free)]),
         deterministics=tuple(described[len(free) :]),
@@ -294,12 +312,10 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         coords={k: np.asarray(v) for k, v in model.coords.items() if v is not None},
         data_dims=_data_dims(model, about.values()),
         _fixed=fixed,
-        _log_prior=function(values, prior, free_names),
-        _log_likelihood=function(
-            [*values, *observed.values()], terms[len(free) :], [rv.name for rv in observed]
-        ),
+        _log_prior=prior,
+        _log_likelihood=likelihood,
         _constrain=constrain,
-        _unconstrain=function(parameters, forward, free_names),
+        _unconstrain=unconstrain,
     )
 
 
@@ -323,18 +339,3 @@ def _covariate_variables(model: pm.Model, names: Sequence[str]) -> list[SharedVa
 def _data_dims(model: pm.Model, infos: Iterable[VariableInfo]) -> frozenset[str]:
     parameters = {d for rv in model.free_RVs for d in variables.dims_of(model, rv)}
     return frozenset(d for info in infos for d in info.dims if d not in parameters)
-
-
-def _forward_transforms(
-    model: pm.Model, observed: Mapping[Variable, Variable]
-) -> tuple[list[Variable], list[Variable]]:
-    """Inputs for the free variables' values, and the value variables in terms of them."""
-    inputs = {rv: rv.type(name=rv.name) for rv in model.free_RVs}
-    outputs = []
-    for value in model.value_vars:
-        rv = model.values_to_rvs[value]
-        transform = model.rvs_to_transforms[rv]
-        out = rv if transform is None else transform.forward(rv, *rv.owner.inputs)
-        outputs.append(out.astype(value.type.dtype))
-    known = {**inputs, **observed}
-    return list(inputs.values()), list(graph_replace(outputs, known, strict=False))

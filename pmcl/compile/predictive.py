@@ -5,16 +5,15 @@ from functools import lru_cache
 
 import jax
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from jax import Array
-from pymc.pytensorf import collect_default_updates
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 
 from pmcl.compile import graphs, precision
 from pmcl.compile.model import CompiledModel
+from pmcl.compile.variables import resize_observed
 
 
 def predict(
@@ -63,9 +62,22 @@ def _drawer(
         length = model.dim_lengths.get(dim)
         if isinstance(length, SharedVariable):
             shared[length] = pt.constant(n, dtype=length.type.dtype)
-    values = list(model.value_vars)
-    free = dict(zip(model.free_RVs, model.replace_rvs_by_values(list(model.free_RVs)), strict=True))
-    outputs = graph_replace(list(model.observed_RVs), free, strict=False)
+    # Dims that have a name got their length above, those of variables without dims here.
+    known = dict(lengths)
+    sized = resize_observed(
+        model,
+        {
+            model[i.name]: [known.get(d, n) for d, n in zip(i.dims, i.shape, strict=True)]
+            for i in compiled.observed
+        },
+    )
+    values, free = list(model.value_vars), list(model.free_RVs)
+    given_z = model.replace_rvs_by_values(free)
+    outputs = graph_replace(
+        [sized[rv] for rv in model.observed_RVs],
+        {sized[rv]: value for rv, value in zip(free, given_z, strict=True)},
+        strict=False,
+    )
     bound, generators = graphs.bind(list(outputs), shared)
     names = [i.name for i in compiled.observed]
 
@@ -73,8 +85,7 @@ def _drawer(
         function = graphs.to_jax([*values, *generators, *explicit.values()], bound)
 
         def single(z: Array, key: Array, given: Mapping[str, Array]) -> tuple:
-            keys = jax.random.split(key, max(len(generators), 1))
-            states = [{"jax_state": jax.random.key_data(k)} for k in keys[: len(generators)]]
+            states = graphs.random_states(key, len(generators))
             data = [graphs.as_input(given[n], v.type.dtype) for n, v in explicit.items()]
             return function(*compiled.split(z), *states, *data)
 
@@ -96,14 +107,11 @@ def _drawer(
             )
         return draw
 
-    def on_pytensor() -> Callable:
-        inputs = [*values, *explicit.values()]
-        updates = collect_default_updates(bound, inputs=inputs)
-        function = pytensor.function(inputs, bound, updates=updates, on_unused_input="ignore")
+    def on_host() -> Callable:
+        seeded = graphs.to_host([*values, *explicit.values()], bound, generators)
 
         def draw(z: np.ndarray, covariates: Mapping[str, np.ndarray], rng: np.random.Generator):
-            for generator, child in zip(generators, rng.spawn(len(generators)), strict=True):
-                generator.set_value(child, borrow=True)
+            function = seeded(rng)
             data = [np.asarray(covariates[n], v.type.dtype) for n, v in explicit.items()]
             rows = [
                 function(
@@ -119,4 +127,4 @@ def _drawer(
     try:
         return on_jax()
     except (NotImplementedError, TypeError, jax.errors.JAXTypeError):
-        return on_pytensor()
+        return on_host()

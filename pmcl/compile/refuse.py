@@ -1,14 +1,27 @@
 """What cannot be compiled, and the way out: one clear error each."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import jax
 import numpy as np
 import pymc as pm
+from pymc.data import MinibatchOp
+from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.distribution import PartialObservedRV
 from pymc.distributions.simulator import SimulatorRV
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
+
+from pmcl.compile.graphs import ShapedFunction
+
+if TYPE_CHECKING:
+    from pmcl.compile.simulator import Simulator
+
+MOST_NOT_FINITE = 0.1  # of the prior's draws
 
 
 class UnsupportedModelError(ValueError):
@@ -29,6 +42,62 @@ def check_model(model: pm.Model) -> None:
     _check_potentials(model)
     for rv in model.basic_RVs:
         _check_operation(rv)
+    for rv in model.observed_RVs:
+        _check_minibatch(rv, model.rvs_to_values[rv])
+        _check_own_data(model, rv)
+
+
+def check_finite(simulator: "Simulator", *, n: int = 200, random_seed: int = 0) -> None:
+    """Refuse a model whose log density is not finite at more than a tenth of its own draws.
+
+    Parameters
+    ----------
+    simulator : Simulator
+    n : int
+        Number of joint draws to try.
+    random_seed : int
+
+    Raises
+    ------
+    UnsupportedModelError
+        Naming the variable whose term is not finite most often.
+    """
+    terms = simulator.finite_terms(n=n, random_seed=random_seed)
+    wrong = 1.0 - float(np.mean(np.all(list(terms.values()), axis=0)))
+    if wrong <= MOST_NOT_FINITE:
+        return
+    observed = {info.name for info in simulator.compiled.observed}
+    # The first of equals: what comes later in the model may only inherit the trouble.
+    worst = min(terms, key=lambda name: terms[name].mean())
+    part = "log likelihood" if worst in observed else "log prior"
+    raise UnsupportedModelError(
+        f"The log density of the model is not finite at {wrong:.0%} of the prior's draws (expected "
+        f"at most {MOST_NOT_FINITE:.0%}); most often it is the {part} of {worst!r}, at "
+        f"{1 - terms[worst].mean():.0%}. Check its parameters and support at "
+        "`pm.sample_prior_predictive` draws: narrow a prior that over- or underflows, and write "
+        "densities that stay finite wherever the model can simulate."
+    )
+
+
+def trace_or_name(
+    function: ShapedFunction, like: Sequence[jax.ShapeDtypeStruct], names: Sequence[str]
+) -> list[jax.ShapeDtypeStruct]:
+    """Trace a function by JAX, or refuse by the name of the first output that JAX cannot trace."""
+    cannot = (NotImplementedError, TypeError, jax.errors.JAXTypeError)
+    try:
+        return list(jax.eval_shape(function, *like))
+    except cannot as error:
+        culprits = []
+        for name, output in zip(names, function.outputs, strict=True):
+            try:
+                jax.eval_shape(ShapedFunction(function.inputs, [output]), *like)
+            except cannot:
+                culprits.append(name)
+        raise UnsupportedModelError(
+            f"Variable {(culprits or names)[0]!r} cannot be compiled to JAX: "
+            f"{str(error).strip().splitlines()[0]}. Write it with another distribution, or as a "
+            "`pm.CustomDist` of operations that PyTensor converts to JAX."
+        ) from error
 
 
 def _check_imputed(model: pm.Model) -> None:
@@ -42,21 +111,23 @@ def _check_imputed(model: pm.Model) -> None:
                 f"`observed=np.zeros(...)`) and pass the real data to pmcl instead."
             )
         value = model.rvs_to_values[rv]
-        data = next(
-            (
-                v.data if isinstance(v, Constant) else v.get_value(borrow=True)
-                for v in ancestors([value])
-                if isinstance(v, Constant | SharedVariable) and v.type.ndim == value.type.ndim
-            ),
-            None,
-        )
-        if data is not None and np.issubdtype(np.asarray(data).dtype, np.floating):
-            missing = int(np.isnan(data).sum())
+        for source in ancestors([value]):
+            missing = _missing(source)
             if missing:
                 raise UnsupportedModelError(
                     f"Variable {rv.name!r} has {missing} missing values (NaN) in `observed`. Build "
                     "the model with complete placeholder values and pass the real data to pmcl."
                 )
+
+
+def _missing(source: Variable) -> int:
+    if isinstance(source, Constant):
+        data = np.asarray(source.data)
+    elif isinstance(source, SharedVariable):
+        data = np.asarray(source.get_value(borrow=True))
+    else:
+        return 0
+    return int(np.isnan(data).sum()) if np.issubdtype(data.dtype, np.floating) else 0
 
 
 def _check_observed(model: pm.Model) -> None:
@@ -89,9 +160,8 @@ def _check_potentials(model: pm.Model) -> None:
         )
 
 
-def _check_operation(rv: object) -> None:
-    op = rv.owner.op  # type: ignore[attr-defined]
-    name = rv.name  # type: ignore[attr-defined]
+def _check_operation(rv: Variable) -> None:
+    op, name = rv.owner.op, rv.name
     if isinstance(op, MinibatchRandomVariable):
         raise UnsupportedModelError(
             f"Variable {name!r} uses `total_size` (`pm.Minibatch`), which rescales the likelihood "
@@ -108,6 +178,11 @@ def _check_operation(rv: object) -> None:
             "Give it `random=` (a function of the parameters, `rng` and `size`), or write it with "
             "`dist=`."
         )
+    if isinstance(op, FlatRV | HalfFlatRV):
+        raise UnsupportedModelError(
+            f"Variable {name!r} has an improper prior (`{op.name}`): it cannot be simulated. Give "
+            "it a proper one, however wide."
+        )
 
 
 def _has_random(op: CustomDistRV) -> bool:
@@ -116,3 +191,23 @@ def _has_random(op: CustomDistRV) -> bool:
     return random is not None and "default_not_implemented" not in getattr(
         random, "__qualname__", ""
     )
+
+
+def _check_minibatch(rv: Variable, value: Variable) -> None:
+    if any(v.owner and isinstance(v.owner.op, MinibatchOp) for v in ancestors([rv, value])):
+        raise UnsupportedModelError(
+            f"Variable {rv.name!r} depends on `pm.Minibatch`, a random part of the data. Give the "
+            "model the whole of one dataset: pmcl batches over datasets by itself."
+        )
+
+
+def _check_own_data(model: pm.Model, rv: Variable) -> None:
+    """Refuse observations that also enter the model as a constant: it would not follow the data."""
+    own = {v for v in ancestors([model.rvs_to_values[rv]]) if v in model.data_vars}
+    for data in own & {*ancestors(model.basic_RVs)}:
+        raise UnsupportedModelError(
+            f"`pm.Data` {data.name!r} holds the observations of {rv.name!r} and also enters the "
+            "model's distributions, which cannot be simulated. Write the dependence as a "
+            "distribution (`pm.AR`, or `pm.CustomDist` with `dist=`), or put what is known "
+            "beforehand in a `pm.Data` of its own and name it as a covariate."
+        )

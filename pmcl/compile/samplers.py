@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import HasInnerGraph
 from pytensor.tensor.random.basic import BinomialRV, CategoricalRV
+from pytensor.tensor.random.op import RandomVariable
 
 
 class Categorical(CategoricalRV):
@@ -15,7 +16,10 @@ class Binomial(BinomialRV):
     """PyTensor 3.3 samples it through NumPyro only; JAX has a sampler of its own."""
 
 
-REPLACEMENTS = {CategoricalRV: Categorical(), BinomialRV: Binomial()}
+REPLACEMENTS: dict[type[RandomVariable], RandomVariable] = {
+    CategoricalRV: Categorical(),
+    BinomialRV: Binomial(),
+}
 
 
 def replace_samplers(fgraph: FunctionGraph) -> None:

@@ -1,4 +1,4 @@
-"""Draws from exactly the model's joint: inside jit where JAX can, on PyTensor's backend elsewhere."""
+"""Draws from exactly the model's joint: inside jit where JAX can, on the host where it cannot."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,6 +19,7 @@ from pytensor.graph.basic import Variable
 from pmcl.compile import graphs, precision
 from pmcl.compile.covariates import Covariates
 from pmcl.compile.model import CompiledModel
+from pmcl.compile.variables import unconstrained
 
 Draws = dict[str, Array]
 Z = "__z__"  # the key of z among a simulation's arrays; no PyMC variable may start with "__"
@@ -180,13 +181,10 @@ def _joint(
         else:
             explicit[info.name] = pt.tensor(info.name, dtype=info.dtype, shape=info.shape)
             shared[var] = explicit[info.name]
-    parts = []
-    for value in model.value_vars:
-        rv = model.values_to_rvs[value]
-        transform = model.rvs_to_transforms[rv]
-        part = rv if transform is None else transform.forward(rv, *rv.owner.inputs)
-        parts.append(part.astype("float64").ravel())
-    outputs = [pt.concatenate(parts), *model.observed_RVs, *shared.values()]
+    itself = {rv: rv for rv in model.basic_RVs}
+    parts = [unconstrained(model, value, itself).astype("float64") for value in model.value_vars]
+    z = pt.concatenate([part.ravel() for part in parts])
+    outputs = [z, *model.observed_RVs, *shared.values()]
     # Lengths of dims become constants: JAX samples only at sizes it knows.
     bound, generators = graphs.bind(outputs, shared)
     return bound, generators, explicit
@@ -239,16 +237,16 @@ def _host_draw(compiled: CompiledModel, covariates: Covariates) -> Callable:
     truncated = _truncated(compiled)
 
     def draw(n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        function = seeded(rng)
-        rows = []
-        for _ in range(n):
-            given = {**covariates.host(rng), **covariates.host_tables(rng)}
-            arguments = [np.asarray(given[name], v.type.dtype) for name, v in explicit.items()]
-            for _ in range(TRIES):
-                row = function(*arguments)
-                if np.isfinite(row[0][truncated]).all():
-                    break
-            rows.append(row)
+        function, rows = seeded(rng), []
+        with np.errstate(all="ignore"):  # values that are not finite are counted, not announced
+            for _ in range(n):
+                given = {**covariates.host(rng), **covariates.host_tables(rng)}
+                arguments = [np.asarray(given[name], v.type.dtype) for name, v in explicit.items()]
+                for _ in range(TRIES):
+                    row = function(*arguments)
+                    if np.isfinite(row[0][truncated]).all():
+                        break
+                rows.append(row)
         return {name: np.stack([r[j] for r in rows]) for j, name in enumerate(names)}
 
     return draw

@@ -1,14 +1,15 @@
 """What a compiled model says of its variables: names, dims, shapes, and where they lie in z."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import jax
 import numpy as np
 import pymc as pm
+import pytensor
+from pymc.distributions.shape_utils import change_dist_size
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, io_toposort
 
 from pmcl.compile import graphs
 
@@ -35,17 +36,19 @@ class ValueSlice(NamedTuple):
         return int(np.prod(self.shape, dtype=int))
 
 
-def value_slices(
-    model: pm.Model, point: Mapping[str, np.ndarray]
-) -> tuple[tuple[ValueSlice, ...], int]:
-    """Lay the model's value variables one after another; return them and the length of z."""
+def value_slices(model: pm.Model) -> tuple[ValueSlice, ...]:
+    """Lay the model's value variables one after another."""
+    itself = {rv: rv for rv in model.free_RVs}
+    shapes = [unconstrained(model, value, itself).shape for value in model.value_vars]
+    # Not `model.initial_point`, which would compile C code to know them.
+    lengths = pytensor.function([], shapes, mode=graphs.host_mode())()
     slices: list[ValueSlice] = []
     start = 0
-    for value in model.value_vars:
-        shape = np.shape(point[value.name])
-        slices.append(ValueSlice(value.name, model.values_to_rvs[value].name, start, shape))
+    for value, length in zip(model.value_vars, lengths, strict=True):
+        name = model.values_to_rvs[value].name
+        slices.append(ValueSlice(value.name, name, start, tuple(map(int, length))))
         start += slices[-1].size
-    return tuple(slices), start
+    return tuple(slices)
 
 
 def dims_of(model: pm.Model, var: Variable) -> tuple[str, ...]:
@@ -76,31 +79,73 @@ def describe_observed(model: pm.Model, rv: Variable) -> VariableInfo:
     return describe(model, rv, np.shape(data))
 
 
-def output_shapes(
-    call: Callable[..., tuple],
-    data: Sequence[VariableInfo],
-    model: pm.Model,
-    point: Mapping[str, np.ndarray],
-) -> list[tuple[int, ...]]:
-    """Shapes of the results of a function of the value variables, at the model's own data."""
-    values = [jax.ShapeDtypeStruct(np.shape(point[v.name]), v.type.dtype) for v in model.value_vars]
-    given = [jax.ShapeDtypeStruct(info.shape, info.dtype) for info in data]
-    return [tuple(r.shape) for r in jax.eval_shape(call, *values, *given)]
+def unconstrained(model: pm.Model, value: Variable, graph: Mapping[Variable, Variable]) -> Variable:
+    """Express a value variable by the random variables of the model's graph, old to new."""
+    rv = model.values_to_rvs[value]
+    transform, new = model.rvs_to_transforms[rv], graph[rv]
+    out = new if transform is None else transform.forward(new, *new.owner.inputs)
+    return out.astype(value.type.dtype)
 
 
-def fixed_lengths(model: pm.Model, data: Sequence[SharedVariable]) -> dict[str, int]:
+def fixed_lengths(
+    model: pm.Model, data: Sequence[SharedVariable], sized: Mapping[Variable, Variable]
+) -> dict[str, int]:
     """Lengths of the dims that cannot differ from the model's.
 
-    These are the dims of parameters, and of any `pm.Data` that stays constant.
+    These are the dims of parameters, of any `pm.Data` that stays constant, and those along which
+    one observation is one draw (the length of a series, say) where they have no name.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    data : sequence of `pm.Data`
+        The covariates.
+    sized : mapping
+        From :func:`resize_observed`.
     """
     used = {*ancestors([*model.basic_RVs, *model.deterministics])}
     constant = [v for v in model.data_vars if v in used and v not in data]
-    return {
+    lengths = {
         d: int(model.dim_lengths[d].eval(mode=graphs.host_mode()))
         for var in [*model.free_RVs, *constant]
         for d in dims_of(model, var)
         if d in model.dim_lengths
     }
+    for rv in model.observed_RVs:
+        batch = rv.type.ndim - rv.owner.op.ndim_supp
+        core = zip(dims_of(model, rv)[batch:], sized[rv].type.shape[batch:], strict=True)
+        lengths |= {d: n for d, n in core if n is not None}
+    return lengths
+
+
+def resize_observed(
+    model: pm.Model, sizes: Mapping[Variable, Sequence[Variable | int]]
+) -> dict[Variable, Variable]:
+    """Rebuild the model's graph with observed variables of other sizes; return old to new.
+
+    Without dims, PyMC takes a distribution's size from the observations, as a constant.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    sizes : mapping of observed variables to the lengths of their axes
+        Those with dims, whose lengths are shared variables already, stay as they are.
+    """
+    graph = [*model.basic_RVs, *model.deterministics]
+    new: dict[Variable, Variable] = {}
+    for node in io_toposort([], graph):
+        inputs = [new.get(v, v) for v in node.inputs]
+        if inputs != node.inputs:
+            clone = node.clone_with_new_inputs(inputs, strict=False)
+            new.update(zip(node.outputs, clone.outputs, strict=True))
+        for old in node.outputs:
+            now = new.get(old, old)
+            dims = model.named_vars_to_dims.get(old.name) or (None,)
+            batch = len(sizes[old]) - node.op.ndim_supp if old in sizes else 0
+            if None in dims and batch:
+                new[old] = now = change_dist_size(now, list(sizes[old])[:batch])
+            now.name = old.name
+    return {var: new.get(var, var) for var in graph}
 
 
 def varying_lengths(

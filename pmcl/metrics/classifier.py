@@ -44,7 +44,7 @@ def c2st(a: ArrayLike, b: ArrayLike, *, random_seed: int, folds: int = 5) -> flo
     it trains until the training loss stands still; here it stops early, after at most 50 epochs
     of eight or more steps. At 1,000 against 1,000 draws in 7 dimensions that takes about 2 s in
     place of 50, and sees more, because training to the end overfits: a shift of 0.3 sd in every
-    dimension scores 0.64 here and 0.56 there. (Stopping by a held-out tenth was measured too: it
+    dimension scores 0.63 here and 0.56 there. (Stopping by a held-out tenth was measured too: it
     stops too soon below 1,000 draws.) So values are comparable with each other, and for hard
     cases above published ones.
 

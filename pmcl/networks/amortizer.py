@@ -1,11 +1,14 @@
 """The amortized posterior q(z | h(x)): inputs, summary network and conditional flow, joined."""
 
+from collections.abc import Mapping
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flowjax.bijections import AbstractBijection
 from jax import Array
+from jax.typing import ArrayLike
 
 from pmcl.compile import VariableInfo
 from pmcl.compile.precision import NETWORK, as_network, network_scope
@@ -37,18 +40,36 @@ class InputLayout(eqx.Module):
         Variables with the row dim, and its axis.
     fixed : tuple of str
         Variables without it: their values join the context directly.
+    shapes : tuple of (str, tuple)
+        The shape that each variable must have, None along the row dim.
     """
 
     rows: tuple[tuple[str, int], ...] = eqx.field(static=True)
     fixed: tuple[str, ...] = eqx.field(static=True)
+    shapes: tuple[tuple[str, tuple[int | None, ...]], ...] = eqx.field(static=True)
 
     @classmethod
     def of(cls, variables: tuple[VariableInfo, ...], row: str | None) -> "InputLayout":
         rows = tuple((v.name, v.dims.index(row)) for v in variables if row in v.dims)
-        return cls(rows, tuple(v.name for v in variables if row not in v.dims))
+        shapes = tuple(
+            (v.name, tuple(None if d == row else n for d, n in zip(v.dims, v.shape, strict=True)))
+            for v in variables
+        )
+        return cls(rows, tuple(v.name for v in variables if row not in v.dims), shapes)
 
-    def split(self, data: dict[str, Array]) -> tuple[Array | None, Array]:
+    def split(self, data: Mapping[str, ArrayLike]) -> tuple[Array | None, Array]:
         """Arrays of one dataset -> rows (n, features) or None, and fixed values (m,)."""
+        for name, expected in self.shapes:
+            shape = jnp.shape(data[name])
+            # Left to broadcasting, one value would pass for many.
+            if len(shape) != len(expected) or any(
+                m not in (n, None) for n, m in zip(shape, expected, strict=True)
+            ):
+                known = tuple("any" if m is None else m for m in expected)
+                raise ValueError(
+                    f"Variable {name!r}: the network was built for shape {known}, got {shape}; "
+                    "only a dim named by `exchangeable` or `sequence` may have another length."
+                )
         parts = []
         for name, axis in self.rows:
             value = jnp.moveaxis(jnp.asarray(data[name]), axis, 0)
@@ -87,8 +108,9 @@ class Scaling(eqx.Module):
         )
 
     def squash(self, values: Array) -> Array:
-        """Standardise; beyond a few scales grow like the logarithm, so that heavy tails stay tame."""
-        return 3.0 * jnp.arcsinh((values - self.loc) / (3.0 * self.scale))
+        """Standardise; beyond a few scales grow like the logarithm: heavy tails stay tame."""
+        # Simulated values may lie beyond float32.
+        return 3.0 * jnp.arcsinh(jnp.clip((values - self.loc) / (3.0 * self.scale), -1e30, 1e30))
 
 
 class Amortizer(eqx.Module):

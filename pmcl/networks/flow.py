@@ -34,9 +34,13 @@ class AbstractFlow(eqx.Module):
         """Build the bijection eps -> z for `dim` parameters given a context vector."""
 
 
-def _bounded_exp(log_scale: Array) -> Array:
+def _bounded(log_scale: Array) -> Array:
     # Scales from e^-7 to e^7: posteriors far narrower than the prior, but never zero or infinite.
-    return jnp.exp(7.0 * jnp.tanh(log_scale / 7.0))
+    return 7.0 * jnp.tanh(log_scale / 7.0)
+
+
+def _bounded_exp(log_scale: Array) -> Array:
+    return jnp.exp(_bounded(log_scale))
 
 
 def _spline(knots: int) -> AbstractBijection:
@@ -49,6 +53,48 @@ def _spline(knots: int) -> AbstractBijection:
     )
     # The interval has to be an int: a float would become a float64 array where x64 is on.
     return Chain([affine, RationalQuadraticSpline(knots=knots, interval=5)])
+
+
+class ContextAffine(AbstractBijection):
+    """z = loc(c) + L(c) u with a lower triangular L: a Gaussian whose parameters the context gives.
+
+    They do not depend on u, so they are computed once a dataset, however many draws: the cheapest
+    way to put the flow where the posterior is, with its correlations. Above `full` dims L is
+    diagonal.
+    """
+
+    shape: tuple[int, ...]
+    cond_shape: tuple[int, ...] | None
+    full: bool
+    net: eqx.nn.MLP
+
+    def __init__(self, dim: int, context: int, width: int, *, full: int = 40, key: Array):
+        self.shape, self.cond_shape, self.full = (dim,), (context,), dim <= full
+        size = dim * (dim + 3) // 2 if self.full else 2 * dim
+        self.net = eqx.nn.MLP(context, size, width, 1, jax.nn.silu, key=key)
+
+    def _parameters(self, condition: Array) -> tuple[Array, Array, Array]:
+        dim = self.shape[0]
+        out = self.net(condition)
+        log_scale = _bounded(out[dim : 2 * dim])
+        lower = jnp.diag(jnp.exp(log_scale))
+        if self.full:
+            # Below the diagonal relative to the row's scale: correlations, not covariances.
+            rows, cols = jnp.tril_indices(dim, -1)
+            lower = lower.at[rows, cols].set(out[2 * dim :] * jnp.exp(log_scale)[rows])
+        return out[:dim], lower, jnp.sum(log_scale)
+
+    def transform_and_log_det(
+        self, x: Array, condition: Array | None = None
+    ) -> tuple[Array, Array]:
+        assert condition is not None
+        loc, lower, log_det = self._parameters(condition)
+        return loc + lower @ x, log_det
+
+    def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
+        assert condition is not None
+        loc, lower, log_det = self._parameters(condition)
+        return jax.scipy.linalg.solve_triangular(lower, y - loc, lower=True), -log_det
 
 
 class CouplingFlow(AbstractFlow):
@@ -64,6 +110,9 @@ class CouplingFlow(AbstractFlow):
         Inner knots of the rational-quadratic splines.
     activation : str
         One of elu, relu, silu, gelu, mish, tanh.
+    affine : bool
+        End with an affine layer whose shift and triangular matrix the context gives: computed
+        once a dataset, it takes most of the work off the couplings.
 
     References
     ----------
@@ -75,8 +124,10 @@ class CouplingFlow(AbstractFlow):
     depth: int = 2
     knots: int = 8
     activation: str = "elu"
+    affine: bool = True
 
     def build(self, dim: int, context: int, *, key: Array) -> AbstractBijection:
+        key, affine = jax.random.split(key)
         flow = coupling_flow(
             key,
             base_dist=StandardNormal((dim,)),
@@ -87,7 +138,9 @@ class CouplingFlow(AbstractFlow):
             nn_depth=self.depth,
             nn_activation=_activation(self.activation),
         )
-        return flow.bijection
+        if not self.affine:
+            return flow.bijection
+        return Chain([flow.bijection, ContextAffine(dim, context, 2 * self.width, key=affine)])
 
 
 class MaskedAutoregressiveFlow(AbstractFlow):

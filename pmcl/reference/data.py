@@ -5,9 +5,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
+import pytensor
+from pytensor.compile.mode import Mode
 from pytensor.graph import Constant
 
-from pmcl.reference.shared import Arrays, holder_of
+from pmcl.reference.shared import Arrays, SharedModel, holder_of
+
+# compiles at once, for functions that are called a few times
+_PLAIN = Mode(linker="py", optimizer="fast_compile")
 
 
 class Checked(NamedTuple):
@@ -170,3 +175,59 @@ def _dim_lengths(model: pm.Model, arrays: Arrays, name: str) -> dict[str, int]:
                 )
             source.setdefault(dim, key)
     return lengths
+
+
+def check_rebuilt(shared: SharedModel, checked: Checked, names: Sequence[str]) -> None:
+    """Check the datasets in the rebuilt model, before the long compilation.
+
+    Raises
+    ------
+    ValueError
+        If the size of a free variable changes between datasets, or if the log density cannot be
+        evaluated for the shapes of one.
+    """
+    _check_sizes(shared, checked, names)
+    _check_density(shared, checked, names)
+
+
+def _check_sizes(shared: SharedModel, checked: Checked, names: Sequence[str]) -> None:
+    """Refuse datasets between which the length of a free variable changes."""
+    if not shared.free_depend_on_data(checked.arrays[0], checked.lengths[0]):
+        return
+    free = shared.model.free_RVs
+    shapes = pytensor.function([], [rv.shape for rv in free], mode=_PLAIN)
+    first = None
+    for i, (arrays, lengths) in enumerate(zip(checked.arrays, checked.lengths, strict=True)):
+        shared.set(arrays, lengths)
+        sizes = [tuple(int(n) for n in shape) for shape in shapes()]
+        first = first or sizes
+        for rv, expected, got in zip(free, first, sizes, strict=True):
+            if got != expected:
+                raise ValueError(
+                    f"The free variable {rv.name!r} has shape {got} for dataset {names[i]!r} and "
+                    f"{expected} for {names[0]!r}: z must have one size. Sample datasets of "
+                    "different size apart."
+                )
+
+
+def _check_density(shared: SharedModel, checked: Checked, names: Sequence[str]) -> None:
+    """Evaluate the log density once a shape; nutpie would only report an error code."""
+    shared.set(checked.arrays[0], checked.lengths[0])
+    start = shared.model.initial_point()
+    logp = shared.model.compile_logp(mode=_PLAIN)
+    seen = set()
+    for arrays, lengths, name in zip(checked.arrays, checked.lengths, names, strict=True):
+        shapes = {key: array.shape for key, array in arrays.items()}
+        if (signature := tuple(sorted(shapes.items()))) in seen:
+            continue
+        seen.add(signature)
+        shared.set(arrays, lengths)
+        try:
+            logp(start)
+        except Exception as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ValueError(
+                f"The model's log density cannot be evaluated for dataset {name!r} with shapes "
+                f"{shapes}: {reason} If the model's code fixes a length, let it follow named dims "
+                "or a pm.Data."
+            ) from error

@@ -7,11 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pymc as pm
-import pytensor
-from pytensor.compile.mode import Mode
 from xarray import DataTree
 
-from pmcl.reference.data import Checked, check_datasets
+from pmcl.reference.data import Checked, check_datasets, check_rebuilt
 from pmcl.reference.shared import Arrays, SharedModel, share_data
 
 # ArviZ's name of each statistic (PyMC's too), then nutpie's
@@ -145,9 +143,9 @@ def nuts(
 
     start = perf_counter()
     shared = share_data(model, checked.arrays)
-    _check_sizes(shared, checked, names)
+    check_rebuilt(shared, checked, names)
     order = [value.name for value in model.value_vars]
-    shared.set(checked.arrays[0], checked.lengths[0])
+    shared.set(checked.arrays[0], checked.lengths[0])  # the one that compilation sees
     make = _nutpie if sampler == "nutpie" else _pymc
     with _explained(f"to compile with dataset {names[0]!r}"):
         sample = make(shared, checked, order, settings)
@@ -185,10 +183,7 @@ def _explained(doing: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise RuntimeError(
-            f"NUTS failed {doing}: {error}\nIf this speaks of shapes, the model's code fixes a "
-            "length that the dataset does not have: let it follow named dims or a pm.Data."
-        ) from error
+        raise RuntimeError(f"NUTS failed {doing}: {error}") from error
 
 
 def _progress(names: Sequence[str], *, shown: bool) -> Iterator[int]:
@@ -207,26 +202,6 @@ def _progress(names: Sequence[str], *, shown: bool) -> Iterator[int]:
             progress.update(task, description=name)
             yield i
             progress.advance(task)
-
-
-def _check_sizes(shared: SharedModel, checked: Checked, names: Sequence[str]) -> None:
-    """Refuse datasets between which the length of a free variable changes."""
-    if not shared.free_depend_on_data(checked.arrays[0], checked.lengths[0]):
-        return
-    free = shared.model.free_RVs
-    shapes = pytensor.function([], [rv.shape for rv in free], mode=Mode(linker="py"))
-    first = None
-    for i, (arrays, lengths) in enumerate(zip(checked.arrays, checked.lengths, strict=True)):
-        shared.set(arrays, lengths)
-        sizes = [tuple(int(n) for n in shape) for shape in shapes()]
-        first = first or sizes
-        for rv, expected, got in zip(free, first, sizes, strict=True):
-            if got != expected:
-                raise ValueError(
-                    f"The free variable {rv.name!r} has shape {got} for dataset {names[i]!r} and "
-                    f"{expected} for {names[0]!r}: z must have one size. Sample datasets of "
-                    "different size apart."
-                )
 
 
 def _concatenate(columns: Mapping[str, np.ndarray], order: Sequence[str]) -> np.ndarray:
@@ -262,11 +237,8 @@ def _nutpie(
         )
         try:
             trace = background.wait()
-        except BaseException as error:
+        except BaseException:
             background.cancel()
-            if isinstance(error, Exception):
-                # nutpie's threads report an error code: PyTensor's own exception says more
-                compiled.logp_func(compiled.initial_point_func(seed))
             raise
         values_by_chain, stats_by_chain = trace.get_arrow_trace()
         z = {name: _column(values_by_chain, name, settings) for name in order}

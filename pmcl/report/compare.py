@@ -82,7 +82,9 @@ def compare(
     if classifier:
         columns["c2st"] = tested
     verdict = agreement(columns["mmd2"], columns["null_mmd2"])
-    data = {k: (DATASET, np.asarray(v)) for k, v in columns.items()}
+    data: dict[str, tuple[str, np.ndarray]] = {
+        k: (DATASET, np.asarray(v)) for k, v in columns.items()
+    }
     data["above_null"] = (DATASET, np.asarray(columns["mmd2"]) > verdict.threshold)
     means = {f"mean_{k}": ((), float(np.mean(v))) for k, v in columns.items()}
     return xr.Dataset(

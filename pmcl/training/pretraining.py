@@ -116,8 +116,8 @@ def pretrain(
     )
     key = jax.random.key(seed)
     problem = SimulationLoss(simulator, settings.batch_size)
-    validation_z, validation_data = simulator.simulate(
-        settings.validation, random_seed=int(jax.random.randint(key, (), 0, 2**31 - 1)) ^ 1
+    validation = jax.tree.map(
+        jnp.asarray, simulator.simulate(settings.validation, random_seed=_other(seed))
     )
     initial = start(amortizer, optimiser, jax.random.key_data(key))
     now = _Progressed(
@@ -142,7 +142,7 @@ def pretrain(
         for block, host in zip(range(first, number), hosts, strict=True):
             state = now.state._replace(key=jax.random.wrap_key_data(now.state.key))
             state, losses = run_block(problem, optimiser, amortizer, state, host, size)
-            loss = _validate(combine(state.params, amortizer), validation_z, validation_data)
+            loss = _validate(combine(state.params, amortizer), *validation)
             better = bool(loss < now.best_loss)
             now = now._replace(
                 state=state._replace(key=jax.random.key_data(state.key)),
@@ -173,6 +173,11 @@ def pretrain(
         stopped_early=stopped,
     )
     return combine(now.best, amortizer), record
+
+
+def _other(seed: int) -> int:
+    """Return a seed for the validation data, far from those that users give in a row."""
+    return int(np.random.SeedSequence([seed, 1]).generate_state(1)[0] >> 1)
 
 
 def _hosts(

@@ -1,0 +1,101 @@
+"""Pretraining: steps per second of experiment 1's network, against BayesFlow 2 on JAX, in one run.
+
+The two sides take turns in processes of their own, ours twice, so that a noisy machine is noisy to
+both. BayesFlow needs the second environment (`make bench-env`).
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from results import HERE, parser, run_json, table, write
+
+
+def ours(steps: int) -> dict:
+    """Time the training loop that `fit_amortized` runs, on the network of experiment 1."""
+    begin = time.perf_counter()
+    import equinox as eqx
+    import jax
+    import jax.numpy as jnp
+    import pymc as pm
+
+    import pmcl
+    from pmcl.compile import precision
+    from pmcl.demo.model import linear_regression_model
+    from pmcl.training import Optimiser, run_block, start
+    from pmcl.training.pretraining import SimulationLoss
+
+    imported = time.perf_counter()
+    network = pmcl.Network(
+        pmcl.SetTransformer(outputs=50, inducing=32), pmcl.CouplingFlow(layers=6, width=128)
+    )
+    posterior = pmcl.fit_amortized(
+        linear_regression_model(),
+        covariates={"X": pm.Normal.dist(0, 1)},
+        exchangeable="obs",
+        network=network,
+        steps=1,
+        batch_size=32,
+        validation=32,
+        random_seed=0,
+        progressbar=False,
+    )
+    first = time.perf_counter()
+    with precision.scope():
+        optimiser = Optimiser(jnp.asarray(5e-4, jnp.float32), steps=100_000)
+        problem = SimulationLoss(posterior.simulator, 32)
+        state = start(posterior.amortizer, optimiser, jax.random.key(0))
+        state, _ = run_block(problem, optimiser, posterior.amortizer, state, {}, 100)
+        jax.block_until_ready(state.step)
+        speeds, cpu = [], time.process_time()
+        for _ in range(max(steps // 100, 1)):
+            t = time.perf_counter()
+            state, _ = run_block(problem, optimiser, posterior.amortizer, state, {}, 100)
+            jax.block_until_ready(state.step)
+            speeds.append(100 / (time.perf_counter() - t))
+        cpu = time.process_time() - cpu
+    weights = eqx.filter(posterior.amortizer, posterior.amortizer.trainable())
+    return {
+        "library": "pmcl",
+        "parameters": sum(x.size for x in jax.tree.leaves(weights)),
+        "seconds_to_import": imported - begin,
+        "seconds_to_first_step": first - imported,
+        "steps_per_second": sorted(speeds)[len(speeds) // 2],
+        "cpu_seconds_per_step": cpu / (100 * len(speeds)),
+    }
+
+
+def main() -> None:
+    """Run both sides in turn and write the ratio."""
+    arguments = parser(__doc__ or "")
+    arguments.add_argument("--steps", type=int, default=300)
+    arguments.add_argument("--ours", action="store_true", help="only our side, as JSON")
+    arguments.add_argument(
+        "--peer-python", default=str(HERE.parent / ".venv-bench" / "bin" / "python")
+    )
+    given = arguments.parse_args()
+    if given.ours:
+        print("\n" + json.dumps(ours(given.steps)))
+        return
+    mine = [sys.executable, __file__, "--ours", "--steps", str(given.steps)]
+    peer = [given.peer_python, str(Path(__file__).parent / "peer_bayesflow.py")]
+    runs = {
+        "pmcl, before": run_json(mine),
+        "BayesFlow, 6 layers (12 couplings)": run_json(peer),
+        "BayesFlow, 3 layers (6 couplings)": run_json([*peer, "--depth", "3"]),
+        "pmcl, after": run_json(mine),
+    }
+    speed = (runs["pmcl, before"]["steps_per_second"] + runs["pmcl, after"]["steps_per_second"]) / 2
+    ratios = {k: speed / v["steps_per_second"] for k, v in runs.items() if "Bayes" in k}
+    keys = ("steps_per_second", "seconds_to_first_step", "parameters", "cpu_seconds_per_step")
+    table(
+        "Pretraining, experiment 1: batch 32, 100 rows",
+        ["run", *keys, "pmcl is faster by"],
+        [[k, *(v[c] for c in keys), ratios.get(k, "")] for k, v in runs.items()],
+    )
+    write("pretraining", given.out, {"runs": runs, "ratios": ratios})
+
+
+if __name__ == "__main__":
+    main()

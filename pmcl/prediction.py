@@ -1,0 +1,113 @@
+"""Posterior predictive draws: of the same datasets, or at new covariates of any length."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import xarray as xr
+
+from pmcl.compile import CompiledModel
+from pmcl.compile.predictive import predict
+from pmcl.data import DATASET, Layout, Task
+from pmcl.results import SAMPLE, labelled
+
+
+def observed_group(
+    compiled: CompiledModel, task: Task, arrays: Mapping[str, np.ndarray]
+) -> xr.Dataset:
+    """Label arrays of (dataset, draw, ...), or of (chain, draw, dataset, ...), by variable."""
+    infos = {i.name: i for i in compiled.observed}
+    ordered = {}
+    for name, value in arrays.items():
+        dims = infos[name].dims
+        if value.ndim != len(dims) + 3:
+            value = np.moveaxis(value, 0, 1)[None]
+        # A likelihood of whole vectors has one term for them: fewer dims than the variable.
+        infos[name] = infos[name]._replace(dims=dims[: value.ndim - 3])
+        ordered[name] = value
+    return labelled(compiled, task, infos, ordered, SAMPLE)
+
+
+def predictions(
+    compiled: CompiledModel,
+    z: np.ndarray,
+    at: Sequence[Mapping[str, np.ndarray]],
+    *,
+    seed: int,
+) -> dict[str, np.ndarray]:
+    """Draw the observed variables for z of shape (dataset, draw, dim).
+
+    Parameters
+    ----------
+    compiled : CompiledModel
+    z : array
+    at : sequence of mappings
+        For each dataset its covariates, and its observations where their length matters.
+    seed : int
+
+    Returns
+    -------
+    dict of arrays of shape (chain, draw, dataset, ...)
+        Filled up with NaN where datasets have different lengths.
+    """
+    rng = np.random.default_rng(seed)
+    parts = [
+        predict(compiled, u, data, _lengths(compiled, data), rng=rng)
+        for u, data in zip(z, at, strict=True)
+    ]
+    longest = {k: tuple(np.max([p[k].shape[1:] for p in parts], axis=0)) for k in parts[0]}
+    return {k: np.stack([_fill(p[k], longest[k]) for p in parts], axis=1)[None] for k in parts[0]}
+
+
+def _lengths(compiled: CompiledModel, data: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Lengths of the dims of the data: of the covariates, else of the observations given."""
+    found = {d: n for i in compiled.observed for d, n in zip(i.dims, i.shape, strict=True)}
+    for info in (*compiled.observed, *compiled.covariates):
+        if info.name in data:
+            found |= dict(zip(info.dims, np.shape(data[info.name]), strict=True))
+    return {d: n for d, n in found.items() if d in compiled.data_dims}
+
+
+def covariates_of(
+    layout: Layout, new: xr.Dataset | Mapping[str, np.ndarray], task: Task
+) -> list[dict[str, np.ndarray]]:
+    """Read new covariates: one set for all datasets of a task, or one each.
+
+    Raises
+    ------
+    ValueError
+        Naming the covariate, what was expected and what came.
+    """
+    infos = layout.variables[layout.n_observed :]
+    if not infos:
+        raise ValueError("new_covariates: the posterior has no covariates; leave the argument out.")
+    missing = [i.name for i in infos if i.name not in new]
+    if missing:
+        raise ValueError(
+            f"new_covariates: expected {[i.name for i in infos]}, {missing} did not come."
+        )
+    found: list[dict[str, np.ndarray]] = [{} for _ in task.names]
+    for info in infos:
+        value = new[info.name]
+        if isinstance(value, xr.DataArray):
+            value = value.transpose(*(d for d in (DATASET, *info.dims) if d in value.dims))
+        array = np.asarray(value)
+        if array.ndim not in (len(info.dims), len(info.dims) + 1):
+            raise ValueError(
+                f"new_covariates[{info.name!r}]: expected shape {layout.expected(info)}, "
+                f"got {array.shape}."
+            )
+        each = array if array.ndim > len(info.dims) else [array] * len(task)
+        if len(each) != len(task):
+            raise ValueError(
+                f"new_covariates[{info.name!r}]: expected {len(task)} datasets, got {len(each)}."
+            )
+        for one, entry in zip(found, each, strict=True):
+            one[info.name] = np.asarray(entry, info.dtype)
+    return found
+
+
+def _fill(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    if value.shape[1:] == shape:
+        return value
+    pad = [(0, 0), *((0, n - m) for n, m in zip(shape, value.shape[1:], strict=True))]
+    return np.pad(value.astype(float), pad, constant_values=np.nan)

@@ -1,0 +1,464 @@
+"""Tasks in every accepted form, padding and its refusal, and one test for each error."""
+
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+import xarray as xr
+from scipy import stats
+
+from pmcl.compile import CompiledModel, compile_model, precision
+from pmcl.data import DataError, Layout, Task, as_task, check_padding, concatenate, stack
+
+type Arrays = dict[str, np.ndarray]
+
+LENGTHS = {"north": 5, "south": 3, "east": 4}
+
+
+@pytest.fixture(scope="module")
+def compiled() -> CompiledModel:
+    """Two observed variables, one of them of integers; covariates with and without rows."""
+    with pm.Model(coords={"obs": range(4), "predictor": ["a", "b"]}) as model:
+        X = pm.Data("X", np.zeros((4, 2)), dims=("obs", "predictor"))
+        dose = pm.Data("dose", 1.0)
+        offset = pm.Data("offset", np.zeros(2), dims="predictor")
+        beta = pm.Normal("beta", 0, 1, dims="predictor")
+        sigma = pm.HalfNormal("sigma", 2)
+        pm.Normal("y", X @ (beta + offset) * dose, sigma, observed=np.zeros(4), dims="obs")
+        pm.Poisson("count", pm.math.exp(beta[0]), observed=np.zeros(4, int), dims="obs")
+    return compile_model(model, covariates=("X", "dose", "offset"))
+
+
+@pytest.fixture(scope="module")
+def layout(compiled: CompiledModel) -> Layout:
+    return Layout.of(compiled, "obs")
+
+
+def one(n: int, seed: int = 0) -> Arrays:
+    rng = np.random.default_rng([seed, n])
+    return {
+        "y": rng.normal(size=n),
+        "count": rng.integers(0, 9, size=n),
+        "X": rng.normal(size=(n, 2)),
+        "dose": np.asarray(rng.uniform(1, 2)),
+        "offset": rng.normal(size=2),
+    }
+
+
+DIMS = {
+    "y": ("obs",),
+    "count": ("obs",),
+    "X": ("obs", "predictor"),
+    "dose": (),
+    "offset": ("predictor",),
+}
+RAGGED = {name: one(n) for name, n in LENGTHS.items()}
+EQUAL = {name: one(4, seed) for seed, name in enumerate(LENGTHS)}
+
+
+def labelled(arrays: Mapping[str, np.ndarray]) -> xr.Dataset:
+    return xr.Dataset(
+        {k: (DIMS[k], v) for k, v in arrays.items()}, coords={"predictor": ["a", "b"]}
+    )
+
+
+def table(datasets: Mapping[str, Arrays]) -> pd.DataFrame:
+    parts = []
+    for name, d in datasets.items():
+        part = pd.DataFrame({"dataset": name, "y": d["y"], "count": d["count"]})
+        part["dose"] = float(d["dose"])
+        for j, label in enumerate("ab"):
+            part[f"X[{label}]"] = d["X"][:, j]
+            part[f"offset[{label}]"] = d["offset"][j]
+        parts.append(part)
+    return pd.concat(parts, ignore_index=True)
+
+
+def assert_holds(task: Task, datasets: Mapping[str, Arrays]) -> None:
+    """Check that a task's datasets, padding dropped, are exactly these."""
+    assert task.names == tuple(datasets)
+    assert len(task) == len(datasets)
+    for i, expected in enumerate(datasets.values()):
+        found = task.dataset(i)
+        assert set(found) == set(expected)
+        for k, v in expected.items():
+            np.testing.assert_array_equal(found[k], v, err_msg=k)
+            assert found[k].dtype == v.dtype
+
+
+# --- accepted forms ---------------------------------------------------------------------------
+
+
+def test_dataset_of_one_without_a_dataset_dim(layout):
+    assert_holds(as_task(labelled(one(6)), layout), {"0": one(6)})
+    named = labelled(one(6)).assign_coords(dataset="north")
+    assert_holds(as_task(named, layout), {"north": one(6)})
+
+
+@pytest.mark.parametrize(
+    "order", [("dataset", "obs", "predictor"), ("predictor", "obs", "dataset")]
+)
+def test_dataset_with_a_dataset_dim_in_any_order(layout, order):
+    joined = xr.concat([labelled(d) for d in EQUAL.values()], pd.Index([*EQUAL], name="dataset"))
+    task = as_task(joined.transpose(*order), layout)
+    assert_holds(task, EQUAL)
+    assert task.values["X"].shape == (3, 4, 2)
+    assert not task.ragged and task.mask is None
+
+
+def test_dataset_dim_without_names_counts(layout):
+    joined = xr.concat([labelled(d) for d in EQUAL.values()], "dataset")
+    assert_holds(as_task(joined, layout), dict(zip("012", EQUAL.values(), strict=True)))
+
+
+def test_variable_without_the_dataset_dim_is_shared(layout):
+    joined = xr.concat([labelled(d) for d in EQUAL.values()], "dataset")
+    joined["X"] = joined["X"].isel(dataset=0, drop=True)
+    shared = [{**d, "X": EQUAL["north"]["X"]} for d in EQUAL.values()]
+    assert_holds(as_task(joined, layout), dict(zip("012", shared, strict=True)))
+
+
+def test_arrays_with_and_without_a_leading_dataset_dim(layout):
+    assert_holds(as_task(one(6), layout), {"0": one(6)})
+    stacked = {k: np.stack([d[k] for d in EQUAL.values()]) for k in DIMS}
+    assert_holds(as_task(stacked, layout), dict(zip("012", EQUAL.values(), strict=True)))
+    lists = {k: v.tolist() for k, v in one(6).items()}
+    assert_holds(as_task(lists, layout), {"0": one(6)})
+
+
+def test_arrays_that_carry_labels_keep_them(layout):
+    whole = labelled(one(6))
+    arrays = {k: whole[k].transpose() for k in whole.data_vars}
+    arrays["X"] = arrays["X"].sel(predictor=["b", "a"])
+    assert_holds(as_task(arrays, layout), {"0": one(6)})
+
+
+@pytest.mark.parametrize("form", [labelled, dict], ids=["Dataset", "dict"])
+def test_mapping_from_names_to_datasets_of_different_length(layout, form):
+    task = as_task({name: form(d) for name, d in RAGGED.items()}, layout)
+    assert_holds(task, RAGGED)
+    assert task.ragged
+
+
+@pytest.mark.parametrize("kind", ["object", "category"])
+def test_table_with_a_column_that_names_the_dataset(layout, kind):
+    long = table(RAGGED).assign(unused="text")
+    if kind == "category":  # one of whose categories has no row
+        long["dataset"] = pd.Categorical(long["dataset"], [*RAGGED, "nowhere"])
+    assert_holds(as_task(long, layout), RAGGED)
+    # rows of a dataset need not be neighbours
+    mixed = long.sort_values("count", kind="stable").sort_index(key=lambda i: i % 2)
+    found = as_task(mixed, layout)
+    for i, name in enumerate(found.names):
+        np.testing.assert_array_equal(np.sort(found.dataset(i)["y"]), np.sort(RAGGED[name]["y"]))
+
+
+def test_table_with_columns_of_different_types(layout):
+    long = table(EQUAL)
+    flags = np.arange(len(long)) % 2 == 0
+    long["X[a]"] = flags  # a dummy variable beside real numbers
+    task = as_task(long, layout)
+    np.testing.assert_array_equal(task.values["X"][..., 0].ravel(), flags)
+    np.testing.assert_array_equal(task.values["X"][..., 1].ravel(), long["X[b]"])
+
+
+def test_table_where_rows_are_the_second_dim():
+    with pm.Model(coords={"obs": range(3), "predictor": ["a", "b"]}) as model:
+        X = pm.Data("X", np.zeros((2, 3)), dims=("predictor", "obs"))
+        beta = pm.Normal("beta", dims="predictor")
+        pm.Normal("y", beta @ X, 1, observed=np.zeros(3), dims="obs")
+    layout = Layout.of(compile_model(model, covariates=("X",)), "obs")
+    long = table(RAGGED)[["dataset", "y", "X[a]", "X[b]"]]
+    task = as_task(long, layout)
+    for i, d in enumerate(RAGGED.values()):
+        np.testing.assert_array_equal(task.dataset(i)["X"], d["X"].T)
+
+
+def test_a_task_is_passed_on_and_checked_against_the_model(compiled, layout):
+    task = as_task(RAGGED, layout)
+    assert as_task(task, Layout.of(compiled, "obs")) is task
+    with pm.Model() as other:
+        pm.Normal("w", pm.Normal("m"), observed=np.zeros(3))
+    with pytest.raises(DataError, match=r"\['w'\].*'y'"):
+        as_task(task, Layout.of(compile_model(other), None))
+
+
+# --- padding ----------------------------------------------------------------------------------
+
+
+def test_padding_is_copies_of_the_last_row(layout):
+    task = as_task(RAGGED, layout)
+    np.testing.assert_array_equal(task.lengths, [5, 3, 4])
+    np.testing.assert_array_equal(task.mask, [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0]])
+    for name in ("y", "count", "X"):
+        padded, alone = task.values[name][1], RAGGED["south"][name]
+        np.testing.assert_array_equal(padded[:3], alone)
+        np.testing.assert_array_equal(padded[3:], [alone[-1], alone[-1]])
+    assert task.values["dose"].shape == (3,) and task.values["offset"].shape == (3, 2)
+    batch = task.batch()
+    np.testing.assert_array_equal(batch.mask, task.mask)
+    assert as_task(EQUAL, layout).batch().mask is None
+
+
+def test_select_and_concatenate(layout):
+    task = as_task(RAGGED, layout)
+    assert_holds(task.select([2, 0]), {k: RAGGED[k] for k in ("east", "north")})
+    longer = as_task({"west": one(7)}, layout)
+    joined = concatenate([task, longer])
+    assert_holds(joined, {**RAGGED, "west": one(7)})
+    assert joined.values["X"].shape == (4, 7, 2)
+
+
+def test_labels_of_fixed_dims_are_put_in_the_models_order(layout):
+    swapped = labelled(one(6)).sel(predictor=["b", "a"])
+    assert_holds(as_task(swapped, layout), {"0": one(6)})
+    assert_holds(as_task({"north": swapped}, layout), {"north": one(6)})
+
+
+def test_number_labels_are_matched_by_value():
+    with pm.Model(coords={"obs": range(3), "power": [0, 1]}) as model:
+        X = pm.Data("X", np.zeros((3, 2)), dims=("obs", "power"))
+        pm.Normal("y", X @ pm.Normal("beta", dims="power"), 1, observed=np.zeros(3), dims="obs")
+    layout = Layout.of(compile_model(model, covariates=("X",)), "obs")
+    d = {k: one(3)[k] for k in ("y", "X")}
+    swapped = xr.Dataset(
+        {"y": ("obs", d["y"]), "X": (("obs", "power"), d["X"][:, ::-1])},
+        coords={"power": [1.0, 0.0]},
+    )
+    assert_holds(as_task(swapped, layout), {"0": d})
+
+
+def test_without_a_row_dim_nothing_is_padded(compiled):
+    layout = Layout.of(compiled, None)
+    task = as_task(EQUAL, layout)
+    assert task.lengths is None and task.mask is None and not task.ragged
+    assert_holds(task, EQUAL)
+    with pytest.raises(DataError, match=r"Variable 'y'.*'south'.*\(5,\).*\(3,\).*one length"):
+        as_task(RAGGED, layout)
+
+
+def test_masked_likelihood_is_that_of_the_unpadded_data(compiled, layout):
+    task = as_task(RAGGED, layout)
+    with precision.scope():
+
+        @jax.jit
+        @jax.value_and_grad
+        def masked(z, data, mask):
+            return compiled.log_joint(z, data, mask=mask, dim="obs")
+
+        @jax.jit
+        @jax.value_and_grad
+        def alone(z, data):
+            return compiled.log_joint(z, data)
+
+        for i, d in enumerate(RAGGED.values()):
+            z = np.random.default_rng(i).normal(size=compiled.dim)
+            padded = {k: v[i] for k, v in task.values.items()}
+            value, gradient = masked(z, padded, task.mask[i])
+            expected, expected_gradient = alone(z, task.dataset(i))
+            np.testing.assert_allclose(value, expected, rtol=1e-12)
+            np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-10, atol=1e-12)
+            beta, log_sigma = z[:2], z[2]
+            mean = d["X"] @ (beta + d["offset"]) * d["dose"]
+            truth = (
+                stats.norm(mean, np.exp(log_sigma)).logpdf(d["y"]).sum()
+                + stats.poisson(np.exp(beta[0])).logpmf(d["count"]).sum()
+            )
+            found = value - compiled.log_prior(z, task.dataset(i))
+            np.testing.assert_allclose(found, truth, rtol=1e-12)
+
+
+def test_padding_of_an_elementwise_likelihood_passes(compiled, layout):
+    check_padding(compiled, as_task(RAGGED, layout))
+
+
+def _mean_of_rows() -> None:
+    X = pm.Data("X", np.zeros(4), dims="obs")
+    pm.Normal("y", pm.Normal("m") + X.mean(), 1, observed=np.zeros(4), dims="obs")
+
+
+def _mean_of_rows_in_the_prior() -> None:
+    X = pm.Data("X", np.zeros(4), dims="obs")
+    pm.Normal("y", pm.Normal("m", X.mean(), 1) * X, 1, observed=np.zeros(4), dims="obs")
+
+
+def _autoregression() -> None:
+    pm.Data("X", np.zeros(4), dims="obs")
+    init = pm.Normal.dist(0, 1)
+    pm.AR("y", pm.Normal("m", shape=1), init_dist=init, observed=np.zeros(4), dims="obs")
+
+
+def _correlated_rows() -> None:
+    X = pm.Data("X", np.zeros(4), dims="obs")
+    cov = pm.math.exp(-((X[:, None] - X[None]) ** 2)) + np.eye(1)
+    mean = pm.Normal("m") + 0 * X
+    pm.MvNormal("y", mean, cov + pm.math.eq(X[:, None], X[None]), observed=np.zeros(4), dims="obs")
+
+
+def _last_row() -> None:
+    X = pm.Data("X", np.zeros(4), dims="obs")
+    pm.Normal("y", pm.Normal("m") * X[::-1], 1, observed=np.zeros(4), dims="obs")
+
+
+@pytest.mark.parametrize(
+    "build",
+    [_mean_of_rows, _mean_of_rows_in_the_prior, _autoregression, _correlated_rows, _last_row],
+    ids=lambda f: f.__name__.strip("_"),
+)
+def test_padding_is_refused_where_rows_depend_on_one_another(build):
+    with pm.Model(coords={"obs": range(4)}) as model:
+        build()
+    compiled = compile_model(model, covariates=("X",))
+    datasets = {n: {"y": d["y"], "X": d["X"][:, 0]} for n, d in RAGGED.items()}
+    task = as_task(datasets, Layout.of(compiled, "obs"))
+    with pytest.raises(DataError, match=r"'obs'.*\['y'\].*one length"):
+        check_padding(compiled, task)
+
+
+# --- errors: the variable, the dataset, what was expected, what came ----------------------------
+
+
+def broken(**changes: object) -> dict[str, Arrays]:
+    """Three datasets, the second with other values for some variables; None drops one."""
+    south = {k: v for k, v in {**RAGGED["south"], **changes}.items() if v is not None}
+    return {**RAGGED, "south": south}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y": None}, r"'south'.*expected.*'y', 'count', 'X', 'dose', 'offset'.*\['y'\] did not"),
+        ({"z": np.zeros(3)}, r"'south'.*\['z'\] is neither.*expected \['y'"),
+        ({"X": np.zeros((3, 4))}, r"'X'.*'south'.*\(obs: any, predictor: 2\).*\(3, 4\)"),
+        ({"X": np.zeros(3)}, r"'X'.*'south'.*\(obs: any, predictor: 2\).*\(3,\)"),
+        ({"X": np.zeros((2, 2))}, r"'X'.*'south'.*length 3.*'obs'.*'y' has.* 2"),
+        ({"count": np.zeros(2, int)}, r"'count'.*'south'.*length 3.*'obs'.*'y' has.* 2"),
+        ({"y": np.array(["u", "v", "w"])}, r"'y' of dataset 'south': expected numbers.*float64"),
+        ({"y": np.array([1, "v", None], object)}, r"'y'.*'south'.*numbers.*object"),
+        ({"y": np.zeros(3, complex)}, r"'y'.*'south'.*numbers.*complex128"),
+        ({"count": np.array([1.0, 2.5, 3.0])}, r"'count'.*'south'.*integers.*int64.*fractions"),
+        ({"y": np.array([0.0, np.nan, np.nan])}, r"'y'.*'south'.*complete.*2 missing"),
+        ({"y": np.ma.masked_equal([0.0, 1.0, 2.0], 1)}, r"'y'.*'south'.*complete.*1 missing"),
+        ({"count": np.array([0, np.nan, 1])}, r"'count'.*'south'.*complete.*1 missing"),
+        ({"dose": np.array(np.inf)}, r"'dose'.*'south'.*finite.*infinite"),
+        (
+            {"y": np.zeros(0), "count": np.zeros(0, int), "X": np.zeros((0, 2))},
+            r"'y'.*'south'.*at least one value.*\(0,\)",
+        ),
+    ],
+    ids=[
+        "missing name",
+        "unknown name",
+        "wrong shape",
+        "wrong rank",
+        "rows differ",
+        "observations differ",
+        "text",
+        "objects",
+        "complex",
+        "fractions",
+        "NaN",
+        "masked",
+        "NaN in integers",
+        "infinite",
+        "empty",
+    ],
+)
+def test_errors_name_the_variable_and_the_dataset(layout, changes, message):
+    with pytest.raises(DataError, match=message):
+        as_task(broken(**changes), layout)
+
+
+def test_no_dataset_at_all(layout):
+    with pytest.raises(DataError, match="at least one dataset, none came"):
+        stack([], [], layout)
+    with pytest.raises(DataError, match=r"expected the variables \['y'.*did not come"):
+        as_task({}, layout)
+    with pytest.raises(DataError, match="at least one dataset, none came"):
+        as_task(table(RAGGED).iloc[:0], layout)
+    joined = xr.concat([labelled(d) for d in EQUAL.values()], "dataset")
+    with pytest.raises(DataError, match="at least one dataset, none came"):
+        as_task(joined.isel(dataset=slice(0, 0)), layout)
+
+
+def test_not_data_at_all(layout):
+    with pytest.raises(DataError, match="expected an xarray.Dataset.*got ndarray"):
+        as_task(np.zeros(3), layout)
+
+
+def test_duplicate_names(layout):
+    joined = xr.concat(
+        [labelled(d) for d in EQUAL.values()], pd.Index(["u", "v", "u"], name="dataset")
+    )
+    with pytest.raises(DataError, match=r"names must differ; \['u'\]"):
+        as_task(joined, layout)
+    with pytest.raises(DataError, match=r"names must differ; \['1'\]"):
+        as_task({1: one(3), "1": one(4)}, layout)
+
+
+def test_labels_that_are_not_the_models(layout):
+    renamed = {"north": labelled(one(4)).assign_coords(predictor=["a", "c"])}
+    with pytest.raises(DataError, match=r"'X'.*'north'.*'predictor'.*'c'.*'a', 'b'"):
+        as_task(renamed, layout)
+
+
+def test_dims_that_are_not_the_models(layout):
+    renamed = {"north": labelled(one(4)).rename(obs="row")}
+    with pytest.raises(DataError, match=r"'y'.*'north'.*\('obs',\).*\('row',\)"):
+        as_task(renamed, layout)
+
+
+def test_several_datasets_under_one_name(layout):
+    joined = xr.concat([labelled(d) for d in EQUAL.values()], "dataset")
+    with pytest.raises(DataError, match="'north': expected one dataset under one name, got 3"):
+        as_task({"north": joined}, layout)
+
+
+def test_arrays_with_different_numbers_of_datasets(layout):
+    stacked = {k: np.stack([d[k] for d in EQUAL.values()]) for k in DIMS}
+    with pytest.raises(DataError, match=r"numbers of datasets.*'y': 2.*'X': 3"):
+        as_task({**stacked, "y": stacked["y"][:2]}, layout)
+
+
+def test_arrays_with_different_lengths(layout):
+    with pytest.raises(DataError, match=r"'X' of dataset '0'.*length 6.*'obs'.*'y' has.* 5"):
+        as_task({**one(6), "X": one(5)["X"]}, layout)
+    with pytest.raises(DataError, match=r"'y'.*\(obs: any\).*\(2, 3, 4\)"):
+        as_task({**one(6), "y": np.zeros((2, 3, 4))}, layout)
+
+
+def test_table_without_a_dataset_column(layout):
+    with pytest.raises(DataError, match=r"column 'dataset'.*got columns \['y', 'count'"):
+        as_task(table(RAGGED).drop(columns="dataset"), layout)
+
+
+def test_table_with_rows_of_no_dataset(layout):
+    long = table(RAGGED)
+    long.loc[[1, 7], "dataset"] = None
+    with pytest.raises(DataError, match="'dataset'.*2 rows"):
+        as_task(long, layout)
+
+
+def test_table_with_missing_columns(layout):
+    with pytest.raises(DataError, match=r"'X'.*\['X\[b\]'\].*got \['dataset', 'y'"):
+        as_task(table(RAGGED).drop(columns="X[b]"), layout)
+
+
+@pytest.mark.parametrize("column", ["dose", "offset[a]"])
+def test_table_where_a_value_of_the_whole_dataset_varies(layout, column):
+    long = table(RAGGED)
+    long.loc[6, column] = -1.0
+    with pytest.raises(DataError, match=rf"'{column[:6].strip('[')}.*'south'.*one value.*2 diff"):
+        as_task(long, layout)
+
+
+def test_table_cannot_hold_three_dims():
+    with pm.Model(coords={"obs": range(2), "a": range(2), "b": range(2)}) as model:
+        X = pm.Data("X", np.zeros((2, 2, 2)), dims=("obs", "a", "b"))
+        pm.Normal("y", pm.Normal("m") * X.sum((1, 2)), 1, observed=np.zeros(2), dims="obs")
+    layout = Layout.of(compile_model(model, covariates=("X",)), "obs")
+    with pytest.raises(DataError, match=r"'X' has 3 dims"):
+        as_task(pd.DataFrame({"dataset": ["u"], "y": [0.0]}), layout)

@@ -1,0 +1,321 @@
+"""The three calls, end to end, on a conjugate model whose posterior is known in closed form."""
+
+import warnings
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+
+import pmcl
+
+SIGMA, ROWS = 1.5, 20
+
+
+@pytest.fixture(scope="module")
+def model() -> pm.Model:
+    with pm.Model(coords={"obs": range(ROWS)}) as model:
+        x = pm.Data("x", np.ones(ROWS), dims="obs")
+        slope = pm.Normal("slope", 0, 1)
+        pm.Deterministic("doubled", 2 * slope)
+        pm.Normal("y", slope * x, SIGMA, observed=np.zeros(ROWS), dims="obs")
+    return model
+
+
+@pytest.fixture(scope="module")
+def posterior(model: pm.Model) -> pmcl.AmortizedPosterior:
+    return pmcl.fit_amortized(
+        model,
+        covariates={"x": pm.Normal.dist(0, 1)},
+        network=pmcl.Network(
+            pmcl.DeepSet(outputs=8, width=16, depth=1, pooled=16),
+            pmcl.CouplingFlow(layers=1, width=16, depth=1, knots=4),
+        ),
+        steps=500,
+        batch_size=64,
+        learning_rate=3e-3,
+        warmup=50,
+        random_seed=1,
+        progressbar=False,
+    )
+
+
+def make(n: int, *, slope: float, seed: int, rows: int = ROWS, scale: float = 1.0) -> xr.Dataset:
+    rng = np.random.default_rng(seed)
+    x = scale * rng.normal(size=(n, rows))
+    y = slope * x + SIGMA * rng.normal(size=(n, rows))
+    dims = ("dataset", "obs")
+    names = [f"d{i}" for i in range(n)]
+    return xr.Dataset({"x": (dims, x), "y": (dims, y)}, coords={"dataset": names})
+
+
+def exact(data: xr.Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and sd of slope: conjugate normal with prior N(0, 1) and known sigma."""
+    precision = 1 + (data["x"] ** 2).sum("obs") / SIGMA**2
+    mean = (data["x"] * data["y"]).sum("obs") / SIGMA**2 / precision
+    return mean.values, 1 / np.sqrt(precision.values)
+
+
+@pytest.fixture(scope="module")
+def data() -> xr.Dataset:
+    return make(4, slope=0.7, seed=0)
+
+
+@pytest.fixture(scope="module")
+def shifted() -> xr.Dataset:
+    """Far from the prior predictive: a slope of 6 prior sds and covariates four times as wide."""
+    return make(4, slope=6.0, seed=3, scale=4.0)
+
+
+@pytest.fixture(scope="module")
+def idata(posterior: pmcl.AmortizedPosterior, data: xr.Dataset) -> xr.DataTree:
+    return posterior.sample(
+        data, 2000, random_seed=2, log_likelihood=True, posterior_predictive=True
+    )
+
+
+@pytest.fixture(scope="module")
+def reference(model: pm.Model, data: xr.Dataset) -> xr.DataTree:
+    return pmcl.sample_reference(model, data, random_seed=3, progressbar=False)
+
+
+@pytest.fixture(scope="module")
+def adapted(posterior: pmcl.AmortizedPosterior, shifted: xr.Dataset) -> pmcl.AmortizedPosterior:
+    return posterior.adapt(
+        shifted,
+        name="far",
+        strategy=pmcl.Replay(capacity=3),
+        steps=400,
+        learning_rate=3e-3,
+        progressbar=False,
+    )
+
+
+def test_amortized_posterior_is_the_conjugate_one(idata: xr.DataTree, data: xr.Dataset) -> None:
+    mean, sd = exact(data)
+    draws = idata["posterior"]["slope"]
+    # 500 steps of a tiny network: a quarter of a posterior sd, and the sd within a quarter.
+    assert np.abs(draws.mean(("chain", "draw")) - mean).max() < 0.25 * sd.max()
+    np.testing.assert_allclose(draws.std(("chain", "draw")), sd, rtol=0.25)
+
+
+def test_groups_dims_and_attributes(idata: xr.DataTree) -> None:
+    assert {
+        "posterior",
+        "unconstrained_posterior",
+        "sample_stats",
+        "dataset_stats",
+        "observed_data",
+        "constant_data",
+        "log_likelihood",
+        "posterior_predictive",
+    } == set(idata.children)
+    assert dict(idata["posterior"].sizes) == {"chain": 1, "draw": 2000, "dataset": 4}
+    assert list(idata["posterior"]["dataset"].values) == ["d0", "d1", "d2", "d3"]
+    np.testing.assert_allclose(idata["posterior"]["doubled"], 2 * idata["posterior"]["slope"])
+    assert set(idata["sample_stats"].data_vars) == {
+        "log_prior",
+        "log_likelihood",
+        "log_q",
+        "log_weight",
+    }
+    assert idata["posterior"].attrs["inference_library"] == "pmcl"
+    assert idata["posterior"].attrs["sampling_time"] > 0
+    assert idata["log_likelihood"]["y"].dims == ("chain", "draw", "dataset", "obs")
+    assert idata["posterior_predictive"]["y"].shape == (1, 2000, 4, ROWS)
+
+
+def test_densities_in_sample_stats(idata: xr.DataTree, data: xr.Dataset) -> None:
+    from scipy.stats import norm
+
+    slope = idata["posterior"]["slope"].values[0]  # (draw, dataset)
+    np.testing.assert_allclose(
+        idata["sample_stats"]["log_prior"].values[0], norm.logpdf(slope), rtol=1e-9
+    )
+    terms = norm.logpdf(data["y"].values, slope[..., None] * data["x"].values, SIGMA)
+    np.testing.assert_allclose(idata["log_likelihood"]["y"].values[0], terms, rtol=1e-8)
+    np.testing.assert_allclose(
+        idata["sample_stats"]["log_likelihood"].values[0], terms.sum(-1), rtol=1e-9
+    )
+    weights = np.exp(idata["sample_stats"]["log_weight"])
+    np.testing.assert_allclose(weights.sum(("chain", "draw")), 1, rtol=1e-6)
+
+
+def test_evidence_is_the_closed_form(idata: xr.DataTree, data: xr.Dataset) -> None:
+    from scipy.stats import multivariate_normal
+
+    stats = idata["dataset_stats"]
+    for i in range(4):
+        x = data["x"].values[i]
+        cov = SIGMA**2 * np.eye(ROWS) + np.outer(x, x)
+        exactly = multivariate_normal.logpdf(data["y"].values[i], np.zeros(ROWS), cov)
+        error = float(stats["log_evidence_error"][i])
+        assert abs(float(stats["log_evidence"][i]) - exactly) < 4 * error + 1e-3
+        assert error < 0.2
+
+
+def test_log_prob_is_the_log_q_of_the_draws(
+    posterior: pmcl.AmortizedPosterior, idata: xr.DataTree, data: xr.Dataset
+) -> None:
+    value = posterior.log_prob(idata, data)
+    assert value.dims == ("chain", "draw", "dataset")
+    np.testing.assert_allclose(value, idata["sample_stats"]["log_q"], atol=2e-3)
+
+
+def test_same_seed_same_draws(posterior: pmcl.AmortizedPosterior, data: xr.Dataset) -> None:
+    a, b = (posterior.sample(data, 50, random_seed=9)["posterior"] for _ in range(2))
+    xr.testing.assert_identical(a["slope"], b["slope"])
+    c = posterior.sample(data, 50, random_seed=10)["posterior"]
+    assert not np.array_equal(a["slope"], c["slope"])
+
+
+def test_single_dataset_and_ragged_data(posterior: pmcl.AmortizedPosterior) -> None:
+    alone = make(1, slope=0.5, seed=5).isel(dataset=0, drop=True)
+    assert posterior.sample(alone, 20)["posterior"].sizes["dataset"] == 1
+    short = make(1, slope=0.5, seed=6, rows=12).isel(dataset=0, drop=True)
+    tree = posterior.sample({"long": alone, "short": short}, 20, log_likelihood=True)
+    lonely = posterior.sample({"short": short}, 20)
+    both = tree["sample_stats"].to_dataset().sel(dataset="short")
+    z = tree["unconstrained_posterior"]["slope"].sel(dataset="short").values[0]
+    from scipy.stats import norm
+
+    expected = norm.logpdf(short["y"].values, z[:, None] * short["x"].values, SIGMA).sum(-1)
+    np.testing.assert_allclose(both["log_likelihood"].values[0], expected, rtol=1e-8)
+    assert lonely["observed_data"].sizes["obs"] == 12
+    single = pmcl.one(tree, "short")
+    assert single["observed_data"].sizes["obs"] == 12
+    assert single["log_likelihood"].sizes["obs"] == 12
+    assert np.isfinite(single["log_likelihood"]["y"]).all()
+
+
+def test_adaptation_reaches_the_conjugate_posterior(
+    posterior: pmcl.AmortizedPosterior, adapted: pmcl.AmortizedPosterior, shifted: xr.Dataset
+) -> None:
+    mean, sd = exact(shifted)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        before = posterior.sample(shifted, 1000, random_seed=0)["posterior"]["slope"]
+    after = adapted.sample(shifted, 1000, random_seed=0)["posterior"]["slope"]
+    wrong = np.abs(before.mean(("chain", "draw")) - mean) / sd
+    right = np.abs(after.mean(("chain", "draw")) - mean) / sd
+    assert wrong.min() > 2  # the test is a test: the pretrained network is far off here
+    assert right.max() < 0.5
+    np.testing.assert_allclose(after.std(("chain", "draw")), sd, rtol=0.3)
+    assert adapted.history[0].name == "far"
+    assert adapted.memory.tasks == ("far",)
+    assert posterior.history == () and len(posterior.memory) == 0
+
+
+def test_strategy_is_part_of_the_state(
+    adapted: pmcl.AmortizedPosterior, data: xr.Dataset
+) -> None:
+    again = adapted.adapt(data, name="near", steps=3, progressbar=False)
+    assert again.strategy == pmcl.Replay(capacity=3)
+    assert again.history[1].record.rehearsed == 1
+    assert again.memory.tasks == ("far", "near")
+
+
+def test_warns_by_name_where_the_draws_are_not_to_be_trusted(
+    posterior: pmcl.AmortizedPosterior, shifted: xr.Dataset
+) -> None:
+    with pytest.warns(UserWarning, match="k-hat.*'d0'"):
+        tree = posterior.sample(shifted, 500, random_seed=0)
+    assert (tree["dataset_stats"]["khat"] > 0.7).all()
+    assert all("k-hat" in w for w in tree["dataset_stats"]["warning"].values)
+
+
+def test_predict_at_new_covariates(
+    posterior: pmcl.AmortizedPosterior, data: xr.Dataset
+) -> None:
+    new = np.array([-2.0, 0.0, 5.0])
+    tree = posterior.predict(data, {"x": new}, draws=4000, random_seed=1)
+    y = tree["predictions"]["y"]
+    assert y.shape == (1, 4000, 4, 3)
+    slope = tree["posterior"]["slope"]
+    expected = slope.mean(("chain", "draw")).values[:, None] * new
+    spread = np.sqrt(slope.var(("chain", "draw")).values[:, None] * new**2 + SIGMA**2)
+    z = (y.mean(("chain", "draw")).values - expected) / (spread / np.sqrt(4000))
+    assert np.abs(z).max() < 4.5
+    np.testing.assert_allclose(y.std(("chain", "draw")), spread, rtol=0.06)
+    np.testing.assert_allclose(tree["predictions_constant_data"]["x"], np.tile(new, (4, 1)))
+
+
+def test_reference_is_the_conjugate_posterior(reference: xr.DataTree, data: xr.Dataset) -> None:
+    mean, sd = exact(data)
+    draws = reference["posterior"]["slope"]
+    assert np.abs(draws.mean(("chain", "draw")) - mean).max() < 0.1 * sd.max()
+    np.testing.assert_allclose(draws.std(("chain", "draw")), sd, rtol=0.08)
+    assert (reference["dataset_stats"]["rhat"] < 1.02).all()
+    assert (reference["dataset_stats"]["divergences"] == 0).all()
+
+
+def test_compare_with_the_reference(
+    posterior: pmcl.AmortizedPosterior,
+    idata: xr.DataTree,
+    reference: xr.DataTree,
+    shifted: xr.Dataset,
+    model: pm.Model,
+) -> None:
+    good = pmcl.compare(idata, reference)
+    assert set(good.data_vars) >= {"bias_mean", "bias_sd", "mmd2", "null_mmd2", "mean_mmd2"}
+    assert good.sizes["dataset"] == 4
+    assert abs(float(good["mean_null_mmd2"])) < 0.01
+    mean, sd = exact(make(4, slope=0.7, seed=0))
+    draws = idata["posterior"]["slope"]
+    by_hand = np.abs(draws.mean(("chain", "draw")).values - mean) / sd
+    np.testing.assert_allclose(good["bias_mean"], by_hand, atol=0.08)
+    itself = pmcl.compare(reference, reference)
+    assert float(itself["mean_bias_mean"]) == 0
+    with pytest.raises(ValueError, match="same datasets"):
+        pmcl.compare(posterior.sample(make(2, slope=0, seed=1), 50), reference)
+
+
+def test_one_dataset_goes_into_arviz(idata: xr.DataTree) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    single = pmcl.one(idata, "d1")
+    assert "dataset" not in single["posterior"].dims
+    summary = az.summary(single, var_names=["slope"])
+    assert np.isclose(
+        float(summary.loc["slope", "mean"]),
+        float(idata["posterior"]["slope"].sel(dataset="d1").mean()),
+        atol=0.01,
+    )
+    assert az.loo(single).elpd < 0
+    for plot in (az.plot_dist, az.plot_forest, az.plot_trace, az.plot_ppc_dist):
+        plot(single, backend="matplotlib")
+    az.plot_pair(pmcl.one(idata, 0), var_names=["slope", "doubled"], backend="matplotlib")
+    az.summary(idata)  # the whole tree too: dataset is a dim like any other
+    with pytest.raises(KeyError, match="'d1'"):
+        pmcl.one(idata, "d9")
+
+
+def test_errors_say_what_was_expected(
+    posterior: pmcl.AmortizedPosterior, adapted: pmcl.AmortizedPosterior, data: xr.Dataset
+) -> None:
+    with pytest.raises(pmcl.DataError, match=r"\['x'\] did not come"):
+        posterior.sample(data[["y"]], 10)
+    with pytest.raises(ValueError, match="draws: expected at least 1"):
+        posterior.sample(data, 0)
+    with pytest.raises(ValueError, match="var_names"):
+        posterior.sample(data, 10, var_names=["intercept"])
+    with pytest.raises(ValueError, match="has been adapted to"):
+        adapted.pretrain(10)
+    with pytest.raises(ValueError, match=r"new_covariates: expected \['x'\]"):
+        posterior.predict(data, {"z": np.zeros(3)})
+    with pytest.raises(AttributeError, match="no attribute 'fit'"):
+        pmcl.fit  # noqa: B018
+
+
+def test_pretraining_goes_on(posterior: pmcl.AmortizedPosterior) -> None:
+    more = posterior.pretrain(100, progressbar=False)
+    assert [r.steps for r in more.pretraining] == [500, 100]
+    assert len(posterior.pretraining) == 1
+    assert more.pretraining[1].validation[-1] < posterior.pretraining[0].validation[-1] + 0.1
+
+
+def test_repr_shows_what_was_chosen(posterior: pmcl.AmortizedPosterior) -> None:
+    text = repr(posterior)
+    assert "exchangeable along dim 'obs'" in text and "inside jit (JAX)" in text

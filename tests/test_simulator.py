@@ -1,0 +1,359 @@
+"""Simulations against PyMC's own prior predictive draws, and where covariates come from."""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import jax
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from scipy import stats
+
+from pmcl.compile import (
+    CompiledModel,
+    Simulator,
+    compile_model,
+    finite_fraction,
+    make_simulator,
+    precision,
+    prefetched,
+    read_covariates,
+)
+from pmcl.compile.covariates import Source
+from pmcl.compile.graphs import host_mode
+from pmcl.compile.predictive import predict
+
+DRAWS = 2000
+TINY = 1e-4  # some forty statistics a model, at fixed seeds
+BACKENDS = ["jax", "pytensor"]
+ordered = pm.distributions.transforms.ordered
+
+
+def mixed() -> None:
+    w = pm.Dirichlet("w", np.array([1.0, 2.0, 4.0]))
+    tau = pm.HalfCauchy("tau", 0.5)
+    effect = pm.ZeroSumNormal("effect", 1.5, dims="group")
+    rate = pm.Deterministic("rate", pm.math.exp(0.1 * effect) + 1, dims="group")
+    pm.Categorical("kind", w, observed=[0, 0])
+    pm.NormalMixture("y", w, [-4.0, 0.0, 6.0], [0.5, 1.0, 2.0], observed=[0.0, 0.0], dims="obs")
+    pm.ZeroInflatedPoisson("n", 0.7, rate, observed=[0, 0, 0], dims="group")
+    pm.Binomial("k", 9, pm.math.sigmoid(effect), observed=[0, 0, 0], dims="group")
+    pm.MvNormal("v", effect[:2], np.array([[2, 0.9], [0.9, 1]]), observed=np.zeros(2))
+    pm.AR("series", [0.8], sigma=1 + tau, init_dist=pm.Normal.dist(0, 1), observed=np.zeros(4))
+
+
+def host_only() -> None:
+    low = pm.TruncatedNormal("low", 0, 1, lower=-0.5, upper=1.0)
+    angle = pm.VonMises("angle", 0.3, 2)
+    high = pm.Uniform("high", low, low + 3)
+    pm.Censored("t", pm.Weibull.dist(1.5, high + 1), lower=None, upper=2.0, observed=[0.3, 2.0])
+    pm.SkewNormal("y", mu=angle, sigma=1, alpha=3, observed=[0.0, 0.0])
+    pm.CustomDist(
+        "x",
+        high + 1,
+        logp=lambda value, rate: -rate * value,
+        random=lambda rate, rng, size: rng.exponential(1 / rate, size),
+        observed=[0.5, 1.5],
+    )
+
+
+@lru_cache
+def compiled_model(build: Callable[[], None]) -> CompiledModel:
+    with pm.Model(coords={"group": ["a", "b", "c"], "obs": range(2)}) as model:
+        build()
+    return compile_model(model)
+
+
+@lru_cache
+def simulator_of(build: Callable[[], None], backend: str) -> Simulator:
+    compiled = compiled_model(build)
+    return make_simulator(compiled, read_covariates(None, ()), backend=backend)  # type: ignore[arg-type]
+
+
+@lru_cache
+def prior_predictive(build: Callable[[], None]) -> dict[str, np.ndarray]:
+    return pm.sample_prior_predictive(
+        DRAWS,
+        model=compiled_model(build).model,
+        random_seed=1,
+        return_inferencedata=False,
+        compile_kwargs={"mode": host_mode()},
+    )
+
+
+def statistics(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Every entry of every variable, and products of neighbours, which see dependence."""
+    columns = [
+        (f"{name}[{j}]", v.reshape(len(v), -1)[:, j].astype(float))
+        for name, v in sorted(values.items())
+        for j in range(v[0].size)
+    ]
+    following = [*columns[1:], columns[0]]
+    products = [(f"{a} * {b}", u * v) for (a, u), (b, v) in zip(columns, following, strict=True)]
+    return dict([*columns, *products])
+
+
+@pytest.mark.parametrize(
+    ("build", "backend"), [(mixed, "jax"), (mixed, "pytensor"), (host_only, "pytensor")]
+)
+def test_draws_are_those_of_the_joint(build: Callable[[], None], backend: str) -> None:
+    simulator = simulator_of(build, backend)
+    z, data = simulator.simulate(DRAWS, random_seed=3)
+    with precision.scope():
+        named = jax.jit(jax.vmap(simulator.compiled.constrain))(z)
+    ours = statistics({**{k: np.asarray(v) for k, v in named.items()}, **data})
+    theirs = statistics(prior_predictive(build))
+    assert set(ours) == set(theirs)
+    p = {name: stats.ks_2samp(ours[name], theirs[name]).pvalue for name in ours}
+    assert {name: v for name, v in p.items() if v < TINY} == {}
+
+
+def truncated() -> None:
+    spread = pm.Uniform("spread", 0.5, 2)
+    cut = pm.Normal("cut", [0.3, 0.0], spread, transform=ordered, initval=[-1.0, 1.0])
+    pm.Normal("y", cut, 1, observed=np.zeros(2))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_transform_that_truncates_the_prior_truncates_its_draws(backend: str) -> None:
+    simulator = simulator_of(truncated, backend)
+    z, data = simulator.simulate(DRAWS, random_seed=3)
+    with precision.scope():
+        named = jax.jit(jax.vmap(simulator.compiled.constrain))(z)
+    rng = np.random.default_rng(0)
+    spread = rng.uniform(0.5, 2, 4 * DRAWS)
+    cut = rng.normal([0.3, 0.0], spread[:, None])
+    y = rng.normal(cut, 1)
+    kept = cut[:, 0] < cut[:, 1]
+    ours = statistics({**{k: np.asarray(v) for k, v in named.items()}, **data})
+    theirs = statistics({"spread": spread[kept], "cut": cut[kept], "y": y[kept]})
+    p = {name: stats.ks_2samp(ours[name], theirs[name]).pvalue for name in ours}
+    assert {name: v for name, v in p.items() if v < TINY} == {}
+    assert finite_fraction(simulator) == 1.0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_same_seed_same_simulations(backend: str) -> None:
+    simulator = simulator_of(truncated, backend)
+    z, data = simulator.simulate(20, random_seed=5)
+    for again in (simulator, make_again(backend)):
+        z_again, data_again = again.simulate(20, random_seed=5)
+        np.testing.assert_array_equal(z, z_again)
+        np.testing.assert_array_equal(data["y"], data_again["y"])
+    other, _ = simulator.simulate(20, random_seed=6)
+    assert not np.any(z == other)
+    assert len(np.unique(z[:, 0])) == 20
+
+
+def make_again(backend: str) -> Simulator:
+    compiled = compiled_model(truncated)
+    return make_simulator(compiled, read_covariates(None, ()), backend=backend)  # type: ignore[arg-type]
+
+
+def test_repr_says_where_simulations_are_made() -> None:
+    assert simulator_of(mixed, "auto").backend == "jax"
+    assert repr(simulator_of(mixed, "auto")) == "Simulator(inside jit (JAX); covariates: none)"
+    host = simulator_of(host_only, "auto")
+    assert host.backend == "pytensor"
+    assert "on PyTensor, prefetched, because JAX cannot sample 'low'" in repr(host)
+    assert "truncated_normal" in repr(host)
+    assert "because it was asked for" in repr(simulator_of(mixed, "pytensor"))
+    with pytest.raises(NotImplementedError, match="truncated_normal"):
+        simulator_of(host_only, "jax")
+    with pytest.raises(ValueError, match="backend: expected 'auto', 'jax' or 'pytensor', got 'x'"):
+        simulator_of(mixed, "x")
+
+
+def test_simulating_leaves_the_generators_of_the_model_alone() -> None:
+    model = compiled_model(host_only).model
+    before = pm.draw(model["low"], random_seed=None, mode=host_mode())
+    states = [g.get_value().bit_generator.state for g in generators(model)]
+    simulator_of(host_only, "pytensor").simulate(5, random_seed=0)
+    assert [g.get_value().bit_generator.state for g in generators(model)] == states
+    assert np.isfinite(before)
+
+
+def generators(model: pm.Model) -> list:
+    return [rv.owner.inputs[0] for rv in model.free_RVs]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_prefetched_blocks_are_those_of_their_generators(backend: str) -> None:
+    simulator = regression({"X": lambda rng, n: rng.normal(size=(n, 2)), "t": GRID}, backend)
+    plan = [(3, np.random.default_rng([1, block])) for block in range(3)]
+    blocks = list(prefetched(simulator, plan))
+    assert len(blocks) == 3
+    for block, host in enumerate(blocks):
+        expected = simulator.prefetch(3, np.random.default_rng([1, block]))
+        assert host.keys() == expected.keys()
+        for name in host:
+            np.testing.assert_array_equal(host[name], expected[name])
+
+
+# covariates -----------------------------------------------------------------------------------
+
+GRID = np.arange(20.0)
+TABLE = np.stack([GRID, -GRID], axis=1)
+
+
+@lru_cache
+def regression_model() -> CompiledModel:
+    with pm.Model(coords={"obs": range(6), "predictor": ["a", "b"]}) as model:
+        x = pm.Data("X", np.zeros((6, 2)), dims=("obs", "predictor"))
+        t = pm.Data("t", np.zeros(6), dims="obs")
+        beta = pm.Normal("beta", dims="predictor")
+        pm.Normal("y", x @ beta + t, 0.1, observed=np.zeros(6), dims="obs")
+    return compile_model(model, covariates=["X", "t"])
+
+
+def regression(sources: dict[str, Source], backend: str) -> Simulator:
+    compiled = regression_model()
+    covariates = read_covariates(sources, compiled.covariates)
+    return make_simulator(compiled, covariates, backend=backend)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_covariates_from_distributions_of_an_entry_and_of_a_row(backend: str) -> None:
+    cov = np.array([[2.0, 0.9], [0.9, 1.0]])
+    rows = pm.MvNormal.dist(np.array([1.0, -1.0]), cov)
+    simulator = regression({"X": rows, "t": pm.Uniform.dist(2, 3)}, backend)
+    z, data = simulator.simulate(DRAWS, random_seed=0)
+    assert data["X"].shape == (DRAWS, 6, 2) and data["t"].shape == (DRAWS, 6)
+    flat = data["X"].reshape(-1, 2)
+    whitened = (flat - [1.0, -1.0]) @ np.linalg.inv(np.linalg.cholesky(cov)).T
+    for column in (*whitened.T, (whitened[:, 0] + whitened[:, 1]) / np.sqrt(2)):
+        assert stats.kstest(column, "norm").pvalue > TINY
+    assert stats.kstest(data["t"].ravel(), "uniform", (2, 1)).pvalue > TINY
+    residuals = data["y"] - np.einsum("nij,nj->ni", data["X"], z) - data["t"]
+    assert stats.kstest(residuals.ravel() / 0.1, "norm").pvalue > TINY
+    assert "X: distribution, t: distribution" in repr(simulator)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rows_of_tables_of_one_length_are_resampled_together(backend: str) -> None:
+    simulator = regression({"X": TABLE, "t": 100 * GRID}, backend)
+    _, data = simulator.simulate(300, random_seed=0)
+    np.testing.assert_array_equal(data["X"][..., 0], -data["X"][..., 1])
+    np.testing.assert_array_equal(data["t"], 100 * data["X"][..., 0])
+    counts = np.bincount(data["t"].astype(int).ravel() // 100, minlength=20)
+    assert stats.chisquare(counts).pvalue > TINY
+    assert "X: rows of a table of 20, t: rows of a table of 20" in repr(simulator)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_whole_datasets_stay_whole(backend: str) -> None:
+    datasets = np.arange(7 * 6 * 2.0).reshape(7, 6, 2)
+    labelled = xr.DataArray(
+        datasets.transpose(2, 0, 1) * 3, dims=("predictor", "dataset", "obs"), name="X"
+    )
+    simulator = regression({"X": labelled, "t": datasets[..., 0]}, backend)
+    _, data = simulator.simulate(300, random_seed=0)
+    index = (data["t"][:, 0] / 12).astype(int)
+    np.testing.assert_array_equal(data["t"], datasets[index, :, 0])
+    np.testing.assert_array_equal(data["X"], 3 * datasets[index])
+    assert stats.chisquare(np.bincount(index, minlength=7)).pvalue > TINY
+
+
+def test_an_xarray_dataset_and_a_function_of_a_length() -> None:
+    covariates = read_covariates(
+        xr.Dataset({"X": (("row", "predictor"), TABLE), "t": ("row", GRID)}),
+        regression_model().covariates,
+    )
+    drawn = covariates.host_tables(np.random.default_rng(0))
+    np.testing.assert_array_equal(drawn["X"][:, 0], drawn["t"])
+
+    lengths = []
+
+    def increasing(rng: np.random.Generator, n: int) -> np.ndarray:
+        lengths.append(n)
+        return np.sort(rng.random(n))
+
+    simulator = regression({"X": TABLE, "t": increasing}, "jax")
+    _, data = simulator.simulate(50, random_seed=0)
+    assert set(lengths) == {6}
+    assert np.all(np.diff(data["t"]) > 0) and len(np.unique(data["t"])) == 300
+    assert "t: function (host)" in repr(simulator)
+
+
+NORMAL = pm.Normal.dist(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("sources", "error", "message"),
+    [
+        (None, ValueError, r"\['X', 't'\], got \[\] \(missing: \['X', 't'\], unknown: \[\]\)"),
+        ({"X": NORMAL}, ValueError, r"missing: \['t'\], unknown: \[\]"),
+        ({"X": NORMAL, "t": NORMAL, "w": NORMAL}, ValueError, r"missing: \[\], unknown: \['w'\]"),
+        (
+            {"X": pm.Normal.dist(0, 1, shape=3), "t": NORMAL},
+            ValueError,
+            r"\['X'\]: .*one row \(shape \(2,\)\), got draws of shape \(3,\)",
+        ),
+        (
+            {"X": np.zeros((9, 3)), "t": NORMAL},
+            ValueError,
+            r"\['X'\]: .*\(rows, 2\) or whole datasets of shape \(datasets, 6, 2\), got \(9, 3\)",
+        ),
+        ({"X": np.zeros(9), "t": NORMAL}, ValueError, r"\['X'\]: .*got \(9,\)"),
+        ({"X": np.full((9, 2), np.nan), "t": NORMAL}, ValueError, r"\['X'\]: .*18 that are not"),
+        ({"X": np.zeros((0, 2)), "t": NORMAL}, ValueError, r"\['X'\]: .*at least one row"),
+        ({"X": "age", "t": NORMAL}, TypeError, r"\['X'\]: expected a PyMC distribution, an array"),
+        ({"X": NORMAL + 1, "t": NORMAL}, TypeError, r"\['X'\]: expected an unnamed PyMC dist"),
+    ],
+)
+def test_wrong_covariates_are_named(
+    sources: dict | None, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match="covariates.*" + message):
+        read_covariates(sources, regression_model().covariates)
+
+
+def test_a_function_of_the_wrong_shape_is_named() -> None:
+    with pytest.raises(ValueError, match=r"'t'.*length 6; expected .*\(6,\), got \(6, 1\)"):
+        regression({"X": TABLE, "t": lambda rng, n: rng.random((n, 1))}, "pytensor").simulate(
+            1, random_seed=0
+        )
+
+
+def test_integer_covariates_stay_integers() -> None:
+    with pm.Model() as model:
+        group = pm.Data("group", np.zeros(5, dtype=int))
+        size = pm.Data("size", 1.0)
+        effect = pm.Normal("effect", shape=3)
+        pm.Normal("y", effect[group] * size, 0.1, observed=np.zeros(5))
+    compiled = compile_model(model, covariates=["group", "size"])
+    sources = {"group": pm.Categorical.dist(np.ones(3) / 3), "size": np.array([1.0, 4.0])}
+    simulator = make_simulator(compiled, read_covariates(sources, compiled.covariates))
+    assert simulator.backend == "jax"
+    z, data = simulator.simulate(200, random_seed=0)
+    assert data["group"].dtype.kind == "i" and set(data["group"].ravel()) == {0, 1, 2}
+    assert set(data["size"]) == {1.0, 4.0}
+    mean = np.take_along_axis(z, data["group"], axis=1) * data["size"][:, None]
+    assert stats.kstest(((data["y"] - mean) / 0.1).ravel(), "norm").pvalue > TINY
+    for wrong, error in [(np.full(9, 0.5), ValueError), (pm.Normal.dist(0, 1), TypeError)]:
+        with pytest.raises(error, match=r"covariates\['group'\]: expected .*integers"):
+            read_covariates({**sources, "group": wrong}, compiled.covariates)
+
+
+@pytest.mark.parametrize("heavy", [False, True], ids=BACKENDS)
+def test_predictive_draws_at_new_lengths(heavy: bool) -> None:
+    with pm.Model(coords={"obs": range(3)}) as model:
+        x = pm.Data("x", np.zeros(3), dims="obs")
+        slope = pm.Normal("slope")
+        scale = pm.HalfNormal("scale")
+        pm.Normal("y", slope * x, scale, observed=np.zeros(3), dims="obs")
+        if heavy:  # no JAX sampler
+            pm.SkewNormal("n", mu=slope, sigma=scale, alpha=0.0, observed=np.zeros(2))
+        else:
+            pm.Normal("n", slope, scale, observed=np.zeros(2))
+    compiled = compile_model(model, covariates=["x"])
+    z = np.tile([2.0, np.log(0.5)], (800, 1))
+    at = {"x": np.array([0.0, 1.0, 2.0, 3.0, 4.0])}
+    lengths = {"obs": 5, "n_dim_0": 4}
+    drawn = predict(compiled, z, at, lengths, rng=np.random.default_rng(0))
+    again = predict(compiled, z, at, lengths, rng=np.random.default_rng(0))
+    np.testing.assert_array_equal(drawn["y"], again["y"])
+    assert drawn["y"].shape == (800, 5) and drawn["n"].shape == (800, 4)
+    assert stats.kstest(((drawn["y"] - 2 * at["x"]) / 0.5).ravel(), "norm").pvalue > TINY
+    assert stats.kstest(((drawn["n"] - 2) / 0.5).ravel(), "norm").pvalue > TINY
