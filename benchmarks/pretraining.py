@@ -72,7 +72,7 @@ def main() -> None:
     arguments.add_argument("--steps", type=int, default=300)
     arguments.add_argument("--ours", action="store_true", help="only our side, as JSON")
     arguments.add_argument(
-        "--peer-python", default=str(HERE.parent / ".venv-bench" / "bin" / "python")
+        "--peer-python", default=str(HERE.parent / ".venv-benchmarks" / "bin" / "python")
     )
     given = arguments.parse_args()
     if given.ours:

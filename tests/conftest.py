@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 # pytest-xdist already runs one process a core: a library's own threads would only compete.
 # Before anything below imports NumPy, which reads these once.
@@ -10,7 +11,12 @@ if "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.setdefault(variable, "1")
 
 import jax
+import numpy as np
 import pytest
+
+if TYPE_CHECKING:
+    from pmcl.compile import CompiledModel, Simulator
+    from pmcl.networks import Amortizer, Network
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -30,3 +36,41 @@ def data_folder() -> Path:
     if not path.is_dir():
         pytest.fail(f"PMCL_DATA: expected a folder, got {folder!r}, which is not one")
     return path
+
+
+class NormalMean(NamedTuple):
+    """A model whose posterior is known: ``mu ~ N(1, 2)`` and ten ``y ~ N(mu, 1)``."""
+
+    compiled: "CompiledModel"
+    simulator: "Simulator"
+
+    def exact(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and sd of the posterior of each dataset of ``y`` (dataset, row)."""
+        y = np.asarray(y)
+        precision = 1 / 2**2 + y.shape[-1]
+        return (1 / 2**2 + y.sum(axis=-1)) / precision, np.full(y.shape[:-1], precision**-0.5)
+
+    def amortizer(self, network: "Network | None" = None, *, seed: int = 0) -> "Amortizer":
+        """Build a network that is not trained yet; a tiny one if none is given."""
+        from pmcl.networks import CouplingFlow, DeepSet, InputLayout, Network, build_amortizer
+
+        if network is None:
+            flow = CouplingFlow(layers=1, width=8, depth=1, knots=4)
+            network = Network(DeepSet(outputs=4, width=8, depth=1, pooled=4), flow)
+        inputs = InputLayout.of(self.compiled.data, "obs")
+        z, data = self.simulator.simulate(500, random_seed=1)
+        return build_amortizer(network, inputs, z, data, key=jax.random.key(seed))
+
+
+@pytest.fixture(scope="session")
+def normal_mean() -> NormalMean:
+    """Give the conjugate model that training and adaptation are tested on."""
+    import pymc as pm
+
+    from pmcl.compile import compile_model, make_simulator, read_covariates
+
+    with pm.Model(coords={"obs": range(10)}) as model:
+        mu = pm.Normal("mu", 1, 2)
+        pm.Normal("y", mu, 1, observed=np.zeros(10), dims="obs")
+    compiled = compile_model(model)
+    return NormalMean(compiled, make_simulator(compiled, read_covariates({}, ())))

@@ -160,6 +160,11 @@ class CompiledModel:
                 f"unconstrain: expected a value for every free variable, none came for {missing}."
             )
         arguments = [graphs.as_input(parameters[i.name], i.dtype) for i in self.free]
+        for info, value in zip(self.free, arguments, strict=True):
+            if value.shape != info.shape:
+                raise ValueError(
+                    f"unconstrain: expected {info.name!r} of shape {info.shape}, got {value.shape}."
+                )
         parts = self._run(self._unconstrain, arguments, covariates)
         return jnp.concatenate([jnp.ravel(p) for p in parts])
 
@@ -275,7 +280,8 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         )
     except NotImplementedError as error:
         raise refuse.UnsupportedModelError(
-            f"PyMC derives no log density of one of {[rv.name for rv in model.basic_RVs]}: {error}"
+            f"PyMC derives no log density of one of {[rv.name for rv in model.basic_RVs]}: "
+            f"{str(error).strip()} A `pm.CustomDist` needs both `logp=` and `random=`, or `dist=`."
         ) from error
     named = replace_rvs_by_values(
         [sized[var] for var in [*free, *model.deterministics]],

@@ -9,14 +9,13 @@ import pymc as pm
 from pymc.data import MinibatchOp
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.distributions.custom import CustomDistRV
-from pymc.distributions.distribution import PartialObservedRV
 from pymc.distributions.simulator import SimulatorRV
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 
-from pmcl.compile.graphs import ShapedFunction
+from pmcl.compile.graphs import ShapedFunction, host_mode
 
 if TYPE_CHECKING:
     from pmcl.compile.simulator import Simulator
@@ -100,15 +99,31 @@ def trace_or_name(
         ) from error
 
 
+def invalid_parameters(model: pm.Model, error: ValueError) -> UnsupportedModelError:
+    """Explain that a draw of the prior gave a distribution parameters outside their range."""
+    culprit = "the model"
+    for rv in model.basic_RVs:
+        try:
+            pm.draw(rv, 200, random_seed=0, mode=host_mode())
+        except ValueError:
+            culprit = f"variable {rv.name!r}"
+            break
+    return UnsupportedModelError(
+        f"A draw of the prior gave {culprit} invalid parameters ({error}), so that it cannot be "
+        "simulated. Give each parameter a prior with the support that the distribution needs (a "
+        "positive one for a scale, say)."
+    )
+
+
 def _check_imputed(model: pm.Model) -> None:
     for rv in model.observed_RVs:
-        op = rv.owner.op if rv.owner is not None else None
-        if isinstance(op, PartialObservedRV):
-            name = str(rv.name).removesuffix("_observed")
+        # PyMC splits "y" into "y_observed" and "y_unobserved", which it infers.
+        name = str(rv.name).removesuffix("_observed")
+        if name != rv.name and {name, f"{name}_unobserved"} <= set(model.named_vars):
             raise UnsupportedModelError(
                 f"Variable {name!r} has missing values in `observed`, which PyMC turns into free "
                 "parameters. Build the model with complete placeholder values (for example "
-                f"`observed=np.zeros(...)`) and pass the real data to pmcl instead."
+                "`observed=np.zeros(...)`) and pass the real data to pmcl instead."
             )
         value = model.rvs_to_values[rv]
         for source in ancestors([value]):

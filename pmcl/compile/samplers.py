@@ -16,9 +16,9 @@ class Binomial(BinomialRV):
     """PyTensor 3.3 samples it through NumPyro only; JAX has a sampler of its own."""
 
 
-REPLACEMENTS: dict[type[RandomVariable], RandomVariable] = {
-    CategoricalRV: Categorical(),
-    BinomialRV: Binomial(),
+REPLACEMENTS: dict[type[RandomVariable], type[RandomVariable]] = {
+    CategoricalRV: Categorical,
+    BinomialRV: Binomial,
 }
 
 
@@ -34,10 +34,10 @@ def replace_samplers(fgraph: FunctionGraph) -> None:
     for node in fgraph.toposort():
         new = REPLACEMENTS.get(type(node.op))
         if new is not None:
-            outputs = new.make_node(*node.inputs).outputs
+            outputs = new(dtype=node.op.dtype).make_node(*node.inputs).outputs
             fgraph.replace_all(list(zip(node.outputs, outputs, strict=True)), import_missing=True)
         elif isinstance(node.op, HasInnerGraph) and _inside(node.op.fgraph):
-            raise NotImplementedError(f"no JAX sampler for {_inside(node.op.fgraph)} in {node.op}")
+            raise NotImplementedError(f"no JAX sampler of {_inside(node.op.fgraph)} in {node.op}")
 
 
 def _inside(fgraph: FunctionGraph) -> str:

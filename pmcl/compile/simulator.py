@@ -16,7 +16,7 @@ from pymc.distributions.transforms import _default_transform
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 
-from pmcl.compile import graphs, precision
+from pmcl.compile import graphs, precision, refuse
 from pmcl.compile.covariates import Covariates
 from pmcl.compile.model import CompiledModel
 from pmcl.compile.variables import unconstrained
@@ -236,6 +236,12 @@ def _host_draw(compiled: CompiledModel, covariates: Covariates) -> Callable:
     names = [Z, *(info.name for info in compiled.data)]
     truncated = _truncated(compiled)
 
+    def once(function: Callable, arguments: list[np.ndarray]) -> list[np.ndarray]:
+        try:
+            return function(*arguments)
+        except ValueError as error:  # NumPy's and PyMC's, of a parameter outside its range
+            raise refuse.invalid_parameters(compiled.model, error) from error
+
     def draw(n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         function, rows = seeded(rng), []
         with np.errstate(all="ignore"):  # values that are not finite are counted, not announced
@@ -243,7 +249,7 @@ def _host_draw(compiled: CompiledModel, covariates: Covariates) -> Callable:
                 given = {**covariates.host(rng), **covariates.host_tables(rng)}
                 arguments = [np.asarray(given[name], v.type.dtype) for name, v in explicit.items()]
                 for _ in range(TRIES):
-                    row = function(*arguments)
+                    row = once(function, arguments)
                     if np.isfinite(row[0][truncated]).all():
                         break
                 rows.append(row)

@@ -16,6 +16,7 @@ from pmcl.networks import Amortizer
 from pmcl.progress import progress_bar
 from pmcl.training import Optimiser, Problem, blocks, combine, run, start
 
+_STEEP = 100.0  # gradient per draw, in standardised units, above which a dataset is held back
 _SCREEN = 64  # datasets looked at together when non-finite densities are searched for
 
 
@@ -74,9 +75,19 @@ class SelfConsistency(Problem):
             in_axes=(0, mask_axis, 0),
         )(batch.values, batch.mask, keys)
         weights = jnp.where(found.finite > 0, weights, 0.0)
-        return jnp.sum(weights * jnp.where(weights > 0, found.loss, 0.0)) / jnp.maximum(
-            jnp.sum(weights), 1e-12
-        )
+        loss = _shrink(jnp.where(weights > 0, found.loss, 0.0), jnp.asarray(found.scale))
+        return jnp.sum(weights * loss) / jnp.maximum(jnp.sum(weights), 1e-12)
+
+
+def _shrink(loss: Array, scale: Array) -> Array:
+    """Keep the value of each dataset's loss; divide its gradient by its scale beyond a limit.
+
+    Where the network extrapolates, log densities of -1e20 occur, and one dataset would own the
+    gradient of all, or overflow it. A constant factor leaves each dataset's optimum where it is.
+    """
+    factor = jax.lax.stop_gradient(1.0 / jnp.maximum(1.0, scale / _STEEP))
+    still = jax.lax.stop_gradient(loss)
+    return still + factor * (loss - still)
 
 
 def adapt(

@@ -27,10 +27,21 @@ class Density(eqx.Module):
 
 
 class ObjectiveValue(NamedTuple):
-    """Loss of one dataset, and the fraction of its draws at which the log density was finite."""
+    """What an objective says of one dataset.
+
+    Attributes
+    ----------
+    loss : Array of shape ()
+    finite : Array of shape ()
+        Fraction of the draws at which the log density was finite.
+    scale : Array of shape (), optional
+        Typical size of the loss's gradient at a draw, in units of the standardised parameters. A
+        dataset whose scale is beyond all measure has its gradient shrunk, not its optimum moved.
+    """
 
     loss: Array
     finite: Array
+    scale: Array | float = 0.0
 
 
 class AbstractObjective(eqx.Module):
@@ -93,7 +104,9 @@ class PathGradient(AbstractObjective):
         score = jnp.where(finite[:, None], score, 0.0)
         path = jnp.sum(jax.lax.stop_gradient(score) * (z - at), axis=1)  # zero, with p's gradient
         value = jnp.where(finite, jax.lax.stop_gradient(log_p) + path - log_q, 0.0)
-        return ObjectiveValue(-jnp.sum(value) / jnp.maximum(jnp.sum(finite), 1), jnp.mean(finite))
+        n = jnp.maximum(jnp.sum(finite), 1)
+        steepness = jnp.sqrt(jnp.sum((score * amortizer.z_scaling.scale) ** 2) / n)
+        return ObjectiveValue(-jnp.sum(value) / n, jnp.mean(finite), steepness)
 
 
 class LogRatioVariance(AbstractObjective):
@@ -134,4 +147,5 @@ class LogRatioVariance(AbstractObjective):
         n = jnp.sum(finite)
         mean = jnp.sum(ratio) / jnp.maximum(n, 1)
         deviation = jnp.where(finite, ratio - mean, 0.0)
-        return ObjectiveValue(jnp.sum(deviation**2) / jnp.maximum(n - 1, 1), jnp.mean(finite))
+        variance = jnp.sum(deviation**2) / jnp.maximum(n - 1, 1)
+        return ObjectiveValue(variance, jnp.mean(finite), 2 * jnp.sqrt(variance))

@@ -4,13 +4,16 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import xarray as xr
 from rich.table import Table
 
 from pmcl.results import one
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # colours that the colour-blind tell apart (Okabe and Ito)
 COLOURS = {"naive": "#D55E00", "replay": "#0072B2"}
@@ -184,7 +187,7 @@ def draw_figure(result: DemoResult, path: Path) -> Path:
     return path
 
 
-def _draw_ratios(axes, result: DemoResult) -> None:  # noqa: ANN001
+def _draw_ratios(axes: "Axes", result: DemoResult) -> None:
     """Draw one column a task: open markers right after it, filled ones after all tasks."""
     tasks = [score.task for score in result.of(result.methods[0])]
     null = np.array(
@@ -217,7 +220,7 @@ def _draw_ratios(axes, result: DemoResult) -> None:  # noqa: ANN001
     axes.legend(fontsize="small", frameon=False, loc="best")
 
 
-def _draw_posterior(axes, result: DemoResult) -> None:  # noqa: ANN001
+def _draw_posterior(axes: "Axes", result: DemoResult) -> None:
     """Draw the coefficient that pretraining gets most wrong, in the dataset it gets most wrong."""
     from scipy.stats import gaussian_kde
 

@@ -1,0 +1,56 @@
+"""The README's code runs as it is printed, and the reference lists every public name."""
+
+import re
+from functools import partial, partialmethod
+from pathlib import Path
+
+import pytest
+
+import pmcl
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def few_steps(monkeypatch):
+    """Make defaults small, where the README leaves a number to its default."""
+    monkeypatch.setattr(pmcl, "fit_amortized", partial(pmcl.fit_amortized, steps=20))
+    adapt = partialmethod(pmcl.AmortizedPosterior.adapt, steps=5)
+    monkeypatch.setattr(pmcl.AmortizedPosterior, "adapt", adapt)
+    few = partial(pmcl.sample_reference, draws=50, tune=100, chains=2)
+    monkeypatch.setattr(pmcl, "sample_reference", few)
+
+
+# a network that was trained for twenty steps has no good k-hat
+@pytest.mark.filterwarnings("ignore:.*k-hat:UserWarning")
+def test_the_readme_runs_as_printed(few_steps, capsys):
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert len(blocks) >= 3
+    namespace = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), namespace)  # noqa: S102
+    posterior, idata = namespace["posterior"], namespace["idata"]
+    assert [task.name for task in posterior.history] == list(namespace["tasks"])
+    assert len(posterior.memory) == 2
+    assert idata["posterior"].sizes["dataset"] == 10
+    said = capsys.readouterr().out
+    assert "adapted to: diabetes, wine" in said and "beta[4]" in said and "mmd2" in said
+
+
+def test_every_make_target_that_is_named_exists():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    for page in ("README.md", "CONTRIBUTING.md"):
+        named = set(re.findall(r"(?<=[`\n])make ([a-z-]+)", (ROOT / page).read_text()))
+        assert {"demo", "test"} <= named <= targets
+
+
+def test_every_file_that_is_linked_exists():
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / "README.md").read_text())
+    assert "LICENSE" in links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_reference_lists_every_public_name_once():
+    page = (ROOT / "docs" / "api.md").read_text()
+    listed = re.findall(r"^   (\w+)$", page, re.M)
+    assert sorted(listed) == sorted(set(pmcl.__all__) - {"__version__"})

@@ -1,0 +1,194 @@
+"""What is refused: each error names the variable and says what to do instead."""
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+from pmcl.compile import (
+    Simulator,
+    UnsupportedModelError,
+    compile_model,
+    finite_fraction,
+    make_simulator,
+    read_covariates,
+)
+from pmcl.compile.refuse import check_finite
+
+ZEROS = np.zeros(4)
+
+
+def discrete_free_variable() -> None:
+    rate = pm.Poisson("rate", 3)
+    pm.Normal("y", rate, 1, observed=ZEROS)
+
+
+def boolean_free_variable() -> None:
+    switch = pm.Bernoulli("switch", 0.3)
+    pm.Normal("y", switch, 1, observed=ZEROS)
+
+
+def potential() -> None:
+    mu = pm.Normal("mu")
+    pm.Potential("soft_bound", -(mu**4))
+    pm.Normal("y", mu, 1, observed=ZEROS)
+
+
+def total_size() -> None:
+    mu = pm.Normal("mu")
+    pm.Normal("y", mu, 1, observed=ZEROS, total_size=100)
+
+
+def minibatch() -> None:
+    mu = pm.Normal("mu")
+    pm.Normal("y", mu, 1, observed=pm.Minibatch(np.zeros(100), batch_size=4))
+
+
+def minibatch_of_covariates() -> None:
+    mu = pm.Normal("mu")
+    x, y = pm.Minibatch(np.zeros(100), np.zeros(100), batch_size=4)
+    pm.Normal("y", mu * x, 1, observed=y)
+
+
+def density_only() -> None:
+    mu = pm.Normal("mu")
+    pm.CustomDist("y", mu, logp=lambda value, mu: -((value - mu) ** 2), observed=ZEROS)
+
+
+def density_only_prior() -> None:
+    mu = pm.CustomDist("mu", 0.0, logp=lambda value, mu: -((value - mu) ** 2))
+    pm.Normal("y", mu, 1, observed=ZEROS)
+
+
+def random_only() -> None:
+    mu = pm.Normal("mu")
+    pm.CustomDist("y", mu, random=lambda mu, rng, size: rng.normal(mu, 1, size), observed=ZEROS)
+
+
+def simulator() -> None:
+    mu = pm.Normal("mu")
+    pm.Simulator("y", lambda rng, mu, size: rng.normal(mu, 1, size), mu, observed=ZEROS)
+
+
+def missing() -> None:
+    mu = pm.Normal("mu")
+    pm.Normal("y", mu, 1, observed=[0.0, np.nan, 1.0])
+
+
+def masked() -> None:
+    mu = pm.Normal("mu")
+    pm.Normal("y", mu, 1, observed=np.ma.masked_less(np.array([0, -1, 1]), 0))
+
+
+def nothing_observed() -> None:
+    mu = pm.Normal("mu")
+    pm.Normal("y", mu, 1)
+
+
+def nothing_free() -> None:
+    pm.Normal("y", 0, 1, observed=ZEROS)
+
+
+def improper() -> None:
+    mu = pm.Flat("mu")
+    pm.Normal("y", mu, 1, observed=ZEROS)
+
+
+def own_past() -> None:
+    y = pm.Data("series", ZEROS)
+    rho = pm.Normal("rho")
+    pm.Normal("y", rho * pt.concatenate([[0.0], y[:-1]]), 1, observed=y)
+
+
+def nameless_randomness() -> None:
+    mu = pm.Normal("mu")
+    pm.Normal("z", mu, 1, observed=ZEROS)
+    pm.Deterministic("noisy", mu + pm.Normal.dist(0, 1))
+
+
+def no_jax_conversion() -> None:
+    mu = pm.Normal("mu")
+    pm.Interpolated("bump", np.linspace(0, 1, 5), np.ones(5))
+    pm.Normal("y", mu, 1, observed=ZEROS)
+
+
+@pytest.mark.parametrize(
+    ("build", "names", "way_out"),
+    [
+        (discrete_free_variable, "Free variable 'rate' is discrete", "Sum it out"),
+        (boolean_free_variable, "Free variable 'switch' is discrete", "pm.Mixture"),
+        (potential, "Potential 'soft_bound'", "Write it as a distribution"),
+        (total_size, "'y' uses `total_size`", "Remove it"),
+        (minibatch, "'y' depends on `pm.Minibatch`", "the whole of one dataset"),
+        (minibatch_of_covariates, "'y' depends on `pm.Minibatch`", "the whole of one dataset"),
+        (density_only, "'y' is a `pm.CustomDist` with only `logp`", "Give it `random=`"),
+        (density_only_prior, "'mu' is a `pm.CustomDist` with only `logp`", "Give it `random=`"),
+        (random_only, "'y'", "`logp=`"),
+        (simulator, "'y' is a `pm.Simulator`", "`pm.CustomDist` with both"),
+        (missing, "'y' has missing values in `observed`", "placeholder values"),
+        (masked, "'y' has missing values in `observed`", "placeholder values"),
+        (nothing_observed, "no observed variable", "Give the likelihood `observed=`"),
+        (nothing_free, "no free variable", "nothing to infer"),
+        (improper, "'mu' has an improper prior", "a proper one"),
+        (own_past, "`pm.Data` 'series' holds the observations of 'y'", "pm.AR"),
+        (nameless_randomness, "'noisy'", "give it a name"),
+        (no_jax_conversion, "'bump' cannot be compiled to JAX", "another distribution"),
+    ],
+)
+def test_refused(build: Callable[[], None], names: str, way_out: str) -> None:
+    with pm.Model() as model, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyMC's own, of imputation
+        build()
+    with pytest.raises(UnsupportedModelError) as error:
+        compile_model(model)
+    assert names in str(error.value) and way_out in str(error.value)
+
+
+def simulator_of(build: Callable[[], None], backend: str = "auto") -> Simulator:
+    with pm.Model() as model:
+        build()
+    compiled = compile_model(model)
+    return make_simulator(compiled, read_covariates(None, ()), backend=backend)  # type: ignore[arg-type]
+
+
+def negative_scale() -> None:
+    pm.Normal("mu")
+    scale = pm.Normal("scale")  # half of its draws are no scale
+    pm.Normal("y", 0, scale, observed=ZEROS)
+
+
+def underflow() -> None:
+    pm.Normal("mu")
+    tiny = pm.Gamma("tiny", 0.001, 1)  # most of its draws round to zero
+    pm.Normal("y", tiny, 1, observed=ZEROS)
+
+
+def now_and_then() -> None:
+    scale = pm.Normal("scale", 1.9, 1)  # negative at 3 %
+    pm.Normal("y", 0, scale, observed=ZEROS)
+
+
+def test_densities_that_are_seldom_finite() -> None:
+    with pytest.raises(UnsupportedModelError) as error:
+        check_finite(simulator_of(negative_scale))
+    assert "log likelihood of 'y'" in str(error.value)
+    assert finite_fraction(simulator_of(negative_scale)) == pytest.approx(0.5, abs=0.1)
+
+    with pytest.raises(
+        UnsupportedModelError, match=r"at \d\d% of the prior's.* log prior of 'tiny'"
+    ):
+        check_finite(simulator_of(underflow, "pytensor"))
+
+
+def test_a_few_that_are_not_finite_pass() -> None:
+    simulator = simulator_of(now_and_then)
+    assert 0.9 < finite_fraction(simulator, n=400) < 1.0
+    check_finite(simulator, n=400)
+
+
+def test_invalid_parameters_on_the_host_are_explained() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"variable 'y' invalid.*\(scale < 0\)"):
+        simulator_of(negative_scale, "pytensor").simulate(50, random_seed=0)
