@@ -32,7 +32,7 @@ from pmcl.networks import (
     Network,
     Structure,
 )
-from pmcl.prediction import covariates_of, observed_group, predictions
+from pmcl.prediction import covariates_of, observed_group, predictions, scalars_group
 from pmcl.results import SAMPLE, flat_z, labelled, posterior_tree
 from pmcl.training import PretrainingRecord, PretrainingSettings, pretrain
 
@@ -254,6 +254,7 @@ class AmortizedPosterior:
         var_names: Sequence[str] | None = None,
         random_seed: int | None = None,
         log_likelihood: bool = False,
+        log_prior: bool = False,
         posterior_predictive: bool = False,
         progressbar: bool = False,
     ) -> xr.DataTree:
@@ -268,8 +269,9 @@ class AmortizedPosterior:
         var_names : sequence of str, optional
             Variables of the group `posterior`; all free variables and deterministics by default.
         random_seed : int, optional
-        log_likelihood, posterior_predictive : bool
-            Add the group of that name, elementwise.
+        log_likelihood, log_prior, posterior_predictive : bool
+            Add the group of that name: the likelihood by value, the prior by variable (on the
+            scale of the model, without Jacobian), a draw of the data for each draw.
         progressbar : bool
 
         Returns
@@ -302,6 +304,9 @@ class AmortizedPosterior:
             if log_likelihood:
                 terms = sampling.pointwise(self.compiled, z, task)
                 extra["log_likelihood"] = observed_group(self.compiled, task, terms)
+            if log_prior:
+                terms = sampling.prior_terms(self.compiled, z, task)
+                extra["log_prior"] = scalars_group(self.compiled, task, terms)
             if posterior_predictive:
                 at = [task.dataset(i) for i in range(len(task))]
                 extra["posterior_predictive"] = observed_group(

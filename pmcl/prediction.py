@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import xarray as xr
 
-from pmcl.compile import CompiledModel
+from pmcl.compile import CompiledModel, VariableInfo
 from pmcl.compile.predictive import predict
 from pmcl.data import DATASET, Layout, Task
 from pmcl.results import SAMPLE, labelled
@@ -24,6 +24,15 @@ def observed_group(
         # A likelihood of whole vectors has one term for them: fewer dims than the variable.
         infos[name] = infos[name]._replace(dims=dims[: value.ndim - 3])
         ordered[name] = value
+    return labelled(compiled, task, infos, ordered, SAMPLE)
+
+
+def scalars_group(
+    compiled: CompiledModel, task: Task, arrays: Mapping[str, np.ndarray]
+) -> xr.Dataset:
+    """Label arrays of shape (dataset, draw), one number a draw and dataset, by variable."""
+    infos = {name: VariableInfo(name, (), (), "float64") for name in arrays}
+    ordered = {name: np.moveaxis(value, 0, 1)[None] for name, value in arrays.items()}
     return labelled(compiled, task, infos, ordered, SAMPLE)
 
 

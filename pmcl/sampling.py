@@ -81,6 +81,12 @@ def _pointwise(compiled: CompiledModel, z: Array, values: dict[str, Array]) -> d
 
 
 @eqx.filter_jit
+def _prior_terms(compiled: CompiledModel, z: Array, values: dict[str, Array]) -> dict[str, Array]:
+    inner = jax.vmap(compiled.log_constrained_prior_terms, in_axes=(0, None))
+    return jax.vmap(inner)(z, values)
+
+
+@eqx.filter_jit
 def _densities(
     compiled: CompiledModel, row: str | None, z: Array, batch: Batch
 ) -> tuple[Array, Array]:
@@ -139,6 +145,13 @@ def pointwise(
 ) -> dict[str, np.ndarray]:
     """Elementwise log likelihood: arrays of shape (dataset, draw, ...)."""
     return _walk(task, z, size, lambda chunk, u: _pointwise(compiled, u, chunk.values))
+
+
+def prior_terms(
+    compiled: CompiledModel, z: np.ndarray, task: Task, *, size: int = 64
+) -> dict[str, np.ndarray]:
+    """Log prior of every free variable, without Jacobian: arrays of shape (dataset, draw)."""
+    return _walk(task, z, size, lambda chunk, u: _prior_terms(compiled, u, chunk.values))
 
 
 def densities(

@@ -72,7 +72,12 @@ def shifted() -> xr.Dataset:
 @pytest.fixture(scope="module")
 def idata(posterior: pmcl.AmortizedPosterior, data: xr.Dataset) -> xr.DataTree:
     return posterior.sample(
-        data, 2000, random_seed=2, log_likelihood=True, posterior_predictive=True
+        data,
+        2000,
+        random_seed=2,
+        log_likelihood=True,
+        log_prior=True,
+        posterior_predictive=True,
     )
 
 
@@ -110,6 +115,7 @@ def test_groups_dims_and_attributes(idata: xr.DataTree) -> None:
         "observed_data",
         "constant_data",
         "log_likelihood",
+        "log_prior",
         "posterior_predictive",
     } == set(idata.children)
     assert dict(idata["posterior"].sizes) == {"chain": 1, "draw": 2000, "dataset": 4}
@@ -139,6 +145,7 @@ def test_densities_in_sample_stats(idata: xr.DataTree, data: xr.Dataset) -> None
     np.testing.assert_allclose(
         idata["sample_stats"]["log_likelihood"].values[0], terms.sum(-1), rtol=1e-9
     )
+    np.testing.assert_allclose(idata["log_prior"]["slope"].values[0], norm.logpdf(slope), rtol=1e-9)
     weights = np.exp(idata["sample_stats"]["log_weight"])
     np.testing.assert_allclose(weights.sum(("chain", "draw")), 1, rtol=1e-6)
 
@@ -208,9 +215,7 @@ def test_adaptation_reaches_the_conjugate_posterior(
     assert posterior.history == () and len(posterior.memory) == 0
 
 
-def test_strategy_is_part_of_the_state(
-    adapted: pmcl.AmortizedPosterior, data: xr.Dataset
-) -> None:
+def test_strategy_is_part_of_the_state(adapted: pmcl.AmortizedPosterior, data: xr.Dataset) -> None:
     again = adapted.adapt(data, name="near", steps=3, progressbar=False)
     assert again.strategy == pmcl.Replay(capacity=3)
     assert again.history[1].record.rehearsed == 1
@@ -226,9 +231,7 @@ def test_warns_by_name_where_the_draws_are_not_to_be_trusted(
     assert all("k-hat" in w for w in tree["dataset_stats"]["warning"].values)
 
 
-def test_predict_at_new_covariates(
-    posterior: pmcl.AmortizedPosterior, data: xr.Dataset
-) -> None:
+def test_predict_at_new_covariates(posterior: pmcl.AmortizedPosterior, data: xr.Dataset) -> None:
     new = np.array([-2.0, 0.0, 5.0])
     tree = posterior.predict(data, {"x": new}, draws=4000, random_seed=1)
     y = tree["predictions"]["y"]

@@ -10,7 +10,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pymc as pm
 import pytest
 
@@ -54,7 +53,7 @@ class Parabola(Problem):
         value = jnp.sum((amortizer.weights * amortizer.still - self.target) ** 2)
         if "spoil" not in host:
             return value
-        steep = jnp.where(host["spoil"] == 2, jnp.sqrt(value - value), 0.0)  # 0, of gradient NaN
+        steep = jnp.sqrt(jnp.where(host["spoil"] == 2, value - value, 1.0))  # 0, of gradient NaN
         return jnp.where(host["spoil"] == 1, jnp.nan, value + steep)
 
 
@@ -166,7 +165,9 @@ def test_run_joins_blocks_and_reports_every_step_once():
     np.testing.assert_array_equal(state.params.weights, expected.params.weights)
     np.testing.assert_array_equal(losses[:8], expected_losses)
     assert [n for n, _ in said] == [3, 3, 2]
-    assert float(said[-1][1].split()[1]) == pytest.approx(expected_losses[6:].mean(), rel=1e-3)
+    assert float(said[-1][1].split()[1]) == pytest.approx(
+        float(expected_losses[6:].mean()), rel=1e-3
+    )
 
 
 # --- the loss -------------------------------------------------------------------------------------
@@ -191,10 +192,10 @@ def test_simulations_that_are_not_finite_are_left_out_of_the_loss():
     z_bad, x_bad = z.copy(), x.copy()
     z_bad[1, 0], x_bad[3, 2], x_bad[4, 0] = np.nan, np.inf, np.nan
     both = eqx.filter_value_and_grad(negative_log_likelihood)
-    value, gradient = both(Shifted(jnp.zeros(())), z_bad, {"x": x_bad, "n": n})
-    expected, expected_gradient = both(
-        Shifted(jnp.zeros(())), z[keep], {"x": x[keep], "n": n[keep]}
-    )
+    q = Shifted(jnp.zeros(()))
+    with precision.scope():
+        value, gradient = both(q, jnp.asarray(z_bad), {"x": jnp.asarray(x_bad), "n": n})
+        expected, expected_gradient = both(q, z[keep], {"x": x[keep], "n": n[keep]})
     np.testing.assert_allclose(value, expected, rtol=1e-6)
     np.testing.assert_allclose(gradient.w, expected_gradient.w, rtol=1e-6)
     error = ((z - x.mean(axis=1)[:, None])[keep] ** 2).sum(axis=1)
@@ -253,7 +254,7 @@ def test_pretraining_reaches_the_exact_posterior(normal_mean):
 # --- pretraining: seeds, checkpoints, best weights ------------------------------------------------
 
 SETTINGS = PretrainingSettings(
-    steps=28,
+    steps=48,
     batch_size=8,
     learning_rate=3e-3,
     warmup=4,
@@ -262,7 +263,7 @@ SETTINGS = PretrainingSettings(
     patience=None,
     block=10,
 )
-# three blocks of ten steps, two of them past the end
+# five blocks of ten steps, two of them past the end
 
 
 class Result(NamedTuple):
@@ -339,11 +340,11 @@ def test_same_seed_same_weights(tiny, whole):
     assert_equal(tiny(), whole)
     other = tiny(seed=6)
     assert np.abs(other.weights - whole.weights).max() > 1e-4
-    assert len(whole.record.losses) == 28 and np.isfinite(whole.record.losses).all()
-    assert len(whole.record.validation) == 3
+    assert len(whole.record.losses) == 48 and np.isfinite(whole.record.losses).all()
+    assert len(whole.record.validation) == 5
 
 
-@pytest.mark.parametrize("after", [1, 2])
+@pytest.mark.parametrize("after", [1, 4])
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(
     tiny, whole, tmp_path, monkeypatch, after
 ):
@@ -393,27 +394,33 @@ class Script:
 
 @pytest.mark.parametrize(
     ("losses", "best"),
-    [((3, 1, 2), 1), ((1, 2, 3), 0), ((3, 2, 1), 2), ((2, np.nan, 1), 2), ((np.nan, 2, 3), 1)],
+    [
+        ((3, 1, 2, 4, 5), 1),
+        ((1, 2, 3, 1, 2), 0),
+        ((5, 4, 3, 2, 1), 4),
+        ((2, np.nan, 3, 1, np.nan), 3),
+        ((np.nan, 2, 3, np.inf, 4), 1),
+    ],
 )
 def test_best_weights_are_those_of_the_best_validation_loss(tiny, monkeypatch, losses, best):
     script = Script(*losses)
     monkeypatch.setattr(pretraining, "_validate", script)
     found = tiny()
-    assert len(script.seen) == 3
+    assert len(script.seen) == 5
     np.testing.assert_array_equal(found.weights, script.seen[best])
-    assert found.record.best_step == [10, 20, 28][best]
+    assert found.record.best_step == [10, 20, 30, 40, 48][best]
     np.testing.assert_array_equal(found.record.validation, np.asarray(losses, np.float32))
 
 
 def test_validation_losses_that_are_never_finite_are_an_error(tiny, monkeypatch):
-    monkeypatch.setattr(pretraining, "_validate", Script(np.nan, np.inf, np.nan))
+    monkeypatch.setattr(pretraining, "_validate", Script(np.nan, np.inf, np.nan, np.nan, np.inf))
     with pytest.raises(ValueError, match="validation loss.*finite.*learning_rate"):
         tiny()
 
 
 def test_training_stops_when_patience_ends(tiny, tmp_path, monkeypatch):
-    settings = replace(SETTINGS, steps=60, patience=2)
-    script = Script(3, 1, 2, 1.5, 0.5, 0.4)
+    settings = replace(SETTINGS, patience=2)
+    script = Script(3, 1, 2, 1.5, 0.5)
     monkeypatch.setattr(pretraining, "_validate", script)
     path = tmp_path / "checkpoint"
     found = tiny(settings=settings, checkpoint=path)
@@ -448,7 +455,7 @@ def test_simulations_from_the_host_train_too(kind, tmp_path, monkeypatch):
     inputs = InputLayout.of(compiled.data, "obs")
     amortizer = build_amortizer(network, inputs, z, data, key=jax.random.key(0))
     run = Pretrain(amortizer, simulator)
-    settings = replace(SETTINGS, steps=60, block=20, learning_rate=1e-2)
+    settings = replace(SETTINGS, learning_rate=2e-2)
     found = run(settings=settings)
     assert found.record.skipped == 0 and np.isfinite(found.record.losses).all()
     assert found.record.losses[-20:].mean() < found.record.losses[:20].mean() - 0.05
@@ -459,8 +466,3 @@ def test_simulations_from_the_host_train_too(kind, tmp_path, monkeypatch):
         with pytest.raises(Interrupted):
             run(settings=settings, checkpoint=path)
     assert_equal(run(settings=settings, checkpoint=path), found)
-
-
-def test_optax_schedule_is_what_the_docs_say():
-    transform = optimiser(10, warmup=2).transform()
-    assert isinstance(transform, optax.GradientTransformation)

@@ -65,6 +65,7 @@ class CompiledModel:
     data_dims: frozenset[str]
     _fixed: dict[str, int] = field(repr=False)
     _log_prior: Function = field(repr=False)
+    _log_constrained_prior: Function = field(repr=False)
     _log_likelihood: Function = field(repr=False)
     _constrain: Function = field(repr=False)
     _unconstrain: Function = field(repr=False)
@@ -88,6 +89,13 @@ class CompiledModel:
     def log_prior_terms(self, z: Array, covariates: Dataset | None = None) -> dict[str, Array]:
         """Log prior density of every free variable (nats, shape () each, Jacobian included)."""
         terms = self._run(self._log_prior, self.split(z), covariates)
+        return {info.name: term for info, term in zip(self.free, terms, strict=True)}
+
+    def log_constrained_prior_terms(
+        self, z: Array, covariates: Dataset | None = None
+    ) -> dict[str, Array]:
+        """Log prior density of every free variable as the model states it: without Jacobian."""
+        terms = self._run(self._log_constrained_prior, self.split(z), covariates)
         return {info.name: term for info, term in zip(self.free, terms, strict=True)}
 
     def log_prior(self, z: Array, covariates: Dataset | None = None) -> Array:
@@ -272,12 +280,17 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
 
     rvs_to_values = {sized[rv]: observed.get(rv, v) for rv, v in model.rvs_to_values.items()}
     rvs_to_transforms = {sized[rv]: t for rv, t in model.rvs_to_transforms.items()}
-    try:
-        terms = transformed_conditional_logp(
-            rvs=[sized[rv] for rv in [*free, *observed]],
+
+    def densities(rvs: Sequence[Variable], *, jacobian: bool) -> list[Variable]:
+        return transformed_conditional_logp(
+            rvs=[sized[rv] for rv in rvs],
             rvs_to_values=rvs_to_values,
             rvs_to_transforms=rvs_to_transforms,
+            jacobian=jacobian,
         )
+
+    try:
+        terms = densities([*free, *observed], jacobian=True)
     except NotImplementedError as error:
         raise refuse.UnsupportedModelError(
             f"PyMC derives no log density of one of {[rv.name for rv in model.basic_RVs]}: "
@@ -303,6 +316,8 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         strict=False,
     )
     prior, _ = function(values, [term.sum() for term in terms[: len(free)]], names)
+    plain = [term.sum() for term in densities(free, jacobian=False)]
+    constrained_prior, _ = function(values, plain, names)
     likelihood, _ = function(
         [*values, *observed.values()], terms[len(free) :], [rv.name for rv in observed]
     )
@@ -319,6 +334,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         data_dims=_data_dims(model, about.values()),
         _fixed=fixed,
         _log_prior=prior,
+        _log_constrained_prior=constrained_prior,
         _log_likelihood=likelihood,
         _constrain=constrain,
         _unconstrain=unconstrain,

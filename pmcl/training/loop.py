@@ -109,7 +109,7 @@ def run_block(
     def take(state: LoopState, host_step: dict[str, Array]) -> tuple[LoopState, Array]:
         key, step_key = jax.random.split(state.key)
         loss, gradient = jax.value_and_grad(loss_of)(state.params, step_key, host_step)
-        finite = jnp.isfinite(loss) & jnp.isfinite(optax.global_norm(gradient))
+        finite = jnp.isfinite(loss) & jnp.isfinite(optax.tree.norm(gradient))
         updates, opt_state = transform.update(gradient, state.opt_state, state.params)
         updates = jax.tree.map(lambda u: u * optimiser.rate.astype(u.dtype), updates)
         params = optax.apply_updates(state.params, updates)
@@ -148,9 +148,10 @@ def run(
     bar: Bar,
 ) -> tuple[LoopState, Array]:
     """Run a block for each element of `hosts`; return the last state and all losses."""
-    losses = []
+    losses: list[Array] = []
     for host in hosts:
+        taken = min(size, optimiser.steps - size * len(losses))
         state, block = run_block(problem, optimiser, amortizer, state, host, size)
         losses.append(block)
-        bar.advance(min(size, optimiser.steps), f"loss {float(jnp.nanmean(block)):.4g}")
+        bar.advance(taken, f"loss {float(jnp.nanmean(block)):.4g}")
     return state, jnp.concatenate(losses)

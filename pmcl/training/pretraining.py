@@ -2,6 +2,7 @@
 
 import json
 import os
+import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -106,6 +107,11 @@ def pretrain(
         Written after every block; if it is there at the start, training goes on from it and ends
         with the weights that an uninterrupted run has.
     progressbar : bool
+
+    Raises
+    ------
+    ValueError
+        If the checkpoint belongs to another run, or the validation loss was never finite.
     """
     number, size = blocks(settings.steps, longest=settings.block)
     optimiser = Optimiser(
@@ -130,16 +136,20 @@ def pretrain(
         validation=jnp.full(number, jnp.nan, jnp.float32),
     )
     path = None if checkpoint is None else Path(checkpoint)
-    label = json.dumps({**asdict(settings), "seed": seed, "shapes": _shapes(now)})
+    label = {**asdict(settings), "seed": seed, **_identity(amortizer)}
     if path is not None and path.exists():
         now = _read(path, label, now)
 
-    stopped = False
+    def stopped() -> bool:
+        waited = int(now.block) - 1 - int(now.best_block)
+        return settings.patience is not None and waited >= settings.patience
+
     with progress_bar("Pretraining", settings.steps, unit="steps", enabled=progressbar) as bar:
         first = int(now.block)
         bar.advance(min(first * size, settings.steps))
-        hosts = _hosts(simulator, settings.batch_size, size, range(first, number), seed)
-        for block, host in zip(range(first, number), hosts, strict=True):
+        left = range(first, first if stopped() else number)
+        hosts = _hosts(simulator, settings.batch_size, size, left, seed)
+        for block, host in zip(left, hosts, strict=True):
             state = now.state._replace(key=jax.random.wrap_key_data(now.state.key))
             state, losses = run_block(problem, optimiser, amortizer, state, host, size)
             loss = _validate(combine(state.params, amortizer), *validation)
@@ -147,7 +157,7 @@ def pretrain(
             now = now._replace(
                 state=state._replace(key=jax.random.key_data(state.key)),
                 best=state.params if better else now.best,
-                best_loss=jnp.minimum(loss, now.best_loss).astype(jnp.float32),
+                best_loss=loss.astype(jnp.float32) if better else now.best_loss,
                 best_block=jnp.asarray(block if better else int(now.best_block)),
                 block=jnp.asarray(block + 1),
                 losses=now.losses.at[block].set(losses),
@@ -159,10 +169,15 @@ def pretrain(
             )
             if path is not None:
                 _write(path, label, now)
-            if settings.patience is not None and block - int(now.best_block) >= settings.patience:
-                stopped = True
+            if stopped():
                 break
 
+    if int(now.best_block) < 0:
+        raise ValueError(
+            f"pretraining: the validation loss was not finite after any of {int(now.block)} blocks "
+            f"({int(now.state.skipped)} steps skipped); expected a finite one. Try a lower "
+            "`learning_rate`, and look at the prior predictive for values beyond all bounds."
+        )
     done = min(int(now.block) * size, settings.steps)
     record = PretrainingRecord(
         losses=np.asarray(now.losses).ravel()[:done],
@@ -170,7 +185,7 @@ def pretrain(
         steps=done,
         best_step=min((int(now.best_block) + 1) * size, settings.steps),
         skipped=int(now.state.skipped),
-        stopped_early=stopped,
+        stopped_early=stopped() and int(now.block) < number,
     )
     return combine(now.best, amortizer), record
 
@@ -189,29 +204,43 @@ def _hosts(
         yield {k: jnp.asarray(v).reshape(size, batch, *v.shape[1:]) for k, v in host.items()}
 
 
-def _shapes(tree: object) -> list[list]:
-    return [[list(x.shape), str(x.dtype)] for x in jax.tree.leaves(tree)]
+def _identity(amortizer: Amortizer) -> dict:
+    """What tells the networks of different models and sizes apart."""
+    weights = jax.tree.leaves(eqx.filter(amortizer, amortizer.trainable()))
+    scalings = (amortizer.row_scaling, amortizer.fixed_scaling, amortizer.z_scaling)
+    # To three digits: another machine rounds simulations in another way.
+    numbers = ",".join(f"{x:.3g}" for s in jax.tree.leaves(scalings) for x in np.ravel(s))
+    return {
+        "inputs": [name for name, _ in amortizer.inputs.shapes],
+        "weights": sum(w.size for w in weights),
+        "shapes": zlib.crc32(str([w.shape for w in weights]).encode()),
+        "standardisation": zlib.crc32(numbers.encode()),
+    }
 
 
-def _write(path: Path, label: str, now: _Progressed) -> None:
+def _write(path: Path, label: dict, now: _Progressed) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".part")
     with partial.open("wb") as file:
-        file.write((label + "\n").encode())
+        file.write((json.dumps(label) + "\n").encode())
         eqx.tree_serialise_leaves(file, now)
     partial.replace(path)  # a crash leaves the old checkpoint or the new one, never half
 
 
-def _read(path: Path, label: str, like: _Progressed) -> _Progressed:
+def _read(path: Path, label: dict, like: _Progressed) -> _Progressed:
     with path.open("rb") as file:
-        found = file.readline(10_000_000).decode().rstrip("\n")
-        if found != label:
+        try:
+            found = json.loads(file.readline(1_000_000))
+        except ValueError as error:
             raise ValueError(
-                f"checkpoint {str(path)!r} belongs to another run: expected {_differences(label)}, "
-                f"got {_differences(found)}. Delete it, or give another path."
+                f"checkpoint {str(path)!r}: the file is not a checkpoint of pmcl. Give another "
+                "path."
+            ) from error
+        differ = [k for k in label if found.get(k) != label[k]]
+        if differ:
+            raise ValueError(
+                f"checkpoint {str(path)!r} belongs to another run: expected "
+                f"{ {k: label[k] for k in differ} }, got { {k: found.get(k) for k in differ} }. "
+                "Delete it, or give another path."
             )
         return eqx.tree_deserialise_leaves(file, like)
-
-
-def _differences(label: str) -> dict:
-    return {k: v for k, v in json.loads(label).items() if k != "shapes"}
