@@ -23,8 +23,10 @@ FLOWS = {
     "6 layers of 128, 8 knots (the paper's), no affine layer": pmcl.CouplingFlow(affine=False),
     "6 layers of 128, 8 knots": pmcl.CouplingFlow(),
     "3 layers of 64, 8 knots": pmcl.CouplingFlow(layers=3, width=64),
-    "2 layers of 64, 5 knots (default)": pmcl.CouplingFlow(layers=2, width=64, knots=5),
-    "1 layer of 64, 5 knots": pmcl.CouplingFlow(layers=1, width=64, knots=5),
+    "2 layers of 64, 5 knots (default)": pmcl.CouplingFlow(
+        layers=2, width=64, knots=5, activation="silu"
+    ),
+    "1 layer of 64, 5 knots": pmcl.CouplingFlow(layers=1, width=64, knots=5, activation="silu"),
 }
 
 

@@ -14,7 +14,7 @@ from pmcl.compile import CompiledModel
 from pmcl.compile.precision import NETWORK
 from pmcl.continual import Density, chunks
 from pmcl.data import Batch, Task
-from pmcl.metrics import importance_diagnostics, khat_threshold
+from pmcl.metrics import FEWEST_DRAWS, importance_diagnostics, khat_threshold
 from pmcl.networks import Amortizer
 from pmcl.progress import progress_bar
 from pmcl.results import Draws
@@ -229,8 +229,9 @@ def assemble(
     draws = z.shape[1]
     threshold = khat_threshold(draws)
     khat = np.asarray(diagnostics.khat)
+    # With so few draws k-hat cannot be computed, which says nothing of the posterior.
     warning = np.where(
-        khat > threshold,
+        (khat > threshold) & (draws >= FEWEST_DRAWS),
         np.char.add(np.char.mod("k-hat %.2f is above ", khat), f"{threshold:.2f}"),
         "",
     )

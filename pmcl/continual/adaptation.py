@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from pmcl.continual.objectives import AbstractObjective, Density
-from pmcl.data import Batch, Task, concatenate
+from pmcl.data import Batch, Task, check_padding, concatenate
 from pmcl.networks import Amortizer
 from pmcl.progress import progress_bar
 from pmcl.training import Optimiser, Problem, blocks, combine, run, start
@@ -136,7 +136,10 @@ def adapt(
             f"adapt: the log density is not finite for any of the {len(task)} datasets; expected "
             "at least one with a finite density."
         )
-    batch, weights = _join(task, rehearsal, capacity, keep=finite > 0)
+    together = task if rehearsal is None else concatenate_named(task, rehearsal)
+    if together.ragged:  # also where each of the two is not
+        check_padding(density.compiled, together)
+    batch, weights = _join(together, len(task), capacity, keep=finite > 0)
     problem = SelfConsistency(objective, density, batch, weights, settings.batch_size)
     optimiser = Optimiser(
         jnp.asarray(settings.learning_rate, jnp.float32),
@@ -165,17 +168,14 @@ def adapt(
     return combine(state.params, amortizer), record
 
 
-def _join(
-    task: Task, rehearsal: Task | None, capacity: int, keep: np.ndarray
-) -> tuple[Batch, Array]:
+def _join(together: Task, new: int, capacity: int, keep: np.ndarray) -> tuple[Batch, Array]:
     """Lay out a task and `capacity` places for rehearsed datasets, with their weights."""
-    together = task if rehearsal is None else concatenate_named(task, rehearsal)
-    empty = capacity - (0 if rehearsal is None else len(rehearsal))
+    rehearsed = len(together) - new
+    # A strategy that holds less than the one before it finds more stored than it has places for.
+    empty = max(capacity - rehearsed, 0)
     good = int(np.argmax(keep))  # empty places hold a valid dataset, at weight zero
     index = np.concatenate([np.arange(len(together)), np.full(empty, good)]).astype(int)
-    weights = np.concatenate([keep, np.ones(len(together) - len(task)), np.zeros(empty)]).astype(
-        np.float32
-    )
+    weights = np.concatenate([keep, np.ones(rehearsed), np.zeros(empty)]).astype(np.float32)
     batch = together.batch()
     return jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[index]), batch), jnp.asarray(weights)
 

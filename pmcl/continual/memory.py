@@ -33,13 +33,16 @@ class Memory:
         return self.datasets
 
     def add(self, datasets: Task, task: str) -> "Memory":
-        """Return the memory with more datasets; a name seen before gets the task's in front."""
-        renamed = Task(
-            datasets.layout,
-            datasets.values,
-            tuple(f"{task}/{n}" for n in datasets.names),
-            datasets.lengths,
-        )
+        """Return the memory with more datasets: task/name, and a number where that is taken."""
+        names = [] if self.datasets is None else [*self.datasets.names]
+        known = len(names)
+        for n in datasets.names:
+            name, again = f"{task}/{n}", 1
+            while name in names:
+                again += 1
+                name = f"{task}/{n} ({again})"
+            names.append(name)
+        renamed = Task(datasets.layout, datasets.values, tuple(names[known:]), datasets.lengths)
         joined = renamed if self.datasets is None else concatenate([self.datasets, renamed])
         return Memory(joined, (*self.tasks, *[task] * len(datasets)))
 

@@ -16,6 +16,7 @@ from pmcl.metrics.discrepancy import (
     standardise,
 )
 from pmcl.metrics.importance import (
+    FEWEST_DRAWS,
     ImportanceDiagnostics,
     importance_diagnostics,
     khat_threshold,
@@ -23,6 +24,7 @@ from pmcl.metrics.importance import (
 )
 
 __all__ = [
+    "FEWEST_DRAWS",
     "Agreement",
     "ImportanceDiagnostics",
     "PosteriorDiscrepancy",

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 FloatArray = NDArray[np.float64]
 
 # ArviZ fits the tail to the largest fifth (fewer above 225 draws) and needs five draws there.
-_FEWEST_DRAWS_FOR_KHAT = 25
+FEWEST_DRAWS = 25
 # Weights that agree to one per cent are equal up to the rounding of float32 log densities.
 _FLAT = 0.01
 
@@ -203,7 +203,7 @@ def _normalised(log_ratio: FloatArray) -> FloatArray:
 def _smooth(log_ratio: FloatArray) -> tuple[FloatArray, float]:
     """Smoothed normalised log weights and k-hat of finite log ratios (n,) whose maximum is 0."""
     raw = _normalised(log_ratio)
-    if log_ratio.size < _FEWEST_DRAWS_FOR_KHAT:
+    if log_ratio.size < FEWEST_DRAWS:
         return raw, np.inf
 
     from arviz_stats.base import array_stats

@@ -12,7 +12,7 @@ from pmcl.networks.summary import AbstractSummary, DeepSet, Flatten, Recurrent
 
 # Accuracy against cost, measured by benchmarks/default_network.py: with the affine layer two small
 # couplings are as accurate as six large ones, and draw several times as fast.
-DEFAULT_FLOW = CouplingFlow(layers=2, width=64, knots=5)
+DEFAULT_FLOW = CouplingFlow(layers=2, width=64, knots=5, activation="silu")
 
 
 class Structure(NamedTuple):
