@@ -18,7 +18,7 @@ from paramax import Parameterize
 
 
 def _elu(x: Array) -> Array:
-    # jax.nn.elu by expm1, whose digits near zero a float32 network has no use for, takes far longer.
+    # jax.nn.elu calls expm1, far slower, for digits near zero that float32 has no use for.
     return jnp.where(x > 0, x, jnp.exp(jnp.minimum(x, 0.0)) - 1.0)
 
 
