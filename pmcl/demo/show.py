@@ -97,19 +97,20 @@ def make_table(result: DemoResult) -> Table:
     rich.table.Table
     """
     table = Table(
-        title="Distance to NUTS (MMD²) relative to the pretrained network: below 1 is better",
+        title="Distance to NUTS, relative to the pretrained network (below 1 is better)",
         caption=(
-            "right after: when the task had just been adapted to; after all: when all had been. "
-            "NUTS against itself: another run of NUTS in the network's place; 99 % of its datasets "
-            f"are below {result.null_threshold:.2g}."
+            "MMD²: of the pretrained network to NUTS. null: of NUTS to itself (99 % of datasets "
+            f"below {result.null_threshold:.2g}). Ratios of MMD²: when the task had just been "
+            "adapted to, and after all tasks, when what was forgotten shows."
         ),
     )
+    # lines of at most eight characters: all columns fit into a terminal of 80
     table.add_column("task")
-    table.add_column("MMD²\npretrained", justify="right")
-    table.add_column("MMD² NUTS\nagainst itself", justify="right")
+    table.add_column("MMD²", justify="right")
+    table.add_column("null", justify="right")
     for method in result.methods:
-        table.add_column(f"{method}\nright after", justify="right")
-        table.add_column(f"{method}\nafter all", justify="right")
+        table.add_column(f"{method}:\nright\nafter", justify="right")
+        table.add_column(f"{method}:\nafter\nall", justify="right")
     by_method = [result.of(method) for method in result.methods]
     for row in zip(*by_method, strict=True):
         cells = [row[0].task, f"{row[0].pretrained:.3g}", f"{row[0].null:.1g}"]
@@ -179,7 +180,7 @@ def draw_figure(result: DemoResult, path: Path) -> Path:
     from matplotlib.figure import Figure
 
     # no pyplot: it would choose a backend, and keep the figure alive
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    figure = Figure(figsize=(11, 4.8), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     _draw_ratios(left, result)
     _draw_posterior(right, result)
@@ -217,7 +218,9 @@ def _draw_ratios(axes: "Axes", result: DemoResult) -> None:
     axes.set_xticks(x, tasks, rotation=30, ha="right")
     axes.set_ylabel("MMD² to NUTS, relative to pretrained")
     axes.set_title("Tasks in the order they were adapted to")
-    axes.legend(fontsize="small", frameon=False, loc="best")
+    axes.legend(
+        fontsize="small", frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=3
+    )
 
 
 def _draw_posterior(axes: "Axes", result: DemoResult) -> None:
