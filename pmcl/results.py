@@ -47,7 +47,7 @@ def _coords(compiled: CompiledModel, task: Task, dims: set[str]) -> dict[str, np
 
 def _length(task: Task, dim: str) -> int:
     for info in task.layout.variables:
-        if dim in info.dims:
+        if dim in info.dims and info.name in task.values:
             return task.values[info.name].shape[1 + info.dims.index(dim)]
     return -1
 

@@ -67,7 +67,8 @@ def shaken[T](tree: T, scale: float = 0.3) -> T:
 
 @lru_cache
 def built(spec: AbstractSummary) -> AbstractSummaryNetwork:
-    return shaken(spec.build(2, key=KEY))
+    with precision.network_scope():  # as build_amortizer does, whatever the process's flag says
+        return shaken(spec.build(2, key=KEY))
 
 
 # --- summary networks -------------------------------------------------------------------------

@@ -255,7 +255,7 @@ def judge(
     -------
     DemoResult
     """
-    names = {task: list(data[DATASET].values) for task, data in tasks.items()}
+    chosen = {task: {DATASET: list(data[DATASET].values)} for task, data in tasks.items()}
     rounds = 1 + len(methods) * len(tasks)
 
     def sampled(posterior: AmortizedPosterior) -> xr.DataTree:
@@ -264,6 +264,10 @@ def judge(
             warnings.filterwarnings("ignore", message=".*k-hat", category=UserWarning)
             return posterior.sample(every, draws, random_seed=0)
 
+    def distance(tree: xr.DataTree, task: str) -> float:
+        found = compare(tree.sel(chosen[task]), reference.sel(chosen[task]), draws=draws)
+        return float(found["mean_mmd2"])
+
     with progress_bar("Comparing", rounds, unit="posteriors", enabled=True) as bar:
         tree = sampled(pretrained)
         baseline = compare(tree, reference, draws=draws)
@@ -271,29 +275,22 @@ def judge(
         bar.advance(1)
         scores = []
         for method in methods:
-            right_after = {}
+            right_after = []
             for task, posterior in zip(tasks, method.posteriors, strict=True):
                 tree = sampled(posterior)
-                found = compare(
-                    tree.sel({DATASET: names[task]}),
-                    reference.sel({DATASET: names[task]}),
-                    draws=draws,
-                )
-                right_after[task] = float(found["mean_mmd2"])
+                right_after.append(distance(tree, task))
                 bar.advance(1)
             trees[method.name] = tree  # of the last posterior, which has seen all tasks
-            after_all = compare(tree, reference, draws=draws)
-            for task in tasks:
-                chosen = {DATASET: names[task]}
-                before = baseline.sel(chosen)
+            for task, early in zip(tasks, right_after, strict=True):
+                before = baseline.sel(chosen[task])
                 scores.append(
                     TaskScore(
                         task=task,
                         method=method.name,
                         pretrained=float(before["mmd2"].mean()),
                         null=float(before["null_mmd2"].mean()),
-                        right_after=right_after[task],
-                        after_all=float(after_all["mmd2"].sel(chosen).mean()),
+                        right_after=early,
+                        after_all=distance(tree, task),
                     )
                 )
     worst = int(np.argmax(baseline["mmd2"].values))
