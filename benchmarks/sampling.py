@@ -16,8 +16,8 @@ import pymc as pm
 from results import parser, table, write
 
 import pmcl
+from pmcl.batching import chunks
 from pmcl.compile import precision
-from pmcl.continual import chunks
 from pmcl.demo.model import linear_regression_model
 from pmcl.demo.tables import simulated_datasets
 from pmcl.sampling import draw_only

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pmcl.networks import SetTransformer as SetTransformer
     from pmcl.posterior import AmortizedPosterior as AmortizedPosterior
     from pmcl.reference import sample_reference as sample_reference
+    from pmcl.refinement import Refine as Refine
     from pmcl.report import compare as compare
     from pmcl.results import one as one
 
@@ -55,6 +56,7 @@ _PUBLIC = {
     "Network": "networks",
     "PathGradient": "continual",
     "Recurrent": "networks",
+    "Refine": "refinement",
     "Replay": "continual",
     "SetTransformer": "networks",
     "Simulator": "compile",

@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 from jax import Array
 
-from pmcl.compile import CompiledModel, VariableInfo, precision
+from pmcl.compile import CompiledModel, VariableInfo
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -414,44 +414,3 @@ def _pad(value: np.ndarray, info: VariableInfo, row: str | None, longest: int | 
     axis = info.dims.index(row)
     index = np.minimum(np.arange(longest), value.shape[axis] - 1)
     return value.take(index, axis=axis)
-
-
-def check_padding(compiled: CompiledModel, task: Task) -> None:
-    """Refuse padding that changes the log density of a dataset.
-
-    Padding is masked out of elementwise likelihoods. That is right unless a term uses other rows
-    (a mean over the rows, say), so the shortest dataset is evaluated both ways.
-
-    Raises
-    ------
-    DataError
-    """
-    assert task.lengths is not None and task.mask is not None
-    i = int(np.argmin(task.lengths))
-    z = np.random.default_rng(0).normal(size=(3, compiled.dim)) * 0.5
-    padded: Mapping = {k: v[i] for k, v in task.values.items()}
-    unpadded: Mapping = task.dataset(i)
-    with precision.scope():
-        try:
-            masked = [
-                float(compiled.log_joint(u, padded, mask=task.mask[i], dim=task.layout.row))
-                for u in z
-            ]
-            alone = [float(compiled.log_joint(u, unpadded)) for u in z]
-        except (ValueError, TypeError, IndexError) as error:
-            raise DataError(
-                _PADDING.format(names=_observed_names(task), row=task.layout.row)
-            ) from error
-    if not np.allclose(masked, alone, rtol=1e-8, atol=1e-8, equal_nan=True):
-        raise DataError(_PADDING.format(names=_observed_names(task), row=task.layout.row))
-
-
-_PADDING = (
-    "Datasets have different lengths along {row!r}, but the likelihood of {names} cannot be cut by "
-    "row (it is not elementwise, or rows depend on one another). Pass datasets of one length in "
-    "each call."
-)
-
-
-def _observed_names(task: Task) -> list[str]:
-    return task.layout.names[: task.layout.n_observed]

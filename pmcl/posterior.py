@@ -1,6 +1,7 @@
 """The amortized posterior of a PyMC model: fit, adapt, sample."""
 
 import os
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,8 +11,10 @@ import numpy as np
 import xarray as xr
 
 from pmcl import sampling
+from pmcl.batching import check_padding
 from pmcl.compile import (
     CompiledModel,
+    Density,
     Simulator,
     precision,
 )
@@ -20,13 +23,13 @@ from pmcl.continual import (
     AbstractStrategy,
     AdaptationRecord,
     AdaptationSettings,
-    Density,
     Memory,
     Naive,
     PathGradient,
     adapt,
 )
-from pmcl.data import DATASET, Layout, Task, TaskLike, as_task, check_padding
+from pmcl.correction import RefineLike, correct, engine_of, finished
+from pmcl.data import DATASET, Layout, Task, TaskLike, as_task
 from pmcl.networks import (
     Amortizer,
     Network,
@@ -251,6 +254,8 @@ class AmortizedPosterior:
         data: TaskLike,
         draws: int = 1000,
         *,
+        refine: RefineLike = "auto",
+        resample: bool = True,
         var_names: Sequence[str] | None = None,
         random_seed: int | None = None,
         log_likelihood: bool = False,
@@ -266,6 +271,13 @@ class AmortizedPosterior:
             See :func:`pmcl.as_task`.
         draws : int
             Independent draws per dataset: one chain, for which r-hat is not defined.
+        refine : "auto", bool or Refine
+            Correct the amortized posterior of each dataset with the compiled density, the network
+            untouched: "auto" only where k-hat or efficiency is poor, True or a
+            :class:`pmcl.Refine` everywhere, False nowhere (the network as it is).
+        resample : bool
+            With refinement, resample draws by their Pareto-smoothed weights, so that all count
+            alike; False keeps the proposal's draws, to be weighted by `log_weight`.
         var_names : sequence of str, optional
             Variables of the group `posterior`; all free variables and deterministics by default.
         random_seed : int, optional
@@ -279,8 +291,8 @@ class AmortizedPosterior:
         xarray.DataTree
             Groups `posterior`, `unconstrained_posterior`, `sample_stats` (log_prior,
             log_likelihood, log_q, log_weight per draw), `dataset_stats` (k-hat, efficiency,
-            evidence, engine, warning per dataset), `observed_data` and `constant_data`.
-            Weights are Pareto smoothed, in logs, and sum to one for each dataset.
+            evidence; engine, steps, note: what was done; warning), `observed_data` and
+            `constant_data`. Weights are Pareto smoothed, in logs, and sum to one for each dataset.
 
         Warns
         -----
@@ -289,18 +301,33 @@ class AmortizedPosterior:
         """
         task = self._task(data)
         seed = seed_of(random_seed, self.seed)
+        names = sampling.pick(self.compiled, None if var_names is None else list(var_names))
+        begin = time.perf_counter()
         with precision.scope():
-            found = sampling.sample(
+            drawn = sampling.draw(
                 self.amortizer,
                 self.density,
                 task,
                 draws=positive("draws", draws),
-                names=sampling.pick(self.compiled, None if var_names is None else list(var_names)),
                 seed=seed,
                 progressbar=progressbar,
             )
+            corrected = correct(
+                self.density,
+                self.amortizer,
+                task,
+                drawn,
+                refine,
+                start=drawn.z,
+                spread=np.asarray(self.amortizer.z_scaling.scale, float),
+                draws=draws,
+                resample=resample,
+                seed=seed,
+                progressbar=progressbar,
+            )
+            found = finished(self.compiled, task, corrected, names, begin)
             extra = {}
-            z = np.moveaxis(found.z[0], 0, 1)
+            z = np.asarray(corrected.drawn.z)
             if log_likelihood:
                 terms = sampling.pointwise(self.compiled, z, task)
                 extra["log_likelihood"] = observed_group(self.compiled, task, terms)
@@ -313,7 +340,7 @@ class AmortizedPosterior:
                     self.compiled, task, predictions(self.compiled, z, at, seed=seed)
                 )
         _warn_of_khat(task, found.dataset_stats)
-        return posterior_tree(self.compiled, task, found, engine="amortized", extra=extra)
+        return posterior_tree(self.compiled, task, found, engine=engine_of(found), extra=extra)
 
     def log_prob(self, parameters: xr.DataTree | xr.Dataset, data: TaskLike) -> xr.DataArray:
         """Log density of the amortized posterior, log q(z | h(x)), on the unconstrained scale.

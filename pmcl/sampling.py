@@ -1,26 +1,25 @@
 """Draws of the amortized posterior with their densities, in chunks of bounded memory."""
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl.compile import CompiledModel
+from pmcl.batching import chunks
+from pmcl.compile import CompiledModel, Density, jit
 from pmcl.compile.precision import NETWORK
-from pmcl.continual import Density, chunks
 from pmcl.data import Batch, Task
-from pmcl.metrics import FEWEST_DRAWS, importance_diagnostics, khat_threshold
+from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold, resample
 from pmcl.networks import Amortizer
 from pmcl.progress import progress_bar
+from pmcl.refinement import Drawn
 from pmcl.results import Draws
 
 
-@eqx.filter_jit
+@jit
 def draw_only(amortizer: Amortizer, batch: Batch, key: Array, draws: int) -> Array:
     """Draw z of shape (dataset, draw, dim) without evaluating any density."""
 
@@ -34,7 +33,7 @@ def draw_only(amortizer: Amortizer, batch: Batch, key: Array, draws: int) -> Arr
     return jax.vmap(one, in_axes=(0, axis, 0))(batch.values, batch.mask, keys)
 
 
-@eqx.filter_jit
+@jit
 def _draw(
     amortizer: Amortizer, density: Density, batch: Batch, keys: Array, draws: int
 ) -> tuple[Array, ...]:
@@ -54,7 +53,7 @@ def _draw(
     return jax.vmap(one, in_axes=(0, axis, 0))(batch.values, batch.mask, keys)
 
 
-@eqx.filter_jit
+@jit
 def _constrain(
     compiled: CompiledModel, z: Array, values: dict[str, Array], names: tuple[str, ...]
 ) -> dict[str, Array]:
@@ -65,7 +64,7 @@ def _constrain(
     return jax.vmap(jax.vmap(one, in_axes=(0, None)))(z, values)
 
 
-@eqx.filter_jit
+@jit
 def _log_q(amortizer: Amortizer, batch: Batch, z: Array) -> Array:
     def one(data: dict[str, Array], mask: Array | None, u: Array) -> Array:
         context = amortizer.context(data, mask)
@@ -75,18 +74,18 @@ def _log_q(amortizer: Amortizer, batch: Batch, z: Array) -> Array:
     return jax.vmap(one, in_axes=(0, axis, 0))(batch.values, batch.mask, z)
 
 
-@eqx.filter_jit
+@jit
 def _pointwise(compiled: CompiledModel, z: Array, values: dict[str, Array]) -> dict[str, Array]:
     return jax.vmap(jax.vmap(compiled.log_likelihood_terms, in_axes=(0, None)))(z, values)
 
 
-@eqx.filter_jit
+@jit
 def _prior_terms(compiled: CompiledModel, z: Array, values: dict[str, Array]) -> dict[str, Array]:
     inner = jax.vmap(compiled.log_constrained_prior_terms, in_axes=(0, None))
     return jax.vmap(inner)(z, values)
 
 
-@eqx.filter_jit
+@jit
 def _densities(
     compiled: CompiledModel, row: str | None, z: Array, batch: Batch
 ) -> tuple[Array, Array]:
@@ -102,7 +101,7 @@ def _densities(
     )
 
 
-@eqx.filter_jit
+@jit
 def summaries(amortizer: Amortizer, batch: Batch) -> Array:
     """Context vectors of the datasets of a batch."""
     axis = None if batch.mask is None else 0
@@ -172,33 +171,29 @@ def embed(amortizer: Amortizer, task: Task, *, size: int = 64) -> np.ndarray:
     return np.concatenate([np.asarray(summaries(amortizer, c))[:n] for c, n in chunks(task, size)])
 
 
-def sample(
+def draw(
     amortizer: Amortizer,
     density: Density,
     task: Task,
     *,
     draws: int,
-    names: tuple[str, ...],
     seed: int,
     progressbar: bool,
     size: int = 64,
-) -> Draws:
-    """Draw from the amortized posterior of every dataset, with diagnostics.
+) -> Drawn:
+    """Draw from the amortized posterior of every dataset and evaluate all densities.
 
     Parameters
     ----------
     amortizer, density, task
     draws : int
         Draws per dataset.
-    names : tuple of str
-        Constrained variables to return.
     seed : int
         Each dataset's draws depend on the seed and its position alone.
     progressbar : bool
     size : int
         Datasets worked on together; memory grows with `size` times `draws`.
     """
-    begin = time.perf_counter()
     key = jax.random.key(seed)
     parts: list[tuple[np.ndarray, ...]] = []
     done = 0
@@ -207,27 +202,33 @@ def sample(
             filled = len(next(iter(chunk.values.values())))
             keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(done + np.arange(filled))
             found = _draw(amortizer, density, chunk, keys, draws)
-            parts.append(tuple(np.asarray(f)[:n] for f in found))
+            parts.append(tuple(np.array(f)[:n] for f in found))
             done += n
             bar.advance(n)
-    z, logq, log_prior, log_likelihood = (np.concatenate(p) for p in zip(*parts, strict=True))
-    constrained = constrain(density.compiled, z, task, names, size=size)
-    seconds = time.perf_counter() - begin
-    return assemble(z, constrained, logq, log_prior, log_likelihood, seconds)
+    return Drawn(*(np.concatenate(p) for p in zip(*parts, strict=True)))
+
+
+def resampled(drawn: Drawn, log_weights: np.ndarray, which: np.ndarray, *, seed: int) -> Drawn:
+    """Resample the datasets `which` by their Pareto-smoothed weights; the others stay."""
+    index = np.tile(np.arange(drawn.z.shape[1]), (len(drawn.z), 1))
+    for i in which:
+        index[i] = resample(log_weights[i], index.shape[1], np.random.default_rng([seed, int(i)]))
+    rows = np.arange(len(index))[:, None]
+    return Drawn(*(np.asarray(v)[rows, index] for v in drawn))
 
 
 def assemble(
-    z: np.ndarray,
+    drawn: Drawn,
+    diagnostics: ImportanceDiagnostics,
     constrained: Mapping[str, np.ndarray],
-    logq: np.ndarray,
-    log_prior: np.ndarray,
-    log_likelihood: np.ndarray,
+    dataset_stats: Mapping[str, np.ndarray],
+    *,
+    log_weights: np.ndarray,
     seconds: float,
 ) -> Draws:
     """Put draws of shape (dataset, draw, ...) in ArviZ's order, with importance diagnostics."""
-    diagnostics = importance_diagnostics(log_prior + log_likelihood - logq)
-    draws = z.shape[1]
-    threshold = khat_threshold(draws)
+    draws = drawn.z.shape[1]
+    threshold = khat_threshold(max(draws, 2))
     khat = np.asarray(diagnostics.khat)
     # With so few draws k-hat cannot be computed, which says nothing of the posterior.
     warning = np.where(
@@ -240,13 +241,13 @@ def assemble(
         return np.moveaxis(np.asarray(value), 0, 1)[None]
 
     return Draws(
-        z=ordered(z),
+        z=ordered(drawn.z),
         constrained={k: ordered(v) for k, v in constrained.items()},
         sample_stats={
-            "log_prior": ordered(log_prior),
-            "log_likelihood": ordered(log_likelihood),
-            "log_q": ordered(logq),
-            "log_weight": ordered(diagnostics.log_weights),
+            "log_prior": ordered(drawn.log_prior),
+            "log_likelihood": ordered(drawn.log_likelihood),
+            "log_q": ordered(drawn.log_q),
+            "log_weight": ordered(log_weights),
         },
         dataset_stats={
             "khat": khat,
@@ -254,7 +255,7 @@ def assemble(
             "log_evidence": np.asarray(diagnostics.log_evidence),
             "log_evidence_error": np.asarray(diagnostics.log_evidence_error),
             "finite_fraction": np.asarray(diagnostics.finite_fraction),
-            "engine": np.full(len(khat), "amortized"),
+            **dataset_stats,
             "warning": warning,
         },
         seconds=seconds,

@@ -13,11 +13,11 @@ import pytest
 from scipy import stats
 from scipy.spatial.distance import cdist
 
-from pmcl.compile import compile_model, precision
+from pmcl.batching import chunks
+from pmcl.compile import Density, compile_model, precision
 from pmcl.continual import (
     AbstractObjective,
     AdaptationSettings,
-    Density,
     LogRatioVariance,
     Memory,
     Naive,
@@ -25,7 +25,6 @@ from pmcl.continual import (
     PathGradient,
     Replay,
     adapt,
-    chunks,
     k_medoids,
 )
 from pmcl.continual.adaptation import SelfConsistency, finite_fractions

@@ -10,8 +10,9 @@ import pytest
 import xarray as xr
 from scipy import stats
 
+from pmcl.batching import check_padding
 from pmcl.compile import CompiledModel, compile_model, precision
-from pmcl.data import DataError, Layout, Task, as_task, check_padding, concatenate, stack
+from pmcl.data import DataError, Layout, Task, as_task, concatenate, stack
 
 type Arrays = dict[str, np.ndarray]
 

@@ -31,6 +31,7 @@ from pmcl.networks import (
     default_network,
     read_structure,
 )
+from pmcl.networks.summary import _AttentionBlock
 
 KEY = jax.random.key(3)
 RNG = np.random.default_rng(3)
@@ -503,6 +504,24 @@ def test_dims_that_cannot_be_rows_are_refused():
 def test_fixed_size_without_a_common_dim():
     assert structure(two_sizes, covariates=())[:2] == ("fixed", None)
     assert structure(without_dims)[:2] == ("fixed", None)
+
+
+def test_attention_in_another_order_is_equinox_attention():
+    first, second, third = jax.random.split(jax.random.key(3), 3)
+    block = _AttentionBlock(8, 2, 5, 1, key=first)
+    points, rows = jax.random.normal(second, (3, 8)), jax.random.normal(third, (7, 8))
+    mask = jnp.arange(7) < 5
+    pairs = jnp.broadcast_to(mask, (3, 7))
+
+    def expected(x, y, mask=None):
+        h = jax.vmap(block.norm_attention)(x + block.attention(x, y, y, mask=mask))
+        return jax.vmap(block.norm_feedforward)(h + jax.vmap(block.feedforward)(h))
+
+    for given, pairwise in ((mask, pairs), (None, None)):
+        assert np.allclose(
+            block.gather(points, rows, given), expected(points, rows, pairwise), atol=1e-5
+        )
+    assert np.allclose(block.spread(rows, points), expected(rows, points), atol=1e-5)
 
 
 def test_default_network_follows_the_structure():

@@ -1,6 +1,8 @@
 """PyMC model -> pure JAX functions and a simulator; what is refused, and why."""
 
 from pmcl.compile.covariates import Covariates, read_covariates
+from pmcl.compile.density import Density
+from pmcl.compile.jitting import jit
 from pmcl.compile.model import CompiledModel, ValueSlice, VariableInfo, compile_model
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.simulator import Simulator, finite_fraction, make_simulator, prefetched
@@ -8,12 +10,14 @@ from pmcl.compile.simulator import Simulator, finite_fraction, make_simulator, p
 __all__ = [
     "CompiledModel",
     "Covariates",
+    "Density",
     "Simulator",
     "UnsupportedModelError",
     "ValueSlice",
     "VariableInfo",
     "compile_model",
     "finite_fraction",
+    "jit",
     "make_simulator",
     "prefetched",
     "read_covariates",

@@ -23,6 +23,7 @@ from pmcl.compile.variables import unconstrained
 
 Draws = dict[str, Array]
 Z = "__z__"  # the key of z among a simulation's arrays; no PyMC variable may start with "__"
+AT_ONCE = 128  # simulations made together outside training
 TRIES = 1000  # draws of a prior that a transform truncates, before it is given up
 
 
@@ -76,9 +77,15 @@ class Simulator:
         host = self.prefetch(n, np.random.default_rng(random_seed))
         if self.backend == "pytensor":
             return host.pop(Z), host
+        parts = []
         with precision.scope():
-            z, data = self._many(jax.random.split(jax.random.key(random_seed), n), host)
-            return np.asarray(z), {k: np.asarray(v) for k, v in data.items()}
+            keys = jax.random.split(jax.random.key(random_seed), n)
+            # Always as many at once: one compilation, whatever `n`, and memory that is bounded.
+            for begin in range(0, n, AT_ONCE):
+                index = np.minimum(begin + np.arange(AT_ONCE), n - 1)
+                drawn = self._many(keys[index], {k: v[index] for k, v in host.items()})
+                parts.append(jax.tree.map(lambda v, m=n - begin: np.asarray(v)[:m], drawn))
+        return jax.tree.map(lambda *v: np.concatenate(v), *parts)
 
     def finite_terms(self, *, n: int, random_seed: int) -> dict[str, np.ndarray]:
         """Say of each term of the log density whether it is finite at joint draws.

@@ -1,10 +1,9 @@
 """Objectives, strategies and the memory of continual adaptation."""
 
-from pmcl.continual.adaptation import AdaptationRecord, AdaptationSettings, adapt, chunks
+from pmcl.continual.adaptation import AdaptationRecord, AdaptationSettings, adapt
 from pmcl.continual.memory import Memory, k_medoids
 from pmcl.continual.objectives import (
     AbstractObjective,
-    Density,
     LogRatioVariance,
     ObjectiveValue,
     PathGradient,
@@ -16,7 +15,6 @@ __all__ = [
     "AbstractStrategy",
     "AdaptationRecord",
     "AdaptationSettings",
-    "Density",
     "LogRatioVariance",
     "Memory",
     "Naive",
@@ -24,6 +22,5 @@ __all__ = [
     "PathGradient",
     "Replay",
     "adapt",
-    "chunks",
     "k_medoids",
 ]

@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl.continual.objectives import AbstractObjective, Density
-from pmcl.data import Batch, Task, check_padding, concatenate
+from pmcl.batching import check_padding, chunks
+from pmcl.compile import Density, jit
+from pmcl.continual.objectives import AbstractObjective
+from pmcl.data import Batch, Task, concatenate
 from pmcl.networks import Amortizer
 from pmcl.progress import progress_bar
 from pmcl.training import Optimiser, Problem, blocks, combine, run, start
@@ -191,7 +193,7 @@ def concatenate_named(task: Task, rehearsal: Task) -> Task:
     return concatenate([task, renamed])
 
 
-@eqx.filter_jit
+@jit
 def _finite(amortizer: Amortizer, density: Density, batch: Batch, key: Array, draws: int) -> Array:
     def one(data: dict[str, Array], mask: Array | None, key: Array) -> Array:
         context = amortizer.context(data, mask)
@@ -217,19 +219,3 @@ def finite_fractions(
             for i, (chunk, n) in enumerate(chunks(task, _SCREEN))
         ]
     )
-
-
-def chunks(task: Task, size: int) -> list[tuple[Batch, int]]:
-    """Split a task into batches of at most `size` datasets, and of few different sizes.
-
-    The last batch is filled up with copies of its first dataset; the number that counts is beside
-    it. Sizes are powers of two, so that a handful of compilations serves any number of datasets.
-    """
-    whole = task.batch()
-    parts = []
-    for begin in range(0, len(task), size):
-        n = min(size, len(task) - begin)
-        filled = min(size, 1 << (n - 1).bit_length())
-        index = np.concatenate([np.arange(n), np.zeros(filled - n, int)]) + begin
-        parts.append((jax.tree.map(lambda x, i=index: np.asarray(x)[i], whole), n))
-    return parts

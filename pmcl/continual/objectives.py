@@ -11,19 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from pmcl.compile import CompiledModel
+from pmcl.compile import Density
 from pmcl.compile.precision import NETWORK
 from pmcl.networks import Amortizer
-
-
-class Density(eqx.Module):
-    """log p(z) + log p(x | z) of one dataset, padding left out."""
-
-    compiled: CompiledModel = eqx.field(static=True)
-    row: str | None = eqx.field(static=True)
-
-    def __call__(self, z: Array, data: dict[str, Array], mask: Array | None) -> Array:
-        return self.compiled.log_joint(z, data, mask=mask, dim=self.row)
 
 
 class ObjectiveValue(NamedTuple):

@@ -138,6 +138,7 @@ class Amortizer(eqx.Module):
 
     def transform(self, eps: Array, context: Array) -> tuple[Array, Array]:
         """Return z = T(eps; context) and log q(z | context)."""
+        eps = eps.astype(NETWORK)
         u, log_det = self.flow.transform_and_log_det(eps, context)
         z = self.z_scaling.loc + self.z_scaling.scale * u
         return z, _normal(eps) - log_det - jnp.sum(jnp.log(self.z_scaling.scale))

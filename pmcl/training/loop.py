@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from pmcl.compile import jit
 from pmcl.networks import Amortizer
 from pmcl.progress import Bar
 
@@ -81,7 +82,7 @@ def combine(params: Amortizer, amortizer: Amortizer) -> Amortizer:
     return eqx.combine(params, amortizer)
 
 
-@eqx.filter_jit
+@jit
 def run_block(
     problem: Problem,
     optimiser: Optimiser,

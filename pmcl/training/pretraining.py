@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl.compile import Simulator, prefetched
+from pmcl.compile import Simulator, jit, prefetched
 from pmcl.networks import Amortizer
 from pmcl.progress import progress_bar
 from pmcl.training.loop import LoopState, Optimiser, Problem, blocks, combine, run_block, start
@@ -72,7 +72,7 @@ def negative_log_likelihood(amortizer: Amortizer, z: Array, data: dict[str, Arra
     return -jnp.sum(jnp.where(valid, log_q, 0.0)) / jnp.maximum(jnp.sum(valid), 1)
 
 
-_validate = eqx.filter_jit(negative_log_likelihood)
+_validate = jit(negative_log_likelihood)
 
 
 class _Progressed(NamedTuple):

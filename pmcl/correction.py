@@ -1,0 +1,160 @@
+"""From amortized draws to a posterior's final draws: refined where asked, weighted or resampled."""
+
+import time
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from pmcl import sampling
+from pmcl.compile import CompiledModel, Density
+from pmcl.data import Task
+from pmcl.metrics import ImportanceDiagnostics, importance_diagnostics, khat_threshold
+from pmcl.networks import Amortizer
+from pmcl.refinement import Drawn, Refine, judge, poor, refine_task
+from pmcl.results import Draws
+
+type RefineLike = Refine | bool | Literal["auto"]
+
+
+class Corrected(NamedTuple):
+    """Final draws, their diagnostics before resampling, and what was done to each dataset."""
+
+    drawn: Drawn
+    diagnostics: ImportanceDiagnostics
+    log_weights: np.ndarray
+    dataset_stats: dict[str, np.ndarray]
+
+
+def settings_of(refine: RefineLike) -> Refine | None:
+    """Read the argument `refine` of `sample`; None: no refinement.
+
+    Raises
+    ------
+    ValueError
+    """
+    if isinstance(refine, Refine):
+        return refine
+    if refine is False:
+        return None
+    if refine is True or refine == "auto":
+        return Refine()
+    raise ValueError(f"refine: expected True, False, 'auto' or a pmcl.Refine, got {refine!r}.")
+
+
+def correct(
+    density: Density,
+    amortizer: Amortizer | None,
+    task: Task,
+    drawn: Drawn | None,
+    refine: RefineLike,
+    *,
+    start: np.ndarray,
+    spread: np.ndarray,
+    draws: int,
+    resample: bool,
+    seed: int,
+    progressbar: bool,
+) -> Corrected:
+    """Refine the datasets that need it, and resample by the weights.
+
+    Parameters
+    ----------
+    density, amortizer, task
+    drawn : Drawn, optional
+        Amortized draws; None where there is no network.
+    refine : bool, "auto" or Refine
+    start, spread, draws
+        As in :func:`pmcl.refinement.refine_task`.
+    resample : bool
+        Resample what was corrected by its weights, so that draws count alike.
+    seed : int
+    progressbar : bool
+    """
+    n = len(task)
+    settings = settings_of(refine)
+    stats: dict[str, np.ndarray] = {
+        "engine": np.full(n, "amortized", dtype=object),
+        "steps": np.zeros(n, int),
+        "search_steps": np.zeros(n, int),
+        "modes": np.zeros(n, int),
+        "gradients": np.zeros(n, int),
+        "note": np.full(n, "", dtype=object),
+    }
+    before = None if drawn is None else judge(drawn)
+    if settings is not None:
+        which = np.arange(n)
+        if before is not None and isinstance(refine, str):
+            which = poor(before, settings, draws)
+            stats["note"][np.setdiff1d(np.arange(n), which)] = "good as it is"
+        if len(which):
+            found = refine_task(
+                density,
+                amortizer,
+                task,
+                start,
+                spread,
+                settings,
+                draws=draws,
+                seed=seed,
+                which=which,
+                progressbar=progressbar,
+            )
+            after = judge(found.drawn)
+            limit = khat_threshold(max(draws, 2))
+            note = found.note
+            if before is None or drawn is None:
+                drawn = found.drawn
+                use = np.ones(n, bool)
+            else:
+                worse = (after.khat > limit) & (before.khat[which] < after.khat)
+                use = ~worse & np.isfinite(after.efficiency) & (after.efficiency > 0)
+                for old, new in zip(drawn, found.drawn, strict=True):
+                    old[which[use]] = new[use]
+                note = np.where(use, note, _joined(note, "refinement did not help"))
+            stats["engine"][which[use]] = found.engine[use]
+            stats["note"][which] = note
+            stats["steps"][which] = found.local_steps
+            stats["search_steps"][which] = found.search_steps
+            stats["modes"][which] = found.modes
+            stats["gradients"][which] = found.gradients
+    assert drawn is not None
+    diagnostics = importance_diagnostics(drawn.log_prior + drawn.log_likelihood - drawn.log_q)
+    log_weights = diagnostics.log_weights
+    if before is not None:
+        stats["khat_amortized"] = before.khat
+        stats["efficiency_amortized"] = before.efficiency
+    if resample and settings is not None:
+        # Weights that cannot be trusted would put all on a few draws.
+        trusted = diagnostics.khat <= 1.0
+        if before is None:
+            trusted = diagnostics.finite_fraction > 0
+        which = np.flatnonzero(trusted & (diagnostics.finite_fraction > 0))
+        drawn = sampling.resampled(drawn, log_weights, which, seed=seed)
+        log_weights = np.array(log_weights)
+        log_weights[which] = -np.log(drawn.z.shape[1])
+    stats = {k: v.astype(str) if v.dtype == object else v for k, v in stats.items()}
+    return Corrected(drawn, diagnostics, log_weights, stats)
+
+
+def finished(
+    compiled: CompiledModel, task: Task, corrected: Corrected, names: tuple[str, ...], begin: float
+) -> Draws:
+    """Name the variables of final draws; `begin` is the clock when sampling began."""
+    constrained = sampling.constrain(compiled, corrected.drawn.z, task, names)
+    return sampling.assemble(
+        corrected.drawn,
+        corrected.diagnostics,
+        constrained,
+        corrected.dataset_stats,
+        log_weights=corrected.log_weights,
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def engine_of(draws: Draws) -> str:
+    """Engines of a result, for its attributes."""
+    return ", ".join(sorted(set(map(str, draws.dataset_stats["engine"]))))
+
+
+def _joined(notes: np.ndarray, more: str) -> np.ndarray:
+    return np.array([f"{n}; {more}" if n else more for n in notes], dtype=object)

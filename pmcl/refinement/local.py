@@ -1,0 +1,90 @@
+"""Local path gradient: a few dozen steps on (b, A, c) of one proposal; the network stays."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from pmcl.refinement.proposals import Base, Component
+
+
+class _Local(NamedTuple):
+    shift: Array
+    scale: tuple[Array, ...]
+    context: Array
+
+
+def _adjusted(component: Component, by: _Local) -> Component:
+    """Move by parameters of order one: relative to the scale, whatever the posterior's size."""
+    shift = component.shift + component.scale.multiply(by.shift)
+    return eqx.tree_at(
+        lambda c: (c.shift, c.scale, c.context),
+        component,
+        (shift, component.scale.adjust(by.scale), component.context + by.context),
+    )
+
+
+def local_path_gradient(
+    log_density: Callable[[Array], Array],
+    base: Base,
+    component: Component,
+    key: Array,
+    *,
+    steps: int,
+    draws: int,
+    rate: float,
+) -> tuple[Component, Array]:
+    """Take steps of `PathGradient` on the shift b, the scale A and the context c alone.
+
+    Draws come in pairs eps, -eps; a step whose gradient is not finite changes nothing.
+
+    Returns
+    -------
+    component : Component
+    taken : Array of int
+        Steps that were finite.
+
+    References
+    ----------
+    Roeder, Wu & Duvenaud (2017), Sticking the Landing, eq. 8.
+    """
+    optimiser = optax.chain(
+        optax.clip_by_global_norm(10.0 * float(component.shift.shape[0]) ** 0.5),
+        optax.adam(optax.cosine_decay_schedule(rate, steps)),
+    )
+    dim = component.shift.shape[0]
+
+    def loss(by: _Local, eps: Array) -> Array:
+        moved = _adjusted(component, by)
+        still = jax.lax.stop_gradient(moved)
+        z = jax.vmap(lambda e: moved.transform(base, e)[0])(eps)
+        log_q = jax.vmap(lambda u: still.log_prob(base, u))(z)
+        at = jax.lax.stop_gradient(z)
+        log_p, score = jax.vmap(jax.value_and_grad(log_density))(at)
+        finite = jnp.isfinite(log_p) & jnp.isfinite(score).all(axis=1) & jnp.isfinite(log_q)
+        score = jnp.where(finite[:, None], score, 0.0)
+        path = jnp.sum(jax.lax.stop_gradient(score) * (z - at), axis=1)  # zero, with p's gradient
+        return -jnp.sum(jnp.where(finite, path - log_q, 0.0)) / jnp.maximum(jnp.sum(finite), 1)
+
+    def step(carry: tuple, key: Array) -> tuple[tuple, None]:
+        by, state, taken = carry
+        half = jax.random.normal(key, ((draws + 1) // 2, dim), component.shift.dtype)
+        gradient = jax.grad(loss)(by, jnp.concatenate([half, -half]))
+        finite = jnp.isfinite(optax.tree.norm(gradient))
+        updates, new = optimiser.update(gradient, state)
+        moved = optax.apply_updates(by, updates)
+        by, state = jax.tree.map(lambda a, b: jnp.where(finite, a, b), (moved, new), (by, state))
+        return (by, state, taken + finite), None
+
+    by = _Local(
+        jnp.zeros_like(component.shift),
+        component.scale.neutral(),
+        jnp.zeros_like(component.context),
+    )
+    start = (by, optimiser.init(by), jnp.zeros((), jnp.int32))
+    (by, _, taken), _ = jax.lax.scan(step, start, jax.random.split(key, steps))
+    return _adjusted(component, by), taken
