@@ -106,7 +106,9 @@ def baseline_mmd(found: list[RegressionTask], out: Path) -> dict[str, dict[str, 
     return table
 
 
-def measure(posterior: pmcl.AmortizedPosterior, task: RegressionTask) -> dict[str, float]:
+def measure(
+    posterior: pmcl.AmortizedPosterior, task: RegressionTask, *, refine: pmcl.Refine | bool = False
+) -> dict[str, float]:
     """Mean metric of a posterior over a task's datasets, those adapted to and those not."""
     values: dict[str, float] = {}
     for kind, data, reference in (
@@ -115,7 +117,7 @@ def measure(posterior: pmcl.AmortizedPosterior, task: RegressionTask) -> dict[st
     ):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # k-hat is in the table
-            tree = posterior.sample(data, 1000, random_seed=7)
+            tree = posterior.sample(data, 1000, refine=refine, random_seed=7)
         compared = pmcl.compare(tree, reference)
         for name in ("mmd2", "null_mmd2", "bias_mean", "bias_sd"):
             values[f"{kind}_{name}"] = float(compared[f"mean_{name}"])

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from pmcl.posterior import AmortizedPosterior as AmortizedPosterior
     from pmcl.reference import sample_reference as sample_reference
     from pmcl.refinement import Refine as Refine
+    from pmcl.refining import refine as refine
+    from pmcl.report import calibrate as calibrate
     from pmcl.report import compare as compare
     from pmcl.results import one as one
 
@@ -62,10 +64,12 @@ _PUBLIC = {
     "Simulator": "compile",
     "UnsupportedModelError": "compile",
     "as_task": "data",
+    "calibrate": "report",
     "compare": "report",
     "compile_model": "compile",
     "fit_amortized": "fit",
     "one": "results",
+    "refine": "refining",
     "sample_reference": "reference",
 }
 

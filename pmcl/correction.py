@@ -49,6 +49,7 @@ def correct(
     refine: RefineLike,
     *,
     start: np.ndarray,
+    centre: np.ndarray,
     spread: np.ndarray,
     draws: int,
     resample: bool,
@@ -63,7 +64,7 @@ def correct(
     drawn : Drawn, optional
         Amortized draws; None where there is no network.
     refine : bool, "auto" or Refine
-    start, spread, draws
+    start, centre, spread, draws
         As in :func:`pmcl.refinement.refine_task`.
     resample : bool
         Resample what was corrected by its weights, so that draws count alike.
@@ -92,6 +93,7 @@ def correct(
                 amortizer,
                 task,
                 start,
+                centre,
                 spread,
                 settings,
                 draws=draws,
@@ -108,6 +110,7 @@ def correct(
             else:
                 worse = (after.khat > limit) & (before.khat[which] < after.khat)
                 use = ~worse & np.isfinite(after.efficiency) & (after.efficiency > 0)
+                drawn = Drawn(*(np.array(v) for v in drawn))
                 for old, new in zip(drawn, found.drawn, strict=True):
                     old[which[use]] = new[use]
                 note = np.where(use, note, _joined(note, "refinement did not help"))

@@ -2,7 +2,6 @@
 
 import os
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -28,7 +27,7 @@ from pmcl.continual import (
     PathGradient,
     adapt,
 )
-from pmcl.correction import RefineLike, correct, engine_of, finished
+from pmcl.correction import RefineLike, correct, engine_of, finished, settings_of
 from pmcl.data import DATASET, Layout, Task, TaskLike, as_task
 from pmcl.networks import (
     Amortizer,
@@ -36,7 +35,8 @@ from pmcl.networks import (
     Structure,
 )
 from pmcl.prediction import covariates_of, observed_group, predictions, scalars_group
-from pmcl.results import SAMPLE, flat_z, labelled, posterior_tree
+from pmcl.refinement import FEWEST_STARTS, Drawn
+from pmcl.results import SAMPLE, flat_z, labelled, posterior_tree, warn_of_khat
 from pmcl.training import PretrainingRecord, PretrainingSettings, pretrain
 
 
@@ -303,22 +303,26 @@ class AmortizedPosterior:
         seed = seed_of(random_seed, self.seed)
         names = sampling.pick(self.compiled, None if var_names is None else list(var_names))
         begin = time.perf_counter()
+        # Means and covariances of the network's posterior need a number of draws.
+        n = max(positive("draws", draws), FEWEST_STARTS if settings_of(refine) else 1)
         with precision.scope():
-            drawn = sampling.draw(
+            start = sampling.draw(
                 self.amortizer,
                 self.density,
                 task,
-                draws=positive("draws", draws),
+                draws=n,
                 seed=seed,
                 progressbar=progressbar,
             )
+            drawn = Drawn(*(v[:, :draws] for v in start))
             corrected = correct(
                 self.density,
                 self.amortizer,
                 task,
                 drawn,
                 refine,
-                start=drawn.z,
+                start=start.z,
+                centre=np.asarray(self.amortizer.z_scaling.loc, float),
                 spread=np.asarray(self.amortizer.z_scaling.scale, float),
                 draws=draws,
                 resample=resample,
@@ -339,7 +343,7 @@ class AmortizedPosterior:
                 extra["posterior_predictive"] = observed_group(
                     self.compiled, task, predictions(self.compiled, z, at, seed=seed)
                 )
-        _warn_of_khat(task, found.dataset_stats)
+        warn_of_khat(task.names, found.dataset_stats)
         return posterior_tree(self.compiled, task, found, engine=engine_of(found), extra=extra)
 
     def log_prob(self, parameters: xr.DataTree | xr.Dataset, data: TaskLike) -> xr.DataArray:
@@ -377,6 +381,7 @@ class AmortizedPosterior:
         new_covariates: xr.Dataset | Mapping[str, np.ndarray] | None = None,
         *,
         draws: int = 1000,
+        refine: RefineLike = "auto",
         random_seed: int | None = None,
     ) -> xr.DataTree:
         """Posterior predictive draws of the observed variables at new covariates.
@@ -389,6 +394,8 @@ class AmortizedPosterior:
             Covariates to predict at, of any length along the dims of the data: one set for all
             datasets, or one each with a leading dim `dataset`. Those of `data` by default.
         draws : int
+        refine : "auto", bool or Refine
+            As in `sample`.
         random_seed : int, optional
 
         Returns
@@ -396,7 +403,7 @@ class AmortizedPosterior:
         xarray.DataTree
             Groups `predictions` and `predictions_constant_data`, beside `posterior`.
         """
-        tree = self.sample(data, draws, random_seed=random_seed)
+        tree = self.sample(data, draws, refine=refine, random_seed=random_seed)
         task = self._task(data)
         seed = seed_of(random_seed, self.seed)
         z = np.moveaxis(flat_z(self.compiled, tree)[0], 0, 1)
@@ -444,15 +451,3 @@ def seed_of(given: int | None, derived: int | None) -> int:
     return (
         derived if derived is not None else int(np.random.SeedSequence().generate_state(1)[0] >> 1)
     )
-
-
-def _warn_of_khat(task: Task, stats: Mapping[str, np.ndarray]) -> None:
-    bad = [n for n, w in zip(task.names, stats["warning"], strict=True) if w]
-    if bad:
-        shown = ", ".join(map(repr, bad[:5])) + (", ..." if len(bad) > 5 else "")
-        warnings.warn(
-            f"The amortized posterior of {len(bad)} of {len(task)} datasets has a high Pareto "
-            f"k-hat ({shown}): adapt to data like these, or compare with `sample_reference`. "
-            "`dataset_stats` has the values.",
-            stacklevel=3,
-        )

@@ -1,6 +1,7 @@
 """Arrays -> DataTree: the labelled results that users see."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import NamedTuple
@@ -208,3 +209,16 @@ def one(tree: xr.DataTree, dataset: str | int) -> xr.DataTree:
             }
             groups[name] = data.isel(cut)
     return xr.DataTree.from_dict(groups)
+
+
+def warn_of_khat(names: Sequence[str], stats: Mapping[str, np.ndarray]) -> None:
+    """Warn of datasets whose posterior should not be trusted, by name."""
+    bad = [n for n, w in zip(names, stats["warning"], strict=True) if w]
+    if bad:
+        shown = ", ".join(map(repr, bad[:5])) + (", ..." if len(bad) > 5 else "")
+        warnings.warn(
+            f"The posterior of {len(bad)} of {len(names)} datasets has a high Pareto "
+            f"k-hat ({shown}): adapt to data like these, or compare with `sample_reference`. "
+            "`dataset_stats` has the values.",
+            stacklevel=3,
+        )

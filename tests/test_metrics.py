@@ -15,6 +15,7 @@ from pmcl.metrics import (
     median_squared_distance,
     mmd2_unbiased,
     null_mmd2,
+    pit,
     posterior_discrepancy,
     resample,
     standardise,
@@ -546,3 +547,16 @@ def test_c2st_refuses():
         c2st(x, x, random_seed=0, folds=1)
     with pytest.raises(ValueError, match="a: expected 3 dimensions"):
         c2st(x, np.zeros((20, 3)), random_seed=0)
+
+
+def test_pit_is_uniform_for_the_right_posterior_and_for_ties_and_not_for_a_wrong_one():
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 4, size=(2000, 2))
+    draws = rng.integers(0, 4, size=(2000, 30, 2))
+    values = pit(draws, truth, rng)
+    assert values.shape == (2000, 2)
+    assert stats.kstest(values[:, 0], "uniform").pvalue > 1e-3
+    wrong = pit(draws + 1, truth, rng)
+    assert stats.kstest(wrong[:, 0], "uniform").pvalue < 1e-6
+    with pytest.raises(ValueError, match="draws: expected shape"):
+        pit(draws, truth[:, :1], rng)

@@ -74,6 +74,7 @@ def idata(posterior: pmcl.AmortizedPosterior, data: xr.Dataset) -> xr.DataTree:
     return posterior.sample(
         data,
         2000,
+        refine=False,
         random_seed=2,
         log_likelihood=True,
         log_prior=True,
@@ -172,18 +173,18 @@ def test_log_prob_is_the_log_q_of_the_draws(
 
 
 def test_same_seed_same_draws(posterior: pmcl.AmortizedPosterior, data: xr.Dataset) -> None:
-    a, b = (posterior.sample(data, 50, random_seed=9)["posterior"] for _ in range(2))
+    a, b = (posterior.sample(data, 50, refine=False, random_seed=9)["posterior"] for _ in range(2))
     xr.testing.assert_identical(a["slope"], b["slope"])
-    c = posterior.sample(data, 50, random_seed=10)["posterior"]
+    c = posterior.sample(data, 50, refine=False, random_seed=10)["posterior"]
     assert not np.array_equal(a["slope"], c["slope"])
 
 
 def test_single_dataset_and_ragged_data(posterior: pmcl.AmortizedPosterior) -> None:
     alone = make(1, slope=0.5, seed=5).isel(dataset=0, drop=True)
-    assert posterior.sample(alone, 20)["posterior"].sizes["dataset"] == 1
+    assert posterior.sample(alone, 20, refine=False)["posterior"].sizes["dataset"] == 1
     short = make(1, slope=0.5, seed=6, rows=12).isel(dataset=0, drop=True)
-    tree = posterior.sample({"long": alone, "short": short}, 20, log_likelihood=True)
-    lonely = posterior.sample({"short": short}, 20)
+    tree = posterior.sample({"long": alone, "short": short}, 20, refine=False, log_likelihood=True)
+    lonely = posterior.sample({"short": short}, 20, refine=False)
     both = tree["sample_stats"].to_dataset().sel(dataset="short")
     z = tree["unconstrained_posterior"]["slope"].sel(dataset="short").values[0]
     from scipy.stats import norm
@@ -203,8 +204,8 @@ def test_adaptation_reaches_the_conjugate_posterior(
     mean, sd = exact(shifted)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        before = posterior.sample(shifted, 1000, random_seed=0)["posterior"]["slope"]
-    after = adapted.sample(shifted, 1000, random_seed=0)["posterior"]["slope"]
+        before = posterior.sample(shifted, 1000, refine=False, random_seed=0)["posterior"]["slope"]
+    after = adapted.sample(shifted, 1000, refine=False, random_seed=0)["posterior"]["slope"]
     wrong = np.abs(before.mean(("chain", "draw")) - mean) / sd
     right = np.abs(after.mean(("chain", "draw")) - mean) / sd
     assert wrong.min() > 2  # the test is a test: the pretrained network is far off here
@@ -226,14 +227,14 @@ def test_warns_by_name_where_the_draws_are_not_to_be_trusted(
     posterior: pmcl.AmortizedPosterior, shifted: xr.Dataset
 ) -> None:
     with pytest.warns(UserWarning, match="k-hat.*'d0'"):
-        tree = posterior.sample(shifted, 500, random_seed=0)
+        tree = posterior.sample(shifted, 500, refine=False, random_seed=0)
     assert (tree["dataset_stats"]["khat"] > 0.7).all()
     assert all("k-hat" in w for w in tree["dataset_stats"]["warning"].values)
 
 
 def test_predict_at_new_covariates(posterior: pmcl.AmortizedPosterior, data: xr.Dataset) -> None:
     new = np.array([-2.0, 0.0, 5.0])
-    tree = posterior.predict(data, {"x": new}, draws=4000, random_seed=1)
+    tree = posterior.predict(data, {"x": new}, draws=4000, refine=False, random_seed=1)
     y = tree["predictions"]["y"]
     assert y.shape == (1, 4000, 4, 3)
     slope = tree["posterior"]["slope"]
@@ -272,7 +273,7 @@ def test_compare_with_the_reference(
     itself = pmcl.compare(reference, reference)
     assert float(itself["mean_bias_mean"]) < 1e-12
     with pytest.raises(ValueError, match="same datasets"):
-        pmcl.compare(posterior.sample(make(2, slope=0, seed=1), 50), reference)
+        pmcl.compare(posterior.sample(make(2, slope=0, seed=1), 50, refine=False), reference)
 
 
 def test_one_dataset_goes_into_arviz(idata: xr.DataTree) -> None:
@@ -300,7 +301,7 @@ def test_errors_say_what_was_expected(
     posterior: pmcl.AmortizedPosterior, adapted: pmcl.AmortizedPosterior, data: xr.Dataset
 ) -> None:
     with pytest.raises(pmcl.DataError, match=r"\['x'\] did not come"):
-        posterior.sample(data[["y"]], 10)
+        posterior.sample(data[["y"]], 10, refine=False)
     with pytest.raises(ValueError, match="draws: expected at least 1"):
         posterior.sample(data, 0)
     with pytest.raises(ValueError, match="var_names"):
@@ -323,3 +324,58 @@ def test_pretraining_goes_on(posterior: pmcl.AmortizedPosterior) -> None:
 def test_repr_shows_what_was_chosen(posterior: pmcl.AmortizedPosterior) -> None:
     text = repr(posterior)
     assert "exchangeable along dim 'obs'" in text and "inside jit (JAX)" in text
+
+
+def test_refinement_is_exact_far_from_the_prior_predictive(
+    posterior: pmcl.AmortizedPosterior, shifted: xr.Dataset
+) -> None:
+    mean, sd = exact(shifted)
+    tree = posterior.sample(shifted, 2000, random_seed=0)  # "auto" sees that they need it
+    stats = tree["dataset_stats"].to_dataset()
+    assert (stats["khat_amortized"] > 0.7).all() and (stats["khat"] < 0.7).all()
+    assert set(stats["engine"].values) <= {"aligned", "refined", "mixture"}
+    assert not stats["warning"].values.any()
+    slope = tree["posterior"]["slope"]
+    assert (np.abs(slope.mean(("chain", "draw")) - mean) / sd).max() < 0.1
+    np.testing.assert_allclose(slope.std(("chain", "draw")), sd, rtol=0.1)
+    assert tree["posterior"].attrs["engine"] != "amortized"
+
+
+def test_refinement_leaves_alone_what_is_good(
+    posterior: pmcl.AmortizedPosterior, data: xr.Dataset
+) -> None:
+    plain = posterior.sample(data, 500, refine=False, random_seed=0)
+    good = plain["dataset_stats"]["khat"].values < 0.4
+    assert good.any()
+    tree = posterior.sample(data, 500, random_seed=0, resample=False)
+    stats = tree["dataset_stats"].to_dataset()
+    assert set(stats["note"].values[good]) == {"good as it is"}
+    a, b = (t["unconstrained_posterior"]["slope"].values[:, :, good] for t in (plain, tree))
+    np.testing.assert_array_equal(a, b)
+    with pytest.raises(ValueError, match="refine: expected True, False, 'auto'"):
+        posterior.sample(data, 10, refine="always")
+
+
+def test_refinement_of_one_dataset_and_of_few_draws(
+    posterior: pmcl.AmortizedPosterior, shifted: xr.Dataset
+) -> None:
+    mean, sd = exact(shifted)
+    tree = posterior.sample(shifted.isel(dataset=0, drop=True), 30, refine=True, random_seed=0)
+    slope = tree["posterior"]["slope"]
+    assert slope.shape == (1, 30, 1)
+    assert abs(float(slope.mean()) - float(mean[0])) < 1.0 * float(sd[0])
+
+
+def test_simulation_based_calibration(posterior: pmcl.AmortizedPosterior) -> None:
+    import arviz_plots
+
+    tree = pmcl.calibrate(posterior, simulations=300, draws=100, random_seed=3, progressbar=False)
+    values = tree["prior_sbc"]["slope"]
+    assert values.dims == ("chain", "draw") and values.shape == (1, 300)
+    assert ((values > 0) & (values < 1)).all()
+    arviz_plots.plot_ecdf_pit(tree, backend="none")
+    refined = pmcl.calibrate(
+        posterior, simulations=300, draws=100, refine=True, random_seed=3, progressbar=False
+    )
+    assert float(refined["uniformity"]["slope"]) > 1e-3
+    assert set(refined["dataset_stats"]["engine"].values) != {"amortized"}

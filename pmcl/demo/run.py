@@ -262,7 +262,7 @@ def judge(
         with warnings.catch_warnings():
             # that the pretrained network is wrong on real data is what the demo shows
             warnings.filterwarnings("ignore", message=".*k-hat", category=UserWarning)
-            return posterior.sample(every, draws, random_seed=0)
+            return posterior.sample(every, draws, refine=False, random_seed=0)
 
     def distance(tree: xr.DataTree, task: str) -> float:
         found = compare(tree.sel(chosen[task]), reference.sel(chosen[task]), draws=draws)

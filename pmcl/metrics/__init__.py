@@ -4,6 +4,7 @@
 ``classifier`` ask reference draws.
 """
 
+from pmcl.metrics.calibration import pit
 from pmcl.metrics.classifier import c2st
 from pmcl.metrics.discrepancy import (
     Agreement,
@@ -35,6 +36,7 @@ __all__ = [
     "median_squared_distance",
     "mmd2_unbiased",
     "null_mmd2",
+    "pit",
     "posterior_discrepancy",
     "resample",
     "standardise",

@@ -58,7 +58,7 @@ def sample_reference(
         Where the data do not fit the model, naming the variable and the dataset.
     """
     model = pm.modelcontext(model)
-    compiled = compile_model(model, covariates=_covariates(model, data))
+    compiled = compile_model(model, covariates=covariates_among(model, data))
     rows = sorted(set.intersection(*({*i.dims} for i in compiled.observed)) & compiled.data_dims)
     task = as_task(data, Layout.of(compiled, rows[0] if rows else None))
     found = nuts(
@@ -99,7 +99,7 @@ def sample_reference(
     return posterior_tree(compiled, task, result, engine=f"nuts ({sampler})")
 
 
-def _covariates(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
+def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
     """Names of the model's `pm.Data` that come with the data, in the model's order."""
     if isinstance(data, Task):
         came: Iterable = data.values

@@ -40,7 +40,7 @@ class Mode(NamedTuple):
     gradients: Array
 
 
-def starts(z: Array, log_p: Array, number: int) -> Array:
+def starts(z: Array, log_p: Array, number: int, always: int) -> Array:
     """Choose draws to start from: the most probable one, then each time the farthest away.
 
     Parameters
@@ -49,6 +49,8 @@ def starts(z: Array, log_p: Array, number: int) -> Array:
     log_p : Array of shape (draws,)
         Draws without a finite density are not chosen while there are others.
     number : int
+    always : int
+        Position of a draw that comes second: the centre of the prior, for a network that is lost.
 
     Returns
     -------
@@ -70,9 +72,11 @@ def starts(z: Array, log_p: Array, number: int) -> Array:
         distance = jnp.sum(((z - z[index]) / scale) ** 2, axis=1)
         return jnp.minimum(nearest, distance), index
 
-    nearest = jnp.sum(((z - z[first]) / scale) ** 2, axis=1)
-    _, others = jax.lax.scan(choose, nearest, length=number - 1)
-    return z[jnp.concatenate([first[None], others])]
+    if number == 1:
+        return z[first[None]]
+    nearest = jnp.minimum(*(jnp.sum(((z - z[i]) / scale) ** 2, axis=1) for i in (first, always)))
+    _, others = jax.lax.scan(choose, nearest, length=number - 2)
+    return z[jnp.concatenate([jnp.stack([first, jnp.asarray(always)]), others])]
 
 
 class _Newton(NamedTuple):
@@ -204,7 +208,9 @@ def lbfgs(log_density: LogDensity, z: Array, spread: Array, *, steps: int, tol: 
     v, state, count, done = jax.lax.while_loop(lambda c: ~c[3] & (c[2] < steps), step, start)
     moves = optax.tree.get(state, "diff_params_memory")
     changes = optax.tree.get(state, "diff_updates_memory")
-    scale = _factor(moves, changes, jnp.roll(jnp.arange(_MEMORY), -(count % _MEMORY)))
+    # The next update would write the pair of the step before it over the oldest one.
+    oldest = (count - 1) % _MEMORY
+    scale = _factor(moves, changes, jnp.roll(jnp.arange(_MEMORY), -oldest))
     scale = eqx.tree_at(lambda s: s.diagonal, scale, scale.diagonal * spread)
     log_p = log_density(spread * v)
     # The line search looks at two or three points a step.

@@ -21,7 +21,8 @@ from pmcl.refinement.proposals import Component, Pool, Student
 from pmcl.refinement.stages import Drawn, Search
 
 ENGINES = ("amortized", "aligned", "refined", "mixture")
-_SIZES = (8, 64)  # datasets worked on together: two compilations serve any number of them
+_SIZES = (1, 4, 16, 64)  # datasets worked on together: so many compilations serve any number
+FEWEST_STARTS = 200  # draws that searches and covariances are made from
 _SAME_MODE = 1.0  # squared distance, in scales of the mode, below which two searches met
 _NEGLIGIBLE = 10.0  # nats of evidence by which a mode may lie behind
 
@@ -91,6 +92,7 @@ def refine_task(
     amortizer: Amortizer | None,
     task: Task,
     start: np.ndarray,
+    centre: np.ndarray,
     spread: np.ndarray,
     settings: Refine,
     *,
@@ -109,8 +111,8 @@ def refine_task(
     task : Task
     start : array of shape (dataset, draw, dim)
         Draws that searches start from; the network's own where there is one.
-    spread : array of shape (dim,)
-        Sd of the parameters under the prior, on the unconstrained scale.
+    centre, spread : arrays of shape (dim,)
+        Mean and sd of the parameters under the prior, on the unconstrained scale.
     settings : Refine
     draws : int
     seed : int
@@ -130,7 +132,7 @@ def refine_task(
     with progress_bar("Refining", len(chosen), unit="datasets", enabled=progressbar) as bar:
         for begin in range(0, len(chosen), _SIZES[-1]):
             part = chosen[begin : begin + _SIZES[-1]]
-            chunk = _Chunk(density, amortizer, whole, start, spread, settings, draws, seed)
+            chunk = _Chunk(density, amortizer, whole, start, centre, spread, settings, draws, seed)
             parts.append(chunk.run(part))
             bar.advance(len(part))
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
@@ -143,6 +145,7 @@ class _Chunk(NamedTuple):
     amortizer: Amortizer | None
     whole: Batch
     start: np.ndarray
+    centre: np.ndarray
     spread: np.ndarray
     settings: Refine
     draws: int
@@ -160,9 +163,9 @@ class _Chunk(NamedTuple):
         settings, dim = self.settings, self.density.compiled.dim
         filled = _filled(part)
         search = Search(settings.starts, settings.search, 1e-4, dim <= settings.exact)
-        begin = jnp.asarray(self.start[filled][:, :200])
-        spread = jnp.asarray(self.spread)
-        found = stages.align(self.density, self.batch(filled), begin, spread, search)
+        begin = jnp.asarray(self.start[filled][:, :FEWEST_STARTS])
+        centre, spread = jnp.asarray(self.centre), jnp.asarray(self.spread)
+        found = stages.align(self.density, self.batch(filled), begin, centre, spread, search)
         found = jax.tree.map(np.asarray, found)
         order, number = _distinct(found)
         n = len(part)
@@ -390,7 +393,7 @@ def _parts(pool: Pool) -> tuple[Component | None, Component | None, Student | No
 def _candidates(pool: Pool, *, local: str | None) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Mixtures that may be chosen: their engines, members and preferences.
 
-    Singles first, for their draws are cheaper; the mixture of all has to be better by a tenth.
+    Singles first, for their draws are cheaper; the mixture of all has to be better by a quarter.
     """
     network, normal, student = (0 if p is None else p.shift.shape[1] for p in _parts(pool))
     modes = student
@@ -412,7 +415,7 @@ def _candidates(pool: Pool, *, local: str | None) -> tuple[list[str], np.ndarray
     elif local == "normal":
         add("refined", network + modes, network + 2 * modes)
     add("mixture", 0, total)
-    return names, np.stack(members), np.where(np.array(names) == "mixture", 0.9, 1.0)
+    return names, np.stack(members), np.where(np.array(names) == "mixture", 0.8, 1.0)
 
 
 def _laplace(names: list[str], pool: Pool) -> int:

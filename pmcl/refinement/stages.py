@@ -48,14 +48,20 @@ Evaluated = tuple[Array, Array, Array, Array]  # what becomes of a Drawn on the 
 
 
 @jit
-def align(density: Density, batch: Batch, z: Array, spread: Array, search: Search) -> Mode:
-    """Search for modes from draws z of shape (dataset, draw, dim): fields (dataset, start, ...)."""
+def align(
+    density: Density, batch: Batch, z: Array, centre: Array, spread: Array, search: Search
+) -> Mode:
+    """Search for modes from draws z of shape (dataset, draw, dim): fields (dataset, start, ...).
+
+    `centre` and `spread` are the prior's mean and sd.
+    """
 
     def one(data: dict[str, Array], mask: Array | None, z: Array) -> Mode:
         def log_density(u: Array) -> Array:
             return density(u, data, mask)
 
-        begin = starts(z, jax.vmap(log_density)(z), search.starts)
+        z = jnp.concatenate([z, centre[None]])
+        begin = starts(z, jax.vmap(log_density)(z), search.starts, z.shape[0] - 1)
         method = newton if search.exact else lbfgs
         return jax.vmap(
             lambda u: method(log_density, u, spread, steps=search.steps, tol=search.tol)

@@ -1,5 +1,6 @@
 """Labelled diagnostics of results."""
 
-from pmcl.report.compare import compare
+from pmcl.report.calibration import calibrate
+from pmcl.report.comparison import compare
 
-__all__ = ["compare"]
+__all__ = ["calibrate", "compare"]
