@@ -16,8 +16,7 @@ from pmcl.networks import Amortizer
 from pmcl.progress import progress_bar
 from pmcl.refinement import stages
 from pmcl.refinement.alignment import Mode
-from pmcl.refinement.choice import Choice
-from pmcl.refinement.proposals import Component, Pool, Student
+from pmcl.refinement.proposals import Pool, Student
 from pmcl.refinement.stages import Drawn, Search
 
 ENGINES = ("amortized", "aligned", "refined", "mixture")
@@ -48,6 +47,10 @@ class Refine(eqx.Module):
         Draws of every proposal by which they are judged.
     enough : float
         Estimated efficiency with which no further stage is tried; above 1: all always are.
+    rounds : int
+        Rounds of population Monte Carlo where local steps leave a poor efficiency; 0: none.
+    components : int
+        Components of its mixture.
     khat, efficiency : float
         With ``refine="auto"``: what an amortized posterior may have and be left alone.
     """
@@ -60,6 +63,8 @@ class Refine(eqx.Module):
     exact: int = 100
     pilot: int = 100
     enough: float = 0.7
+    rounds: int = 8
+    components: int = 6
     khat: float = 0.5
     efficiency: float = 0.3
 
@@ -132,14 +137,50 @@ def refine_task(
     with progress_bar("Refining", len(chosen), unit="datasets", enabled=progressbar) as bar:
         for begin in range(0, len(chosen), _SIZES[-1]):
             part = chosen[begin : begin + _SIZES[-1]]
-            chunk = _Chunk(density, amortizer, whole, start, centre, spread, settings, draws, seed)
-            parts.append(chunk.run(part))
+            chunk = _Chunk(
+                density, amortizer, whole, start, centre, spread, settings, draws, seed, part
+            )
+            parts.append(chunk.run())
             bar.advance(len(part))
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
 
+class _Group(NamedTuple):
+    """Datasets of a chunk that go through the same stages, with their proposals.
+
+    Attributes
+    ----------
+    rows : array of int
+        Positions in the chunk.
+    pool : Pool
+        Of the datasets of `_filled(rows)`.
+    modes : int
+    local : str or None
+        Base of the proposals that took local steps: "network" or "normal".
+    """
+
+    rows: np.ndarray
+    pool: Pool
+    modes: int
+    local: str | None
+
+    def subset(self, which: np.ndarray) -> "_Group":
+        """Some of the datasets, by position in `rows`."""
+        pool = jax.tree.map(lambda x: x[_filled(which)], self.pool)
+        return self._replace(rows=self.rows[which], pool=pool)
+
+
+class _Verdict(NamedTuple):
+    """The choice for each dataset of a group: arrays with a leading dataset, none to fill up."""
+
+    engine: np.ndarray
+    weights: np.ndarray
+    names: list[str]
+    efficiency: np.ndarray
+
+
 class _Chunk(NamedTuple):
-    """What all datasets of a call share."""
+    """Datasets that are refined together, and what they share; `part` are positions in the task."""
 
     density: Density
     amortizer: Amortizer | None
@@ -150,168 +191,160 @@ class _Chunk(NamedTuple):
     settings: Refine
     draws: int
     seed: int
+    part: np.ndarray
 
-    def batch(self, index: np.ndarray) -> Batch:
+    def batch(self, rows: np.ndarray) -> Batch:
+        index = self.part[_filled(rows)]
         return jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[index]), self.whole)
 
-    def keys(self, index: np.ndarray, stage: int) -> Array:
+    def keys(self, rows: np.ndarray, stage: int) -> Array:
         key = jax.random.fold_in(jax.random.key(self.seed), stage)
-        return jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.asarray(index))
+        return jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.asarray(self.part[_filled(rows)]))
 
-    def run(self, part: np.ndarray) -> Refined:
+    def run(self) -> Refined:
         """Align all, then go on with datasets of one mode and of several apart."""
-        settings, dim = self.settings, self.density.compiled.dim
-        filled = _filled(part)
+        settings, dim, n = self.settings, self.density.compiled.dim, len(self.part)
+        everyone = np.arange(n)
         search = Search(settings.starts, settings.search, 1e-4, dim <= settings.exact)
-        begin = jnp.asarray(self.start[filled][:, :FEWEST_STARTS])
+        begin = jnp.asarray(self.start[self.part[_filled(everyone)]][:, :FEWEST_STARTS])
         centre, spread = jnp.asarray(self.centre), jnp.asarray(self.spread)
-        found = stages.align(self.density, self.batch(filled), begin, centre, spread, search)
-        found = jax.tree.map(np.asarray, found)
+        found = stages.align(self.density, self.batch(everyone), begin, centre, spread, search)
+        found = jax.tree.map(lambda x: np.asarray(x)[:n], found)
         order, number = _distinct(found)
-        n = len(part)
         result = Refined(
             Drawn(np.empty((n, self.draws, dim)), *(np.empty((n, self.draws)) for _ in range(3))),
             np.full(n, "amortized", dtype=object),
             np.zeros(n, int),
-            found.steps.max(axis=1)[:n],
-            number[:n],
-            found.gradients.sum(axis=1)[:n],
+            found.steps.max(axis=1),
+            number,
+            found.gradients.sum(axis=1),
             np.full(n, "", dtype=object),
         )
-        unconverged = ~np.take_along_axis(found.converged, order[:, :1], 1)[:n, 0]
+        unconverged = ~np.take_along_axis(found.converged, order[:, :1], 1)[:, 0]
         result.note[unconverged] = "the search for the mode did not converge"
         for several in (False, True):
-            group = np.flatnonzero((number[:n] > 1) == several)
-            if len(group):
-                picked = order[:, : settings.starts if several else 1]
-                modes = jax.tree.map(
-                    lambda x, p=picked: np.take_along_axis(
-                        x, p.reshape(*p.shape, *[1] * (x.ndim - 2)), 1
-                    ),
-                    found,
-                )
-                self._proposals(part, group, modes, result)
+            rows = np.flatnonzero((number > 1) == several)
+            if len(rows):
+                which = order[rows, : settings.starts if several else 1]
+                modes = jax.tree.map(lambda x, w=which, r=rows: x[r[:, None], w], found)
+                self.aligned(rows, modes, result)
         return result
 
-    def _proposals(self, part: np.ndarray, group: np.ndarray, modes: Mode, result: Refined) -> None:
-        """Judge the aligned proposals; refine what is not good enough; draw."""
-        fill = _filled(group)
-        index = part[fill]
-        batch = self.batch(index)
-        at = jax.tree.map(lambda x: jnp.asarray(x[fill]), modes)
+    def aligned(self, rows: np.ndarray, modes: Mode, result: Refined) -> None:
+        """Judge the aligned proposals; take local steps where they are not good enough; draw."""
+        at = jax.tree.map(lambda x: jnp.asarray(x[_filled(np.arange(len(rows)))]), modes)
+        number = at.z.shape[1]
         network = None
         if self.amortizer is not None:
-            z = jnp.asarray(self.start[index])
-            context = stages.contexts(self.amortizer, batch)
+            z = jnp.asarray(self.start[self.part[_filled(rows)]])
+            context = stages.contexts(self.amortizer, self.batch(rows))
             network = stages.whiten(self.amortizer, context, z, at)
         pool = Pool(network, stages.laplace(at), Student(at.z, at.scale))
-        names, members, prefer = _candidates(pool, local=None)
-        choice = self._pilot(index, batch, pool, members, prefer, stage=1)
-        engine = np.array([names[i] for i in np.asarray(choice.which)], dtype=object)
-        best = np.asarray(choice.efficiency).max(axis=1)
-        better = np.flatnonzero(best[: len(group)] < self.settings.enough)
-        if self.settings.steps == 0:
-            better = better[:0]
-        done = np.setdiff1d(np.arange(len(group)), better)
-        skipped = "efficient without local steps" if self.settings.steps else "steps=0"
-        for i in group[done]:
+        group = _Group(rows, pool, number, None)
+        verdict = self.judge(group, stage=1)
+        best = verdict.efficiency.max(axis=1)
+        further = (best < self.settings.enough) & (self.settings.steps > 0)
+        skipped = "efficient without" if self.settings.steps else "steps=0"
+        for i in rows[~further]:
             result.note[i] = _join(result.note[i], f"local path gradient: {skipped}")
-        self._draw(part, group, done, pool, np.asarray(choice.weights), engine, result)
+        self.draw(group, verdict, np.flatnonzero(~further), result)
         # The network's shape where it is the better one at the mode, a normal where it is not.
-        efficiency = np.asarray(choice.efficiency)
-        single = at.z.shape[1] == 1 and network is not None
-        flow = efficiency[:, names.index("aligned")] if single else np.zeros(len(fill))
-        normal = efficiency[:, _laplace(names, pool)]
-        by_flow = (flow >= normal) if single else np.zeros(len(fill), bool)
-        for shaped in (True, False):
-            subset = better[by_flow[better] == shaped]
-            if len(subset):
-                self._local(part, group, subset, pool, shaped, result)
+        by_network = np.zeros(len(rows), bool)
+        if network is not None and number == 1:
+            flow, normal = (i for i, n in enumerate(verdict.names) if n == "aligned")
+            by_network = verdict.efficiency[:, flow] >= verdict.efficiency[:, normal]
+        for base in ("network", "normal"):
+            which = np.flatnonzero(further & (by_network == (base == "network")))
+            if len(which):
+                self.refined(group.subset(which), base, result)
+        weak = self.weak(rows, result)
+        if len(weak):
+            self.populated(group.subset(weak), result)
 
-    def _pilot(
-        self,
-        index: np.ndarray,
-        batch: Batch,
-        pool: Pool,
-        members: np.ndarray,
-        prefer: np.ndarray,
-        *,
-        stage: int,
-    ) -> Choice:
-        keys = self.keys(index, stage)
-        n = self.settings.pilot
-        return stages.pilot(
-            self.density,
-            self.amortizer,
-            batch,
-            pool,
-            keys,
-            jnp.asarray(members),
-            jnp.asarray(prefer),
-            n,
-        )
-
-    def _local(
-        self,
-        part: np.ndarray,
-        group: np.ndarray,
-        subset: np.ndarray,
-        pool: Pool,
-        shaped: bool,
-        result: Refined,
-    ) -> None:
-        """Take local steps on some datasets of a group, judge again, and draw."""
-        fill = _filled(subset)
-        index = part[group[fill]]
-        batch = self.batch(index)
-        pool = jax.tree.map(lambda x: x[fill], pool)
-        settings = self.settings
-        if shaped:
-            assert pool.network is not None
-            component = jax.tree.map(lambda x: x[:, 1:2], pool.network)
-        else:
-            assert pool.normal is not None
-            component = pool.normal
-        base = self.amortizer if shaped else None
+    def refined(self, group: _Group, base: str, result: Refined) -> None:
+        """Take local steps, judge again, and draw."""
+        pool, settings = group.pool, self.settings
+        network = base == "network"
+        old = pool.network if network else pool.normal
+        assert old is not None
+        component = jax.tree.map(lambda x: x[:, 1:2], old) if network else old
         found, taken = stages.local(
             self.density,
-            base,
-            batch,
+            self.amortizer if network else None,
+            self.batch(group.rows),
             component,
-            self.keys(index, 2),
+            self.keys(group.rows, 2),
             settings.steps,
             settings.draws,
             settings.rate,
         )
-        joined = jax.tree.map(
-            lambda a, b: jnp.concatenate([a, b], axis=1),
-            pool.network if shaped else pool.normal,
-            found,
-        )
-        pool = Pool(
-            joined if shaped else pool.network, pool.normal if shaped else joined, pool.student
-        )
-        names, members, prefer = _candidates(pool, local="network" if shaped else "normal")
-        choice = self._pilot(index, batch, pool, members, prefer, stage=3)
-        engine = np.array([names[i] for i in np.asarray(choice.which)], dtype=object)
-        at = group[subset]
-        result.local_steps[at] = np.asarray(taken).max(axis=1)[: len(subset)]
-        result.gradients[at] += settings.steps * settings.draws * component.shift.shape[1]
-        weights = np.asarray(choice.weights)
-        self._draw(part, at, np.arange(len(subset)), pool, weights, engine, result)
+        new = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), old, found)
+        pool = Pool(new if network else pool.network, pool.normal if network else new, pool.student)
+        group = group._replace(pool=pool, local=base)
+        rows = group.rows
+        result.local_steps[rows] = np.asarray(taken).max(axis=1)[: len(rows)]
+        result.gradients[rows] += settings.steps * settings.draws * component.shift.shape[1]
+        self.draw(group, self.judge(group, stage=3), np.arange(len(rows)), result)
 
-    def _draw(
-        self,
-        part: np.ndarray,
-        group: np.ndarray,
-        subset: np.ndarray,
-        pool: Pool,
-        weights: np.ndarray,
-        engine: np.ndarray,
-        result: Refined,
-    ) -> None:
-        """Draw for the members `subset` of a group: by one component where one is enough."""
-        network, normal, _ = (0 if p is None else p.shift.shape[1] for p in _parts(pool))
+    def weak(self, rows: np.ndarray, result: Refined) -> np.ndarray:
+        """Positions in `rows` of draws that are still poor, if a mixture may help."""
+        # A mixture has no chance where z is long.
+        if not self.settings.rounds or self.density.compiled.dim > self.settings.exact:
+            return np.arange(0)
+        judged = judge(Drawn(*(v[rows] for v in result.drawn)))
+        bad = judged.khat > khat_threshold(max(self.draws, 2))
+        return np.flatnonzero(
+            (bad & (self.draws >= FEWEST_DRAWS)) | (judged.efficiency < self.settings.efficiency)
+        )
+
+    def populated(self, group: _Group, result: Refined) -> None:
+        """Fit a mixture by population Monte Carlo, judge again, and draw; keep the better draws."""
+        settings, rows, pool = self.settings, group.rows, group.pool
+        found = stages.populate(
+            self.density,
+            self.amortizer,
+            self.batch(rows),
+            pool,
+            self.keys(rows, 5),
+            settings.components,
+            settings.rounds,
+            settings.pilot,
+        )
+        student = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), pool.student, found)
+        group = group._replace(pool=Pool(pool.network, pool.normal, student))
+        before = Drawn(*(v[rows] for v in result.drawn))
+        engine = result.engine[rows]
+        self.draw(group, self.judge(group, stage=6), np.arange(len(rows)), result)
+        old, new = judge(before), judge(Drawn(*(v[rows] for v in result.drawn)))
+        worse = (new.efficiency < old.efficiency) & ~(new.khat < old.khat)
+        for target, value in zip(result.drawn, before, strict=True):
+            target[rows[worse]] = value[worse]
+        result.engine[rows[worse]] = engine[worse]
+        for i, bad in zip(rows, worse, strict=True):
+            how = "population Monte Carlo" + (" did not help" if bad else "")
+            result.note[i] = _join(result.note[i], how)
+
+    def judge(self, group: _Group, *, stage: int) -> _Verdict:
+        """Choose the proposal of every dataset of a group by pilot draws."""
+        names, members, prefer = _candidates(group)
+        found = stages.pilot(
+            self.density,
+            self.amortizer,
+            self.batch(group.rows),
+            group.pool,
+            self.keys(group.rows, stage),
+            jnp.asarray(members),
+            jnp.asarray(prefer),
+            self.settings.pilot,
+        )
+        which, weights, efficiency = (np.asarray(x)[: len(group.rows)] for x in found)
+        engine = np.array([names[i] for i in which], dtype=object)
+        return _Verdict(engine, weights, names, efficiency)
+
+    def draw(self, group: _Group, verdict: _Verdict, which: np.ndarray, result: Refined) -> None:
+        """Draw for some of a group: from one component where that is enough."""
+        network, normal, _ = _sizes(group.pool)
+        weights = verdict.weights
         alone = np.where((weights > 0).sum(axis=1) == 1, weights.argmax(axis=1), -1)
         ways = {
             "network": (alone >= 0) & (alone < network),
@@ -319,31 +352,31 @@ class _Chunk(NamedTuple):
         }
         ways["mixture"] = ~(ways["network"] | ways["normal"])
         for way, there in ways.items():
-            members = subset[there[subset]]
+            members = which[there[which]]
             if not len(members):
                 continue
-            fill = _filled(members)
-            index = part[group[fill]]
-            batch, keys = self.batch(index), self.keys(index, 4)
+            some, fill = group.subset(members), _filled(members)
+            batch, keys = self.batch(some.rows), self.keys(some.rows, 4)
             if way == "mixture":
                 found = stages.draw_mixture(
                     self.density,
                     self.amortizer,
                     batch,
-                    jax.tree.map(lambda x, f=fill: x[f], pool),
+                    some.pool,
                     jnp.asarray(weights[fill]),
                     keys,
                     self.draws,
                 )
             else:
-                stacked = pool.network if way == "network" else pool.normal
-                which = alone[fill] - (0 if way == "network" else network)
-                component = jax.tree.map(lambda x, f=fill, w=which: x[f, w], stacked)
+                stacked = some.pool.network if way == "network" else some.pool.normal
+                index = alone[fill] - (0 if way == "network" else network)
+                rows = np.arange(len(fill))
+                component = jax.tree.map(lambda x, r=rows, i=index: x[r, i], stacked)
                 base = self.amortizer if way == "network" else None
                 found = stages.draw_one(self.density, base, batch, component, keys, self.draws)
             for target, value in zip(result.drawn, found, strict=True):
-                target[group[members]] = np.asarray(value)[: len(members)]
-            result.engine[group[members]] = engine[members]
+                target[some.rows] = np.asarray(value)[: len(members)]
+            result.engine[some.rows] = verdict.engine[members]
 
 
 def _filled(index: np.ndarray) -> np.ndarray:
@@ -386,18 +419,22 @@ def _distinct(found: Mode) -> tuple[np.ndarray, np.ndarray]:
     return order, number
 
 
-def _parts(pool: Pool) -> tuple[Component | None, Component | None, Student | None]:
-    return pool.network, pool.normal, pool.student
+def _sizes(pool: Pool) -> tuple[int, int, int]:
+    """Return how many components there are of each kind, in arrays that have a leading dataset."""
+    network, normal, student = (
+        0 if part is None else part.shift.shape[1]
+        for part in (pool.network, pool.normal, pool.student)
+    )
+    return network, normal, student
 
 
-def _candidates(pool: Pool, *, local: str | None) -> tuple[list[str], np.ndarray, np.ndarray]:
+def _candidates(group: _Group) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Mixtures that may be chosen: their engines, members and preferences.
 
     Singles first, for their draws are cheaper; the mixture of all has to be better by a quarter.
     """
-    network, normal, student = (0 if p is None else p.shift.shape[1] for p in _parts(pool))
-    modes = student
-    total = network + normal + student
+    network, normal, student = _sizes(group.pool)
+    total, modes = network + normal + student, group.modes
     names: list[str] = []
     members: list[np.ndarray] = []
 
@@ -410,18 +447,12 @@ def _candidates(pool: Pool, *, local: str | None) -> tuple[list[str], np.ndarray
         if modes == 1:
             add("aligned", 1, 2)
     add("aligned", network, network + modes)
-    if local == "network":
+    if group.local == "network":
         add("refined", 2, 3)
-    elif local == "normal":
+    elif group.local == "normal":
         add("refined", network + modes, network + 2 * modes)
     add("mixture", 0, total)
     return names, np.stack(members), np.where(np.array(names) == "mixture", 0.8, 1.0)
-
-
-def _laplace(names: list[str], pool: Pool) -> int:
-    """Position of the candidate made of normals at the modes: the last that is called aligned."""
-    del pool
-    return max(i for i, n in enumerate(names) if n == "aligned")
 
 
 def _join(*notes: str) -> str:

@@ -14,6 +14,7 @@ from pmcl.networks import Amortizer
 from pmcl.refinement.alignment import Mode, lbfgs, newton, starts
 from pmcl.refinement.choice import Choice, choose
 from pmcl.refinement.local import local_path_gradient
+from pmcl.refinement.population import population
 from pmcl.refinement.proposals import (
     AbstractScale,
     Component,
@@ -21,6 +22,7 @@ from pmcl.refinement.proposals import (
     LowRank,
     Pool,
     ShapedNormal,
+    Student,
     identity,
     mixture_log_q,
 )
@@ -180,6 +182,43 @@ def local(
         return jax.vmap(refined)(component, jax.random.split(key, n))
 
     return _over(batch, one)(batch.values, batch.mask, component, keys)
+
+
+@jit
+def populate(
+    density: Density,
+    base: Amortizer | None,
+    batch: Batch,
+    pool: Pool,
+    keys: Array,
+    components: int,
+    rounds: int,
+    draws: int,
+) -> Student:
+    """Population Monte Carlo from a pool's draws: fields (dataset, component, ...)."""
+
+    def one(data: dict[str, Array], mask: Array | None, pool: Pool, key: Array) -> Student:
+        dim = density.compiled.dim
+
+        def log_density(u: Array) -> Array:
+            return density(u, data, mask)
+
+        z = pool.draw(base, key, draws, dim).reshape(-1, dim)
+        log_q = pool.log_q(base, z)
+        pooled = mixture_log_q(log_q, jnp.full(log_q.shape[0], 1.0 / log_q.shape[0]))
+        ratio = jax.vmap(log_density)(z) - pooled
+        ratio = jnp.where(jnp.isfinite(ratio), ratio, -jnp.inf)
+        return population(
+            log_density,
+            jnp.where(jnp.isfinite(z), z, 0.0),
+            ratio,
+            jax.random.fold_in(key, 1),
+            components=components,
+            rounds=rounds,
+            draws=draws * components,
+        )
+
+    return _over(batch, one)(batch.values, batch.mask, pool, keys)
 
 
 @jit

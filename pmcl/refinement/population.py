@@ -1,0 +1,140 @@
+"""Population Monte Carlo: a mixture of t distributions fitted to weighted draws, round by round."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.scipy.special import logsumexp
+
+from pmcl.refinement.proposals import Dense, Student, mixture_log_q
+
+_EM = 10  # steps of expectation-maximisation in a round
+
+
+def population(
+    log_density: Callable[[Array], Array],
+    z: Array,
+    log_weight: Array,
+    key: Array,
+    *,
+    components: int,
+    rounds: int,
+    draws: int,
+) -> Student:
+    """Fit a mixture of multivariate t distributions to a density of any shape.
+
+    For what no bent normal follows: bananas, funnels, modes that no search found. Each round
+    draws from the mixture, weights the draws by the density (the weights truncated), and fits the
+    mixture to them.
+
+    Parameters
+    ----------
+    log_density : callable
+    z : Array of shape (n, dim)
+        Draws to begin with.
+    log_weight : Array of shape (n,)
+        Their log importance weights; -inf for those of no use.
+    key : Array
+    components, rounds, draws : int
+
+    Returns
+    -------
+    Student
+        Of fields (components, ...).
+
+    References
+    ----------
+    Cappe, Douc, Guillin, Marin & Robert (2008), Adaptive importance sampling in general mixture
+    classes, section 4.2; Ionides (2008), Truncated importance sampling, for the weights.
+    """
+    dim = z.shape[1]
+    weight = _truncated(log_weight)
+    mean = weight @ z
+    spread = jnp.sqrt(jnp.maximum(weight @ (z - mean) ** 2, 1e-30))
+    # Centres: the heaviest draw, then each time the draw of some weight that is farthest away.
+    eligible = weight >= 0.5 / z.shape[0]
+
+    def choose(nearest: Array, _: None) -> tuple[Array, Array]:
+        index = jnp.argmax(jnp.where(eligible, nearest, -1.0))
+        distance = jnp.sum(((z - z[index]) / spread) ** 2, axis=1)
+        return jnp.minimum(nearest, distance), z[index]
+
+    first = z[jnp.argmax(weight)]
+    nearest = jnp.sum(((z - first) / spread) ** 2, axis=1)
+    _, others = jax.lax.scan(choose, nearest, length=components - 1)
+    centres = jnp.concatenate([first[None], others])
+    scale = jnp.broadcast_to(jnp.diag(spread), (components, dim, dim)) * components ** (-1.0 / dim)
+    start = _students(centres, scale)
+    even = jnp.full(components, 1.0 / components)
+    parts, share = _fit(start, even, z, weight)
+
+    def round_(carry: tuple, key: Array) -> tuple[tuple, None]:
+        parts, share = carry
+        first, second, third = jax.random.split(key, 3)
+        which = jax.random.categorical(first, jnp.log(share), shape=(draws,))
+        eps = jax.random.normal(second, (draws, dim), jnp.float64)
+        chosen = jax.tree.map(lambda x: x[which], parts)
+        u = jax.vmap(lambda s, e, k: s.draw(e, k))(chosen, eps, jax.random.split(third, draws))
+        log_q = mixture_log_q(jax.vmap(lambda s: jax.vmap(s.log_prob)(u))(parts), share)
+        log_p = jax.vmap(log_density)(u)
+        usable = jnp.isfinite(log_p) & jnp.isfinite(log_q)
+        ratio = jnp.where(usable, log_p - log_q, -jnp.inf)
+        new = _fit(parts, share, u, _truncated(ratio))
+        keep = usable.any()
+        return jax.tree.map(lambda a, b: jnp.where(keep, a, b), new, (parts, share)), None
+
+    (parts, _), _ = jax.lax.scan(round_, (parts, share), jax.random.split(key, rounds))
+    return parts
+
+
+def _truncated(log_weight: Array) -> Array:
+    """Normalise weights, none above the square root of their number times their mean."""
+    n = log_weight.shape[0]
+    top = jnp.max(log_weight)
+    usable = jnp.isfinite(top)
+    weight = jnp.where(usable, jnp.exp(log_weight - jnp.where(usable, top, 0.0)), 1.0)
+    weight = jnp.minimum(weight, jnp.mean(weight) * n**0.5)
+    return weight / jnp.sum(weight)
+
+
+def _students(centres: Array, lower: Array) -> Student:
+    return jax.vmap(lambda m, a: Student(m, Dense.of(a)))(centres, lower)
+
+
+def _fit(parts: Student, share: Array, z: Array, weight: Array) -> tuple[Student, Array]:
+    """Expectation-maximisation on weighted draws; components of few draws lean on all of them."""
+    dim, n = z.shape[1], 1.0 / jnp.sum(weight**2)
+    mean = weight @ z
+    whole = jnp.einsum("n,ni,nj->ij", weight, z - mean, z - mean)
+    whole = whole + 1e-9 * jnp.diag(jnp.diagonal(whole)) + 1e-30 * jnp.eye(dim)
+    degrees = parts.degrees
+
+    def step(carry: tuple, _: None) -> tuple[tuple, None]:
+        parts, share = carry
+        log_q = jax.vmap(lambda s: jax.vmap(s.log_prob)(z))(parts) + jnp.log(share)[:, None]
+        owned = jnp.exp(log_q - logsumexp(log_q, axis=0)) * weight
+        owned = jnp.where(jnp.isfinite(owned), owned, 0.0)
+        total = jnp.sum(owned, axis=1)
+
+        def update(part: Student, owned: Array, total: Array) -> tuple[Array, Array]:
+            far = jax.vmap(lambda u: jnp.sum(part.scale.solve(u - part.shift) ** 2))(z)
+            pull = owned * (degrees + dim) / (degrees + far)
+            centre = (pull @ z) / jnp.maximum(jnp.sum(pull), 1e-300)
+            apart = z - centre
+            covariance = jnp.einsum("n,ni,nj->ij", pull, apart, apart) / jnp.maximum(total, 1e-300)
+            # `dim` draws' worth of the whole, which is too wide, so that none collapses.
+            lean = dim / (dim + n * total)
+            covariance = (1 - lean) * covariance + lean * whole
+            lower = jnp.linalg.cholesky(covariance)
+            usable = jnp.isfinite(lower).all() & (total > 1e-6) & (jnp.diagonal(lower) > 0).all()
+            assert isinstance(part.scale, Dense)
+            old = part.scale.lower
+            return jnp.where(usable, centre, part.shift), jnp.where(usable, lower, old)
+
+        centres, lower = jax.vmap(update)(parts, owned, total)
+        share = jnp.maximum(total, 1e-3)
+        return (_students(centres, lower), share / jnp.sum(share)), None
+
+    (parts, share), _ = jax.lax.scan(step, (parts, share), length=_EM)
+    return parts, share
