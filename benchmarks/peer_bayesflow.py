@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3, help="epochs that are timed")
     parser.add_argument("--steps", type=int, default=100, help="steps of an epoch")
     parser.add_argument("--depth", type=int, default=6, help="layers of two couplings each")
-    parser.add_argument("--inducing", type=int, default=32, help="inducing points; 0: none")
+    parser.add_argument("--inducing", type=int, default=16, help="inducing points; 0: none")
     parser.add_argument("--hidden", type=int, default=128, help="units of feed-forward parts")
     parser.add_argument("--bins", type=int, default=8, help="bins of the splines")
     parser.add_argument("--seed", type=int, default=0)

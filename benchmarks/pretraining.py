@@ -28,7 +28,7 @@ def ours(steps: int) -> dict:
 
     imported = time.perf_counter()
     network = pmcl.Network(
-        pmcl.SetTransformer(outputs=50, inducing=32), pmcl.CouplingFlow(layers=6, width=128)
+        pmcl.SetTransformer(outputs=50), pmcl.CouplingFlow(layers=6, width=128)
     )
     posterior = pmcl.fit_amortized(
         linear_regression_model(),

@@ -341,6 +341,15 @@ def test_refinement_is_exact_far_from_the_prior_predictive(
     assert tree["posterior"].attrs["engine"] != "amortized"
 
 
+def test_refinement_by_lbfgs_with_a_network(
+    posterior: pmcl.AmortizedPosterior, shifted: xr.Dataset
+) -> None:
+    mean, sd = exact(shifted)
+    settings = pmcl.Refine(exact=0, steps=30, enough=2.0)
+    slope = posterior.sample(shifted, 1000, refine=settings, random_seed=0)["posterior"]["slope"]
+    assert (np.abs(slope.mean(("chain", "draw")) - mean) / sd).max() < 0.15
+
+
 def test_refinement_leaves_alone_what_is_good(
     posterior: pmcl.AmortizedPosterior, data: xr.Dataset
 ) -> None:

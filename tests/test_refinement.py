@@ -17,6 +17,7 @@ from pmcl.compile import precision
 from pmcl.refinement.alignment import _factor, lbfgs, newton, starts
 from pmcl.refinement.choice import candidate
 from pmcl.refinement.local import local_path_gradient
+from pmcl.refinement.population import population
 from pmcl.refinement.proposals import (
     Component,
     Dense,
@@ -204,6 +205,41 @@ def test_mixture_weights_are_those_of_the_target():
     assert one.efficiency < 0.3  # the pool's draws show what the first component misses
     empty = candidate(log_p, log_q, jnp.asarray([False, False, False]))
     assert empty.efficiency == 0
+
+
+def test_population_follows_a_banana_and_finds_the_weights_of_modes():
+    def banana(z):
+        return -0.5 * z[0] ** 2 - 0.5 * ((z[1] + z[0] ** 2) / 0.4) ** 2
+
+    def modes(z):
+        far = jnp.sum((z - jnp.asarray([6.0, 0.0])) ** 2)
+        return jnp.logaddexp(jnp.log(0.3) - 0.5 * jnp.sum(z**2), jnp.log(0.7) - 0.5 * far)
+
+    z = 4.0 * jax.random.normal(jax.random.key(0), (600, 2))
+    for density in (banana, modes):
+        ratio = jax.vmap(density)(z) + jnp.sum(z**2, axis=1) / 32
+        parts = population(density, z, ratio, jax.random.key(1), components=6, rounds=8, draws=600)
+        eps = jax.random.normal(jax.random.key(2), (6, 500, 2))
+        keys = jax.random.split(jax.random.key(3), (6, 500))
+        u = jax.vmap(lambda s, e, k: jax.vmap(s.draw)(e, k))(parts, eps, keys).reshape(-1, 2)
+        log_q = jax.vmap(lambda s, u=u: jax.vmap(s.log_prob)(u))(parts)
+        found = candidate(jax.vmap(density)(u), log_q, jnp.ones(6, bool))
+        assert found.efficiency > 0.4  # of the draws that it began with: below 0.1
+        begun = jnp.exp(ratio - jnp.max(ratio))
+        assert jnp.sum(begun) ** 2 / jnp.sum(begun**2) / 600 < 0.1
+        if density is modes:
+            right = parts.shift[:, 0] > 3
+            assert abs(float(found.weights[right].sum()) - 0.7) < 0.05
+    broken = population(
+        lambda u: jnp.nan * u[0],
+        z,
+        jnp.full(600, -jnp.inf),
+        jax.random.key(1),
+        components=2,
+        rounds=2,
+        draws=50,
+    )
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(broken))
 
 
 # Closed forms

@@ -13,7 +13,7 @@ from pmcl.refinement.proposals import AbstractScale, Dense, LowRank
 
 LogDensity = Callable[[Array], Array]
 
-_HALVINGS = 12.0  # the damping that ends a search: ten to this power of the curvature
+_HOPELESS = 1e12  # damping, relative to the curvature, that ends a search
 _MEMORY = 10  # pairs of steps and gradients that L-BFGS keeps
 
 
@@ -150,7 +150,7 @@ def newton(log_density: LogDensity, z: Array, spread: Array, *, steps: int, tol:
             damping=raised,
             step=state.step + 1,
             # So small a step that rounding decides: this is the top, or nothing can be done.
-            done=(gain < tol) | (raised > 10.0**_HALVINGS),
+            done=(gain < tol) | (raised > _HOPELESS),
         )
         return jax.tree.map(lambda a, b: jnp.where(better, a, b), new, old)
 

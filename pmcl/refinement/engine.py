@@ -1,29 +1,27 @@
 """Refinement of many datasets: alignment, local path gradient, choice, draws."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from pmcl.compile import Density
 from pmcl.data import Batch, Task
 from pmcl.metrics import FEWEST_DRAWS, importance_diagnostics, khat_threshold
 from pmcl.networks import Amortizer
-from pmcl.progress import progress_bar
+from pmcl.progress import Bar, progress_bar
 from pmcl.refinement import stages
 from pmcl.refinement.alignment import Mode
+from pmcl.refinement.groups import Group, Verdict, candidates, distinct, sizes
 from pmcl.refinement.proposals import Pool, Student
 from pmcl.refinement.stages import Drawn, Search
 
 ENGINES = ("amortized", "aligned", "refined", "mixture")
-_SIZES = (1, 4, 16, 64)  # datasets worked on together: so many compilations serve any number
+_SIZES = (2, 16)  # datasets worked on together: two compilations of a stage serve any number
 FEWEST_STARTS = 200  # draws that searches and covariances are made from
-_SAME_MODE = 1.0  # squared distance, in scales of the mode, below which two searches met
-_NEGLIGIBLE = 10.0  # nats of evidence by which a mode may lie behind
 
 
 class Refine(eqx.Module):
@@ -52,7 +50,8 @@ class Refine(eqx.Module):
     components : int
         Components of its mixture.
     khat, efficiency : float
-        With ``refine="auto"``: what an amortized posterior may have and be left alone.
+        With ``refine="auto"``: what an amortized posterior may have and be left alone. Population
+        Monte Carlo is for draws below this efficiency, too.
     """
 
     steps: int = 100
@@ -132,54 +131,25 @@ def refine_task(
         Rows in the order of `which`.
     """
     chosen = np.arange(len(task)) if which is None else np.asarray(which, int)
-    whole = task.batch()
-    parts: list[Refined] = []
+    if not len(chosen):
+        raise ValueError("which: expected at least one dataset, got none.")
     with progress_bar("Refining", len(chosen), unit="datasets", enabled=progressbar) as bar:
-        for begin in range(0, len(chosen), _SIZES[-1]):
-            part = chosen[begin : begin + _SIZES[-1]]
-            chunk = _Chunk(
-                density, amortizer, whole, start, centre, spread, settings, draws, seed, part
-            )
-            parts.append(chunk.run())
-            bar.advance(len(part))
-    return jax.tree.map(lambda *x: np.concatenate(x), *parts)
+        return _Run(
+            density,
+            amortizer,
+            task.batch(),
+            start,
+            centre,
+            spread,
+            settings,
+            draws,
+            seed,
+            chosen,
+            bar,
+        ).all()
 
 
-class _Group(NamedTuple):
-    """Datasets of a chunk that go through the same stages, with their proposals.
-
-    Attributes
-    ----------
-    rows : array of int
-        Positions in the chunk.
-    pool : Pool
-        Of the datasets of `_filled(rows)`.
-    modes : int
-    local : str or None
-        Base of the proposals that took local steps: "network" or "normal".
-    """
-
-    rows: np.ndarray
-    pool: Pool
-    modes: int
-    local: str | None
-
-    def subset(self, which: np.ndarray) -> "_Group":
-        """Some of the datasets, by position in `rows`."""
-        pool = jax.tree.map(lambda x: x[_filled(which)], self.pool)
-        return self._replace(rows=self.rows[which], pool=pool)
-
-
-class _Verdict(NamedTuple):
-    """The choice for each dataset of a group: arrays with a leading dataset, none to fill up."""
-
-    engine: np.ndarray
-    weights: np.ndarray
-    names: list[str]
-    efficiency: np.ndarray
-
-
-class _Chunk(NamedTuple):
+class _Run(NamedTuple):
     """Datasets that are refined together, and what they share; `part` are positions in the task."""
 
     density: Density
@@ -192,35 +162,49 @@ class _Chunk(NamedTuple):
     draws: int
     seed: int
     part: np.ndarray
+    bar: Bar
 
-    def batch(self, rows: np.ndarray) -> Batch:
-        index = self.part[_filled(rows)]
-        return jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[index]), self.whole)
+    def staged[T](self, rows: np.ndarray, stage: int, function: Callable[..., T], *trees: Any) -> T:
+        """Call function(batch, keys, *trees) on chunks of datasets, filled up to a few sizes.
 
-    def keys(self, rows: np.ndarray, stage: int) -> Array:
+        Leaves of `trees` have a leading dataset for each of `rows`; so has the result, in NumPy.
+        """
         key = jax.random.fold_in(jax.random.key(self.seed), stage)
-        return jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.asarray(self.part[_filled(rows)]))
+        parts = []
+        for begin in range(0, len(rows), _SIZES[-1]):
+            which = np.arange(begin, min(begin + _SIZES[-1], len(rows)))
+            fill = _filled(which)
+            index = self.part[rows[fill]]
+            batch = jax.tree.map(lambda x, i=index: jnp.asarray(np.asarray(x)[i]), self.whole)
+            keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.asarray(index))
+            given = jax.tree.map(lambda x, f=fill: jnp.asarray(x[f]), trees)
+            found = function(batch, keys, *given)
+            n = len(which)
+            parts.append(jax.tree.map(lambda x, n=n: np.asarray(x)[:n], found))
+        return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
-    def run(self) -> Refined:
+    def all(self) -> Refined:
         """Align all, then go on with datasets of one mode and of several apart."""
         settings, dim, n = self.settings, self.density.compiled.dim, len(self.part)
-        everyone = np.arange(n)
         search = Search(settings.starts, settings.search, 1e-4, dim <= settings.exact)
-        begin = jnp.asarray(self.start[self.part[_filled(everyone)]][:, :FEWEST_STARTS])
         centre, spread = jnp.asarray(self.centre), jnp.asarray(self.spread)
-        found = stages.align(self.density, self.batch(everyone), begin, centre, spread, search)
-        found = jax.tree.map(lambda x: np.asarray(x)[:n], found)
-        order, number = _distinct(found)
+        found = self.staged(
+            np.arange(n),
+            0,
+            lambda batch, keys, z: stages.align(self.density, batch, z, centre, spread, search),
+            self.start[self.part][:, :FEWEST_STARTS],
+        )
+        order, number = distinct(found)
         result = Refined(
             Drawn(np.empty((n, self.draws, dim)), *(np.empty((n, self.draws)) for _ in range(3))),
             np.full(n, "amortized", dtype=object),
             np.zeros(n, int),
-            found.steps.max(axis=1),
+            np.asarray(found.steps).max(axis=1),
             number,
-            found.gradients.sum(axis=1),
+            np.asarray(found.gradients).sum(axis=1),
             np.full(n, "", dtype=object),
         )
-        unconverged = ~np.take_along_axis(found.converged, order[:, :1], 1)[:, 0]
+        unconverged = ~np.asarray(found.converged)[np.arange(n), order[:, 0]]
         result.note[unconverged] = "the search for the mode did not converge"
         for several in (False, True):
             rows = np.flatnonzero((number > 1) == several)
@@ -232,15 +216,21 @@ class _Chunk(NamedTuple):
 
     def aligned(self, rows: np.ndarray, modes: Mode, result: Refined) -> None:
         """Judge the aligned proposals; take local steps where they are not good enough; draw."""
-        at = jax.tree.map(lambda x: jnp.asarray(x[_filled(np.arange(len(rows)))]), modes)
-        number = at.z.shape[1]
+        number = modes.z.shape[1]
         network = None
         if self.amortizer is not None:
-            z = jnp.asarray(self.start[self.part[_filled(rows)]])
-            context = stages.contexts(self.amortizer, self.batch(rows))
-            network = stages.whiten(self.amortizer, context, z, at)
-        pool = Pool(network, stages.laplace(at), Student(at.z, at.scale))
-        group = _Group(rows, pool, number, None)
+            amortizer = self.amortizer
+            network = self.staged(
+                rows,
+                0,
+                lambda batch, keys, z, modes: stages.whiten(
+                    amortizer, stages.contexts(amortizer, batch), z, modes
+                ),
+                self.start[self.part[rows]],
+                modes,
+            )
+        pool = Pool(network, stages.laplace(modes), Student(modes.z, modes.scale))
+        group = Group(rows, pool, number, None)
         verdict = self.judge(group, stage=1)
         best = verdict.efficiency.max(axis=1)
         further = (best < self.settings.enough) & (self.settings.steps > 0)
@@ -260,29 +250,34 @@ class _Chunk(NamedTuple):
         weak = self.weak(rows, result)
         if len(weak):
             self.populated(group.subset(weak), result)
+        self.bar.advance(len(rows))
 
-    def refined(self, group: _Group, base: str, result: Refined) -> None:
+    def refined(self, group: Group, base: str, result: Refined) -> None:
         """Take local steps, judge again, and draw."""
-        pool, settings = group.pool, self.settings
+        pool, settings, rows = group.pool, self.settings, group.rows
         network = base == "network"
         old = pool.network if network else pool.normal
         assert old is not None
         component = jax.tree.map(lambda x: x[:, 1:2], old) if network else old
-        found, taken = stages.local(
-            self.density,
-            self.amortizer if network else None,
-            self.batch(group.rows),
+        found, taken = self.staged(
+            rows,
+            2,
+            lambda batch, keys, component: stages.local(
+                self.density,
+                self.amortizer if network else None,
+                batch,
+                component,
+                keys,
+                settings.steps,
+                settings.draws,
+                settings.rate,
+            ),
             component,
-            self.keys(group.rows, 2),
-            settings.steps,
-            settings.draws,
-            settings.rate,
         )
-        new = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), old, found)
+        new = jax.tree.map(lambda a, b: np.concatenate([a, b], axis=1), old, found)
         pool = Pool(new if network else pool.network, pool.normal if network else new, pool.student)
         group = group._replace(pool=pool, local=base)
-        rows = group.rows
-        result.local_steps[rows] = np.asarray(taken).max(axis=1)[: len(rows)]
+        result.local_steps[rows] = taken.max(axis=1)
         result.gradients[rows] += settings.steps * settings.draws * component.shift.shape[1]
         self.draw(group, self.judge(group, stage=3), np.arange(len(rows)), result)
 
@@ -293,24 +288,28 @@ class _Chunk(NamedTuple):
             return np.arange(0)
         judged = judge(Drawn(*(v[rows] for v in result.drawn)))
         bad = judged.khat > khat_threshold(max(self.draws, 2))
-        return np.flatnonzero(
-            (bad & (self.draws >= FEWEST_DRAWS)) | (judged.efficiency < self.settings.efficiency)
-        )
+        inefficient = judged.efficiency < self.settings.efficiency
+        return np.flatnonzero((bad & (self.draws >= FEWEST_DRAWS)) | inefficient)
 
-    def populated(self, group: _Group, result: Refined) -> None:
+    def populated(self, group: Group, result: Refined) -> None:
         """Fit a mixture by population Monte Carlo, judge again, and draw; keep the better draws."""
         settings, rows, pool = self.settings, group.rows, group.pool
-        found = stages.populate(
-            self.density,
-            self.amortizer,
-            self.batch(rows),
+        found = self.staged(
+            rows,
+            5,
+            lambda batch, keys, pool: stages.populate(
+                self.density,
+                self.amortizer,
+                batch,
+                pool,
+                keys,
+                settings.components,
+                settings.rounds,
+                settings.pilot,
+            ),
             pool,
-            self.keys(rows, 5),
-            settings.components,
-            settings.rounds,
-            settings.pilot,
         )
-        student = jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), pool.student, found)
+        student = jax.tree.map(lambda a, b: np.concatenate([a, b], axis=1), pool.student, found)
         group = group._replace(pool=Pool(pool.network, pool.normal, student))
         before = Drawn(*(v[rows] for v in result.drawn))
         engine = result.engine[rows]
@@ -324,26 +323,30 @@ class _Chunk(NamedTuple):
             how = "population Monte Carlo" + (" did not help" if bad else "")
             result.note[i] = _join(result.note[i], how)
 
-    def judge(self, group: _Group, *, stage: int) -> _Verdict:
+    def judge(self, group: Group, *, stage: int) -> Verdict:
         """Choose the proposal of every dataset of a group by pilot draws."""
-        names, members, prefer = _candidates(group)
-        found = stages.pilot(
-            self.density,
-            self.amortizer,
-            self.batch(group.rows),
+        names, members, prefer = candidates(group)
+        which, weights, efficiency = self.staged(
+            group.rows,
+            stage,
+            lambda batch, keys, pool: stages.pilot(
+                self.density,
+                self.amortizer,
+                batch,
+                pool,
+                keys,
+                jnp.asarray(members),
+                jnp.asarray(prefer),
+                self.settings.pilot,
+            ),
             group.pool,
-            self.keys(group.rows, stage),
-            jnp.asarray(members),
-            jnp.asarray(prefer),
-            self.settings.pilot,
         )
-        which, weights, efficiency = (np.asarray(x)[: len(group.rows)] for x in found)
         engine = np.array([names[i] for i in which], dtype=object)
-        return _Verdict(engine, weights, names, efficiency)
+        return Verdict(engine, np.asarray(weights), names, np.asarray(efficiency))
 
-    def draw(self, group: _Group, verdict: _Verdict, which: np.ndarray, result: Refined) -> None:
+    def draw(self, group: Group, verdict: Verdict, which: np.ndarray, result: Refined) -> None:
         """Draw for some of a group: from one component where that is enough."""
-        network, normal, _ = _sizes(group.pool)
+        network, normal, _ = sizes(group.pool)
         weights = verdict.weights
         alone = np.where((weights > 0).sum(axis=1) == 1, weights.argmax(axis=1), -1)
         ways = {
@@ -355,27 +358,32 @@ class _Chunk(NamedTuple):
             members = which[there[which]]
             if not len(members):
                 continue
-            some, fill = group.subset(members), _filled(members)
-            batch, keys = self.batch(some.rows), self.keys(some.rows, 4)
+            some = group.subset(members)
             if way == "mixture":
-                found = stages.draw_mixture(
-                    self.density,
-                    self.amortizer,
-                    batch,
+                found = self.staged(
+                    some.rows,
+                    4,
+                    lambda batch, keys, pool, weights: stages.draw_mixture(
+                        self.density, self.amortizer, batch, pool, weights, keys, self.draws
+                    ),
                     some.pool,
-                    jnp.asarray(weights[fill]),
-                    keys,
-                    self.draws,
+                    weights[members],
                 )
             else:
                 stacked = some.pool.network if way == "network" else some.pool.normal
-                index = alone[fill] - (0 if way == "network" else network)
-                rows = np.arange(len(fill))
-                component = jax.tree.map(lambda x, r=rows, i=index: x[r, i], stacked)
+                index = alone[members] - (0 if way == "network" else network)
+                rows = np.arange(len(members))
                 base = self.amortizer if way == "network" else None
-                found = stages.draw_one(self.density, base, batch, component, keys, self.draws)
+                found = self.staged(
+                    some.rows,
+                    4,
+                    lambda batch, keys, component, base=base: stages.draw_one(
+                        self.density, base, batch, component, keys, self.draws
+                    ),
+                    jax.tree.map(lambda x, r=rows, i=index: x[r, i], stacked),
+                )
             for target, value in zip(result.drawn, found, strict=True):
-                target[some.rows] = np.asarray(value)[: len(members)]
+                target[some.rows] = value
             result.engine[some.rows] = verdict.engine[members]
 
 
@@ -383,76 +391,6 @@ def _filled(index: np.ndarray) -> np.ndarray:
     """Fill up with the first element to a size that is compiled for."""
     size = next((s for s in _SIZES if len(index) <= s), _SIZES[-1])
     return np.concatenate([index, np.full(size - len(index), index[0])])
-
-
-def _distinct(found: Mode) -> tuple[np.ndarray, np.ndarray]:
-    """Order searches by evidence; those that met another, or are negligible, repeat the first.
-
-    Returns
-    -------
-    order : array of shape (dataset, start)
-    number : array of shape (dataset,)
-        Distinct modes.
-    """
-    n, m = found.log_p.shape
-    log_det = np.asarray(jax.vmap(jax.vmap(lambda s: s.log_det()))(found.scale))
-    evidence = np.where(np.isfinite(found.log_p), found.log_p + log_det, -np.inf)
-    evidence = np.where(np.isnan(evidence), -np.inf, evidence)
-    solve = jax.vmap(jax.vmap(lambda s, x: s.solve(x)))
-    # Scaled differences of all pairs of one dataset: (dataset, from, to).
-    apart = np.stack(
-        [
-            np.sum(np.asarray(solve(found.scale, found.z - found.z[:, j : j + 1])) ** 2, axis=-1)
-            for j in range(m)
-        ],
-        axis=2,
-    )
-    order, number = np.zeros((n, m), int), np.zeros(n, int)
-    for i in range(n):
-        kept: list[int] = []
-        for j in np.argsort(-evidence[i], kind="stable"):
-            far = all(min(apart[i, j, k], apart[i, k, j]) > _SAME_MODE for k in kept)
-            if not kept or (far and evidence[i, j] > evidence[i, kept[0]] - _NEGLIGIBLE):
-                kept.append(int(j))
-        order[i] = (kept + [kept[0]] * m)[:m]
-        number[i] = len(kept)
-    return order, number
-
-
-def _sizes(pool: Pool) -> tuple[int, int, int]:
-    """Return how many components there are of each kind, in arrays that have a leading dataset."""
-    network, normal, student = (
-        0 if part is None else part.shift.shape[1]
-        for part in (pool.network, pool.normal, pool.student)
-    )
-    return network, normal, student
-
-
-def _candidates(group: _Group) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Mixtures that may be chosen: their engines, members and preferences.
-
-    Singles first, for their draws are cheaper; the mixture of all has to be better by a quarter.
-    """
-    network, normal, student = _sizes(group.pool)
-    total, modes = network + normal + student, group.modes
-    names: list[str] = []
-    members: list[np.ndarray] = []
-
-    def add(name: str, begin: int, end: int) -> None:
-        names.append(name)
-        members.append((np.arange(total) >= begin) & (np.arange(total) < end))
-
-    if network:
-        add("amortized", 0, 1)
-        if modes == 1:
-            add("aligned", 1, 2)
-    add("aligned", network, network + modes)
-    if group.local == "network":
-        add("refined", 2, 3)
-    elif group.local == "normal":
-        add("refined", network + modes, network + 2 * modes)
-    add("mixture", 0, total)
-    return names, np.stack(members), np.where(np.array(names) == "mixture", 0.8, 1.0)
 
 
 def _join(*notes: str) -> str:
