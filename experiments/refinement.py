@@ -23,6 +23,13 @@ SETTINGS = {
 }
 
 
+def write(folder: Path, rows: dict[str, dict]) -> None:
+    """Write what there is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {"command": "python experiments/refinement.py", "version": pmcl.__version__, **rows}
+    (folder / "refinement.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
 def main() -> None:
     """Refine every dataset of every task, compare with NUTS, write table and JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -68,19 +75,12 @@ def main() -> None:
                 "datasets": len(khat),
                 "tasks": found,
             }
+            write(given.results, rows)  # after each: the rest takes minutes
     columns = [k for k in next(iter(rows.values())) if k != "tasks"]
     table = Table("run", *columns, title="Refinement, experiment 1, no adaptation")
     for name, row in rows.items():
         table.add_row(name, *(f"{row[c]:.3g}" for c in columns))
     Console(width=160).print(table)
-    given.results.mkdir(parents=True, exist_ok=True)
-    (given.results / "refinement.json").write_text(
-        json.dumps(
-            {"command": "python experiments/refinement.py", "version": pmcl.__version__, **rows},
-            indent=1,
-        )
-        + "\n"
-    )
 
 
 if __name__ == "__main__":
