@@ -27,9 +27,7 @@ def ours(steps: int) -> dict:
     from pmcl.training.pretraining import SimulationLoss
 
     imported = time.perf_counter()
-    network = pmcl.Network(
-        pmcl.SetTransformer(outputs=50), pmcl.CouplingFlow(layers=6, width=128)
-    )
+    network = pmcl.Network(pmcl.SetTransformer(outputs=50), pmcl.CouplingFlow(layers=6, width=128))
     posterior = pmcl.fit_amortized(
         linear_regression_model(),
         covariates={"X": pm.Normal.dist(0, 1)},
