@@ -50,11 +50,7 @@ def check_padding(compiled: CompiledModel, task: Task) -> None:
             ]
             alone = [float(compiled.log_joint(u, unpadded)) for u in z]
         except (ValueError, TypeError, IndexError) as error:
-            raise DataError(
-                _PADDING.format(
-                    names=task.layout.names[: task.layout.n_observed], row=task.layout.row
-                )
-            ) from error
+            raise DataError(refusal) from error
     if not np.allclose(masked, alone, rtol=1e-8, atol=1e-8, equal_nan=True):
         raise DataError(refusal)
 

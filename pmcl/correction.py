@@ -3,12 +3,13 @@
 import time
 from typing import Literal, NamedTuple
 
+import jax
 import numpy as np
 
 from pmcl import sampling
 from pmcl.compile import CompiledModel, Density
 from pmcl.data import Task
-from pmcl.metrics import ImportanceDiagnostics, importance_diagnostics, khat_threshold
+from pmcl.metrics import ImportanceDiagnostics, khat_threshold
 from pmcl.networks import Amortizer
 from pmcl.refinement import Drawn, Refine, judge, poor, refine_task
 from pmcl.results import Draws
@@ -81,7 +82,7 @@ def correct(
         "gradients": np.zeros(n, int),
         "note": np.full(n, "", dtype=object),
     }
-    before = None if drawn is None else judge(drawn)
+    before = diagnostics = None if drawn is None else judge(drawn)
     if settings is not None:
         which = np.arange(n)
         if before is not None and isinstance(refine, str):
@@ -105,14 +106,13 @@ def correct(
             limit = khat_threshold(max(draws, 2))
             note = found.note
             if before is None or drawn is None:
-                drawn = found.drawn
+                drawn, diagnostics = found.drawn, after
                 use = np.ones(n, bool)
             else:
                 worse = (after.khat > limit) & (before.khat[which] < after.khat)
                 use = ~worse & np.isfinite(after.efficiency) & (after.efficiency > 0)
-                drawn = Drawn(*(np.array(v) for v in drawn))
-                for old, new in zip(drawn, found.drawn, strict=True):
-                    old[which[use]] = new[use]
+                drawn = _replaced(drawn, found.drawn, which, use)
+                diagnostics = _replaced(before, after, which, use)
                 note = np.where(use, note, _joined(note, "refinement did not help"))
             stats["engine"][which[use]] = found.engine[use]
             stats["note"][which] = note
@@ -120,8 +120,7 @@ def correct(
             stats["search_steps"][which] = found.search_steps
             stats["modes"][which] = found.modes
             stats["gradients"][which] = found.gradients
-    assert drawn is not None
-    diagnostics = importance_diagnostics(drawn.log_prior + drawn.log_likelihood - drawn.log_q)
+    assert drawn is not None and diagnostics is not None
     log_weights = diagnostics.log_weights
     if before is not None:
         stats["khat_amortized"] = before.khat
@@ -157,6 +156,17 @@ def finished(
 def engine_of(draws: Draws) -> str:
     """Engines of a result, for its attributes."""
     return ", ".join(sorted(set(map(str, draws.dataset_stats["engine"]))))
+
+
+def _replaced[T](old: T, new: T, which: np.ndarray, use: np.ndarray) -> T:
+    """Put the rows `use` of `new`, which are the rows `which` of `old`, in their places."""
+
+    def one(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+        found = np.array(before)
+        found[which[use]] = after[use]
+        return found
+
+    return jax.tree.map(one, old, new)
 
 
 def _joined(notes: np.ndarray, more: str) -> np.ndarray:

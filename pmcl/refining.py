@@ -14,8 +14,9 @@ from pmcl.batching import check_padding
 from pmcl.compile import CompiledModel, Density, compile_model, jit, precision
 from pmcl.compile.graphs import host_mode
 from pmcl.correction import correct, engine_of, finished
-from pmcl.data import Layout, Task, TaskLike, as_task
-from pmcl.reference.posterior import covariates_among
+from pmcl.data import Task, TaskLike
+from pmcl.posterior import positive, seed_of
+from pmcl.reference.posterior import covariates_among, task_of
 from pmcl.refinement import FEWEST_STARTS, Refine
 from pmcl.results import flat_z, posterior_tree, warn_of_khat
 
@@ -74,20 +75,14 @@ def refine(
     UserWarning
         Naming the datasets whose k-hat says that the draws should not be trusted.
     """
-    if draws < 1:
-        raise ValueError(f"draws: expected at least 1, got {draws}.")
-    seed = (
-        int(np.random.SeedSequence().generate_state(1)[0] >> 1)
-        if random_seed is None
-        else int(random_seed)
-    )
+    positive("draws", draws)
+    seed = seed_of(random_seed, None)
     if isinstance(model, CompiledModel):
         compiled = model
     else:
         model = pm.modelcontext(model)
         compiled = compile_model(model, covariates=covariates_among(model, data))
-    rows = sorted(set.intersection(*({*i.dims} for i in compiled.observed)) & compiled.data_dims)
-    task = as_task(data, Layout.of(compiled, rows[0] if rows else None))
+    task = task_of(compiled, data)
     if task.ragged:
         check_padding(compiled, task)
     names = sampling.pick(compiled, var_names)

@@ -9,7 +9,7 @@ import pymc as pm
 import xarray as xr
 
 from pmcl import sampling
-from pmcl.compile import compile_model, precision
+from pmcl.compile import CompiledModel, compile_model, precision
 from pmcl.data import DATASET, Layout, Task, TaskLike, as_task
 from pmcl.reference.nuts import nuts
 from pmcl.results import Draws, posterior_tree
@@ -59,8 +59,7 @@ def sample_reference(
     """
     model = pm.modelcontext(model)
     compiled = compile_model(model, covariates=covariates_among(model, data))
-    rows = sorted(set.intersection(*({*i.dims} for i in compiled.observed)) & compiled.data_dims)
-    task = as_task(data, Layout.of(compiled, rows[0] if rows else None))
+    task = task_of(compiled, data)
     found = nuts(
         model,
         [task.dataset(i) for i in range(len(task))],
@@ -97,6 +96,12 @@ def sample_reference(
         seconds=float(found.seconds.sum()),
     )
     return posterior_tree(compiled, task, result, engine=f"nuts ({sampler})")
+
+
+def task_of(compiled: CompiledModel, data: TaskLike) -> Task:
+    """Read data where no network says which dim has the rows: the first that all observed have."""
+    rows = sorted(set.intersection(*({*i.dims} for i in compiled.observed)) & compiled.data_dims)
+    return as_task(data, Layout.of(compiled, rows[0] if rows else None))
 
 
 def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:

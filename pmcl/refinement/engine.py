@@ -10,7 +10,12 @@ import numpy as np
 
 from pmcl.compile import Density
 from pmcl.data import Batch, Task
-from pmcl.metrics import FEWEST_DRAWS, importance_diagnostics, khat_threshold
+from pmcl.metrics import (
+    FEWEST_DRAWS,
+    ImportanceDiagnostics,
+    importance_diagnostics,
+    khat_threshold,
+)
 from pmcl.networks import Amortizer
 from pmcl.progress import Bar, progress_bar
 from pmcl.refinement import stages
@@ -19,7 +24,6 @@ from pmcl.refinement.groups import Group, Verdict, candidates, distinct, sizes
 from pmcl.refinement.proposals import Pool, Student
 from pmcl.refinement.stages import Drawn, Search
 
-ENGINES = ("amortized", "aligned", "refined", "mixture")
 _SIZES = (2, 16)  # datasets worked on together: two compilations of a stage serve any number
 FEWEST_STARTS = 200  # draws that searches and covariances are made from
 
@@ -397,20 +401,12 @@ def _join(*notes: str) -> str:
     return "; ".join(n for n in notes if n)
 
 
-class Judged(NamedTuple):
-    """k-hat and efficiency of weighted draws, arrays of shape (dataset,)."""
-
-    khat: np.ndarray
-    efficiency: np.ndarray
-
-
-def judge(drawn: Drawn) -> Judged:
+def judge(drawn: Drawn) -> ImportanceDiagnostics:
     """Importance diagnostics of draws."""
-    found = importance_diagnostics(drawn.log_prior + drawn.log_likelihood - drawn.log_q)
-    return Judged(found.khat, found.efficiency)
+    return importance_diagnostics(drawn.log_prior + drawn.log_likelihood - drawn.log_q)
 
 
-def poor(judged: Judged, settings: Refine, draws: int) -> np.ndarray:
+def poor(judged: ImportanceDiagnostics, settings: Refine, draws: int) -> np.ndarray:
     """Positions of datasets whose amortized posterior needs refinement (``refine="auto"``)."""
     limit = min(settings.khat, khat_threshold(max(draws, 2)))
     few = draws < FEWEST_DRAWS

@@ -230,10 +230,8 @@ class Pool(eqx.Module):
         """Log density of every component at z of shape (n, dim): (components, n)."""
         found = []
         for part, by in ((self.network, base), (self.normal, ShapedNormal(z.shape[1]))):
-            if part is not None:
-                found.append(
-                    jax.vmap(lambda c, b=by: jax.vmap(lambda u: c.log_prob(b, u))(z))(part)
-                )
+            if part is not None and by is not None:
+                found.append(_densities(by, part, z))
         if self.student is not None:
             found.append(jax.vmap(lambda s: jax.vmap(s.log_prob)(z))(self.student))
         return jnp.concatenate([f.astype(jnp.float64) for f in found])
