@@ -45,7 +45,7 @@ def main() -> None:
             "ratio_unadapted": regression.ratio(after, base[task.name], "unadapted"),
             "ratio_pretrained": regression.ratio(before, base[task.name], "adapted"),
             "seconds": seconds,
-            "skipped": adapted.history[-1].record.skipped,
+            "skipped": adapted.records[-1].record.skipped,
             "baseline_mmd2": base[task.name]["adapted_mmd2"],
             **after,
         }

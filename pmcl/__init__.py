@@ -16,10 +16,19 @@ if TYPE_CHECKING:
     from pmcl.compile import compile_model as compile_model
     from pmcl.continual import AbstractObjective as AbstractObjective
     from pmcl.continual import AbstractStrategy as AbstractStrategy
+    from pmcl.continual import ElasticWeightConsolidation as ElasticWeightConsolidation
+    from pmcl.continual import Example as Example
     from pmcl.continual import LogRatioVariance as LogRatioVariance
+    from pmcl.continual import Memory as Memory
     from pmcl.continual import Naive as Naive
+    from pmcl.continual import ObjectiveValue as ObjectiveValue
+    from pmcl.continual import Occasion as Occasion
+    from pmcl.continual import OnlineLaplace as OnlineLaplace
     from pmcl.continual import PathGradient as PathGradient
+    from pmcl.continual import Rehearsal as Rehearsal
     from pmcl.continual import Replay as Replay
+    from pmcl.continual import SynapticIntelligence as SynapticIntelligence
+    from pmcl.continual import TeacherDistillation as TeacherDistillation
     from pmcl.data import DataError as DataError
     from pmcl.data import as_task as as_task
     from pmcl.fit import fit_amortized as fit_amortized
@@ -38,6 +47,7 @@ if TYPE_CHECKING:
     from pmcl.refining import refine as refine
     from pmcl.report import calibrate as calibrate
     from pmcl.report import compare as compare
+    from pmcl.report import retention as retention
     from pmcl.results import one as one
 
 # Loaded when first used: importing pmcl costs little, and changes no flag of JAX or XLA.
@@ -51,17 +61,26 @@ _PUBLIC = {
     "CouplingFlow": "networks",
     "DataError": "data",
     "DeepSet": "networks",
+    "ElasticWeightConsolidation": "continual",
+    "Example": "continual",
     "Flatten": "networks",
     "LogRatioVariance": "continual",
     "MaskedAutoregressiveFlow": "networks",
+    "Memory": "continual",
     "Naive": "continual",
     "Network": "networks",
+    "ObjectiveValue": "continual",
+    "Occasion": "continual",
+    "OnlineLaplace": "continual",
     "PathGradient": "continual",
     "Recurrent": "networks",
     "Refine": "refinement",
+    "Rehearsal": "continual",
     "Replay": "continual",
     "SetTransformer": "networks",
     "Simulator": "compile",
+    "SynapticIntelligence": "continual",
+    "TeacherDistillation": "continual",
     "UnsupportedModelError": "compile",
     "as_task": "data",
     "calibrate": "report",
@@ -70,6 +89,7 @@ _PUBLIC = {
     "fit_amortized": "fit",
     "one": "results",
     "refine": "refining",
+    "retention": "report",
     "sample_reference": "reference",
 }
 

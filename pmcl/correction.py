@@ -47,8 +47,9 @@ def correct(
     amortizer: Amortizer | None,
     task: Task,
     drawn: Drawn | None,
-    refine: RefineLike,
+    settings: Refine | None,
     *,
+    everywhere: bool,
     start: np.ndarray,
     centre: np.ndarray,
     spread: np.ndarray,
@@ -64,7 +65,10 @@ def correct(
     density, amortizer, task
     drawn : Drawn, optional
         Amortized draws; None where there is no network.
-    refine : bool, "auto" or Refine
+    settings : Refine, optional
+        None: nothing is refined.
+    everywhere : bool
+        Refine every dataset, not only those whose amortized posterior is poor.
     start, centre, spread, draws
         As in :func:`pmcl.refinement.refine_task`.
     resample : bool
@@ -73,7 +77,6 @@ def correct(
     progressbar : bool
     """
     n = len(task)
-    settings = settings_of(refine)
     stats: dict[str, np.ndarray] = {
         "engine": np.full(n, "amortized", dtype=object),
         "steps": np.zeros(n, int),
@@ -85,7 +88,7 @@ def correct(
     before = diagnostics = None if drawn is None else judge(drawn)
     if settings is not None:
         which = np.arange(n)
-        if before is not None and isinstance(refine, str):
+        if before is not None and not everywhere:
             which = poor(before, settings, draws)
             stats["note"][np.setdiff1d(np.arange(n), which)] = "good as it is"
         if len(which):

@@ -131,6 +131,19 @@ class Task:
             found[info.name] = value
         return found
 
+    def labelled(self) -> xr.Dataset:
+        """Return the datasets as one `xarray.Dataset`; NaN past the end of the shorter ones."""
+        found = {}
+        for info in self.layout.variables:
+            value = np.asarray(self.values[info.name])
+            mask, row = self.mask, self.layout.row
+            if mask is not None and row in info.dims:
+                shape = [1] * value.ndim
+                shape[0], shape[1 + info.dims.index(row)] = mask.shape
+                value = np.where(mask.reshape(shape), value, np.nan)
+            found[info.name] = ((DATASET, *info.dims), value)
+        return xr.Dataset(found, coords={DATASET: list(self.names)})
+
     def select(self, index: Sequence[int] | np.ndarray) -> "Task":
         """Return the task with only the datasets of `index`."""
         index = np.asarray(index, dtype=int)

@@ -2,9 +2,9 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -19,13 +19,23 @@ from pmcl.compile import (
 )
 from pmcl.continual import (
     AbstractObjective,
-    AbstractStrategy,
-    AdaptationRecord,
     AdaptationSettings,
     Memory,
     Naive,
+    Occasion,
     PathGradient,
+    Replay,
+    StrategyLike,
+    StrategyState,
+    TaskRecord,
     adapt,
+    carried,
+    history_tree,
+    memory_of,
+    quality,
+    quality_of_memory,
+    stored,
+    strategies_of,
 )
 from pmcl.correction import RefineLike, correct, engine_of, finished, settings_of
 from pmcl.data import DATASET, Layout, Task, TaskLike, as_task
@@ -34,19 +44,10 @@ from pmcl.networks import (
     Network,
     Structure,
 )
-from pmcl.prediction import covariates_of, observed_group, predictions, scalars_group
+from pmcl.prediction import observed_group, predictions, predictions_groups, scalars_group
 from pmcl.refinement import FEWEST_STARTS, Drawn
-from pmcl.results import SAMPLE, flat_z, labelled, posterior_tree, warn_of_khat
+from pmcl.results import SAMPLE, flat_z, posterior_tree, warn_of_khat
 from pmcl.training import PretrainingRecord, PretrainingSettings, pretrain
-
-
-class TaskRecord(NamedTuple):
-    """One adaptation in the posterior's history."""
-
-    name: str
-    strategy: AbstractStrategy
-    objective: AbstractObjective
-    record: AdaptationRecord
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +67,15 @@ class AmortizedPosterior:
         Specification of the network.
     amortizer : Amortizer
         The weights.
-    strategy : AbstractStrategy or None
-        The strategy in force; None before the first adaptation.
-    memory : Memory
-        Stored past datasets.
+    strategy : AbstractStrategy, tuple or None
+        What is in force; None before the first adaptation.
+    states : tuple of StrategyState
+        What strategies have stored.
     pretraining : tuple of PretrainingRecord
-    history : tuple of TaskRecord
-        One entry an adaptation, oldest first.
+    pretrained : Amortizer or None
+        The weights before the first adaptation.
+    records : tuple of TaskRecord
+        One entry an adaptation, oldest first; `history` shows them.
     """
 
     compiled: CompiledModel
@@ -82,13 +85,14 @@ class AmortizedPosterior:
     amortizer: Amortizer = field(repr=False)
     settings: PretrainingSettings = field(repr=False)
     seed: int
-    strategy: AbstractStrategy | None = None
-    memory: Memory = field(default_factory=Memory, repr=False)
+    strategy: StrategyLike | None = None
+    states: tuple[StrategyState, ...] = field(default=(), repr=False)
     pretraining: tuple[PretrainingRecord, ...] = field(default=(), repr=False)
-    history: tuple[TaskRecord, ...] = field(default=(), repr=False)
+    pretrained: Amortizer | None = field(default=None, repr=False)
+    records: tuple[TaskRecord, ...] = field(default=(), repr=False)
 
     def __repr__(self) -> str:
-        tasks = ", ".join(t.name for t in self.history) or "none"
+        tasks = ", ".join(t.name for t in self.records) or "none"
         steps = sum(r.steps for r in self.pretraining)
         return (
             f"AmortizedPosterior of {[i.name for i in self.compiled.free]} "
@@ -104,6 +108,23 @@ class AmortizedPosterior:
     def layout(self) -> Layout:
         """What a dataset of the model looks like."""
         return Layout.of(self.compiled, self.structure.row)
+
+    @property
+    def memory(self) -> Memory:
+        """Stored past datasets, with the task and the time of each."""
+        return memory_of(self.states)
+
+    @property
+    def history(self) -> xr.DataTree:
+        """What happened to the network, task by task.
+
+        Groups: `adaptation` (by task: strategy, steps, what was skipped and left out, seconds),
+        `losses` (task x step), `datasets` (right after each task), `retention` (rows: after
+        pretraining and after each task; columns: tasks; the self-consistency variance, k-hat and
+        efficiency of amortized draws, which need no reference) and `transfer` (backward and
+        forward, of each measure).
+        """
+        return history_tree(self.records)
 
     @property
     def density(self) -> Density:
@@ -134,10 +155,10 @@ class AmortizedPosterior:
         ValueError
             After the first adaptation: simulations would overwrite what was learned from data.
         """
-        if self.history:
+        if self.records:
             raise ValueError(
                 "pretrain: the posterior has been adapted to "
-                f"{[t.name for t in self.history]}; expected one that was not. Pretrain first, "
+                f"{[t.name for t in self.records]}; expected one that was not. Pretrain first, "
                 "then adapt."
             )
         rate = learning_rate if learning_rate is not None else self.settings.learning_rate / 3
@@ -160,13 +181,15 @@ class AmortizedPosterior:
         task: TaskLike,
         *,
         name: str,
-        strategy: AbstractStrategy | None = None,
+        strategy: StrategyLike | None = None,
         objective: AbstractObjective | None = None,
         steps: int = 400,
-        learning_rate: float = 1e-3,
+        learning_rate: float | Callable[[int], float] = 1e-3,
         batch_size: int = 64,
         clip: float = 1.0,
         warmup: int = 20,
+        patience: int | None = 4,
+        restore_best: bool = False,
         random_seed: int | None = None,
         progressbar: bool = True,
     ) -> "AmortizedPosterior":
@@ -178,19 +201,27 @@ class AmortizedPosterior:
             See :func:`pmcl.as_task`.
         name : str
             Name of the task, shown in the history and in the memory.
-        strategy : AbstractStrategy, optional
-            What protects earlier tasks. None goes on with the one in force (`Naive` at first).
+        strategy : AbstractStrategy or tuple of them, optional
+            What protects earlier tasks. None goes on with what is in force (`Replay` at first).
         objective : AbstractObjective, optional
             `PathGradient` by default.
         steps : int
-        learning_rate : float
-            Highest rate of Adam, after warm-up and before cosine decay.
+            Most steps.
+        learning_rate : float or callable
+            Highest rate of Adam, after warm-up and before cosine decay; or a function of the number
+            of tasks before this one, for rates that fall from task to task.
         batch_size : int
-            Datasets a step; all of the task's and the memory's where they are not more.
+            Datasets a step; all that there are where they are not more.
         clip : float
             Largest global gradient norm.
         warmup : int
             Steps of linear warm-up.
+        patience : int, optional
+            Every 25 steps the objective is evaluated at draws held back from training. Where it has
+            not improved for so many times the rate falls to a third; the third time training stops.
+            None: all steps are taken.
+        restore_best : bool
+            End with the weights that were best on held-back draws, not with the last.
         random_seed : int, optional
             Derived from the posterior's own seed and the number of tasks where not given.
         progressbar : bool
@@ -203,51 +234,88 @@ class AmortizedPosterior:
         ------
         DataError
             Where the data do not fit the model, naming the variable and the dataset.
+        ValueError
+            Where a strategy cannot start from what earlier ones stored, saying what is missing.
         """
         if strategy is None:
-            strategy = self.strategy if self.strategy is not None else Naive()
+            strategy = self.strategy if self.strategy is not None else Replay()
+        strategies = strategies_of(strategy)
+        index = len(self.records)
+        rate = learning_rate(index) if callable(learning_rate) else learning_rate
         settings = AdaptationSettings(
             positive("steps", steps),
-            learning_rate,
+            rate,
             positive("batch_size", batch_size),
             clip,
             warmup,
+            None if patience is None else positive("patience", patience),
+            restore_best,
         )
         chosen = objective if objective is not None else PathGradient()
-        seed = seed_of(random_seed, self.seed + 1000 * (len(self.history) + 1))
-        checked = self._task(task)
-        capacity = strategy.capacity
-        rehearsal = self.memory.datasets if capacity and len(self.memory) else None
+        pretrained = self.amortizer if self.pretrained is None else self.pretrained
+        now = Occasion(
+            name,
+            self._task(task),
+            self.amortizer,
+            self.density,
+            self.simulator,
+            self.structure,
+            seed_of(random_seed, self.seed + 1000 * (index + 1)),
+        )
+        done = [r.name for r in self.records]
         with precision.scope():
-            amortizer, record = adapt(
-                self.amortizer,
-                self.density,
-                checked,
-                rehearsal,
-                capacity=capacity,
+            states = carried(strategies, self.states, done, now)
+            found = adapt(
+                now,
+                strategies=strategies,
+                states=states,
                 objective=chosen,
                 settings=settings,
-                seed=seed,
-                description=f"Adapting to {name}",
                 progressbar=progressbar,
             )
-            kept = checked.select(
-                [i for i, n in enumerate(checked.names) if n not in record.excluded]
+            kept = stored(self.states, strategies, found.states, [*done, name])
+            first, before, after = (
+                quality(a, self.density, now.task, seed=now.seed)
+                for a in (pretrained, self.amortizer, found.amortizer)
             )
-            memory = strategy.remember(
-                self.memory,
-                kept,
-                name,
-                lambda stored: sampling.embed(amortizer, stored),
-                np.random.default_rng(seed),
+            earlier = quality_of_memory(
+                found.amortizer, self.density, memory_of(kept), seed=now.seed
             )
+        record = TaskRecord(name, strategies, chosen, found.record, first, before, after, earlier)
         return replace(
             self,
-            amortizer=amortizer,
-            strategy=strategy,
-            memory=memory,
-            history=(*self.history, TaskRecord(name, strategy, chosen, record)),
+            amortizer=found.amortizer,
+            pretrained=pretrained,
+            strategy=strategies if len(strategies) > 1 else strategies[0],
+            states=kept,
+            records=(*self.records, record),
         )
+
+    def at_test_time(self, task: TaskLike, **options: Any) -> "AmortizedPosterior":
+        """Adapt a copy of the pretrained network to one task, and carry nothing on.
+
+        Parameters
+        ----------
+        task : xarray.Dataset, mapping or pandas.DataFrame
+        **options
+            As for `adapt`, without `name` and `strategy`.
+
+        Returns
+        -------
+        AmortizedPosterior
+            For this task alone: it knows of no other task, and stores no dataset.
+        """
+        for given in ("name", "strategy"):
+            if given in options:
+                raise TypeError(f"at_test_time: expected the options of `adapt` but {given!r}.")
+        fresh = replace(
+            self,
+            amortizer=self.amortizer if self.pretrained is None else self.pretrained,
+            strategy=None,
+            states=(),
+            records=(),
+        )
+        return fresh.adapt(task, name="test time", strategy=Naive(), **options)
 
     def sample(
         self,
@@ -320,7 +388,8 @@ class AmortizedPosterior:
                 self.amortizer,
                 task,
                 drawn,
-                refine,
+                settings_of(refine),
+                everywhere=not isinstance(refine, str),
                 start=start.z,
                 centre=np.asarray(self.amortizer.z_scaling.loc, float),
                 spread=np.asarray(self.amortizer.z_scaling.scale, float),
@@ -405,27 +474,18 @@ class AmortizedPosterior:
         """
         tree = self.sample(data, draws, refine=refine, random_seed=random_seed)
         task = self._task(data)
-        seed = seed_of(random_seed, self.seed)
         z = np.moveaxis(flat_z(self.compiled, tree)[0], 0, 1)
-        if new_covariates is None:
-            at = [task.dataset(i) for i in range(len(task))]
-        else:
-            at = covariates_of(self.layout, new_covariates, task)
         with precision.scope():
-            values = predictions(self.compiled, z, at, seed=seed)
-        like = Task(self.layout, {}, task.names, None)
-        constant = {
-            i.name: np.stack([np.asarray(a[i.name]) for a in at]) for i in self.compiled.covariates
-        }
-        observed = {i.name: i for i in self.compiled.observed}
-        tree["predictions"] = xr.DataTree(
-            _numbered(labelled(self.compiled, like, observed, values, SAMPLE))
-        )
-        if constant:
-            infos = {i.name: i for i in self.compiled.covariates}
-            tree["predictions_constant_data"] = xr.DataTree(
-                labelled(self.compiled, like, infos, constant, (DATASET,))
+            groups = predictions_groups(
+                self.compiled,
+                self.layout,
+                task,
+                z,
+                new_covariates,
+                seed=seed_of(random_seed, self.seed),
             )
+        for name, data_of in groups.items():
+            tree[name] = xr.DataTree(data_of)
         return tree
 
     def _task(self, data: TaskLike) -> Task:
@@ -433,10 +493,6 @@ class AmortizedPosterior:
         if task.ragged:
             check_padding(self.compiled, task)
         return task
-
-
-def _numbered(data: xr.Dataset) -> xr.Dataset:
-    return data.assign_coords({d: np.arange(data.sizes[d]) for d in ("chain", "draw")})
 
 
 def positive(name: str, value: int) -> int:

@@ -60,14 +60,14 @@ def predictions(
     """
     rng = np.random.default_rng(seed)
     parts = [
-        predict(compiled, u, data, _lengths(compiled, data), rng=rng)
+        predict(compiled, u, data, lengths_of(compiled, data), rng=rng)
         for u, data in zip(z, at, strict=True)
     ]
     longest = {k: tuple(np.max([p[k].shape[1:] for p in parts], axis=0)) for k in parts[0]}
     return {k: np.stack([_fill(p[k], longest[k]) for p in parts], axis=1)[None] for k in parts[0]}
 
 
-def _lengths(compiled: CompiledModel, data: Mapping[str, np.ndarray]) -> dict[str, int]:
+def lengths_of(compiled: CompiledModel, data: Mapping[str, np.ndarray]) -> dict[str, int]:
     """Lengths of the dims of the data: of the covariates, else of the observations given."""
     found = {d: n for i in compiled.observed for d, n in zip(i.dims, i.shape, strict=True)}
     for info in (*compiled.observed, *compiled.covariates):
@@ -120,3 +120,39 @@ def _fill(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         return value
     pad = [(0, 0), *((0, n - m) for n, m in zip(shape, value.shape[1:], strict=True))]
     return np.pad(value.astype(float), pad, constant_values=np.nan)
+
+
+def predictions_groups(
+    compiled: CompiledModel,
+    layout: Layout,
+    task: Task,
+    z: np.ndarray,
+    new: xr.Dataset | Mapping[str, np.ndarray] | None,
+    *,
+    seed: int,
+) -> dict[str, xr.Dataset]:
+    """Build the groups predictions and predictions_constant_data.
+
+    Parameters
+    ----------
+    compiled, layout, task
+    z : array of shape (dataset, draw, dim)
+    new : xarray.Dataset or mapping, optional
+        Covariates to predict at; those of the task by default.
+    seed : int
+    """
+    if new is None:
+        at = [task.dataset(i) for i in range(len(task))]
+    else:
+        at = covariates_of(layout, new, task)
+    values = predictions(compiled, z, at, seed=seed)
+    like = Task(layout, {}, task.names, None)
+    observed = {i.name: i for i in compiled.observed}
+    found = labelled(compiled, like, observed, values, SAMPLE)
+    numbers = {d: np.arange(found.sizes[d]) for d in ("chain", "draw")}
+    groups = {"predictions": found.assign_coords(numbers)}
+    infos = {i.name: i for i in compiled.covariates}
+    if infos:
+        constant = {n: np.stack([np.asarray(a[n]) for a in at]) for n in infos}
+        groups["predictions_constant_data"] = labelled(compiled, like, infos, constant, (DATASET,))
+    return groups

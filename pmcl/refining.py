@@ -104,6 +104,7 @@ def refine(
             task,
             None,
             Refine() if refine is None else refine,
+            everywhere=True,
             start=z,
             centre=np.median(prior, axis=0),
             spread=np.maximum(np.std(prior, axis=0), 1e-6),

@@ -55,8 +55,10 @@ class NormalMean(NamedTuple):
         from pmcl.networks import CouplingFlow, DeepSet, InputLayout, Network, build_amortizer
 
         if network is None:
-            flow = CouplingFlow(layers=1, width=8, depth=1, knots=4)
-            network = Network(DeepSet(outputs=4, width=8, depth=1, pooled=4), flow)
+            flow = CouplingFlow(layers=1, width=8, depth=1, knots=4, affine_width=16)
+            network = Network(
+                DeepSet(outputs=4, width=8, depth=1, pooled=4, head_width=16, head_depth=1), flow
+            )
         inputs = InputLayout.of(self.compiled.data, "obs")
         z, data = self.simulator.simulate(500, random_seed=1)
         return build_amortizer(network, inputs, z, data, key=jax.random.key(seed))

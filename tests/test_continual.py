@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pymc as pm
 import pytest
+from lines import EXACT, OFF, PRECISION, ROWS, Line, line, y_of
 from scipy import stats
 from scipy.spatial.distance import cdist
 
@@ -18,70 +19,26 @@ from pmcl.compile import Density, compile_model, precision
 from pmcl.continual import (
     AbstractObjective,
     AdaptationSettings,
+    Example,
     LogRatioVariance,
     Memory,
     Naive,
     ObjectiveValue,
+    Occasion,
     PathGradient,
+    Rehearsal,
     Replay,
     adapt,
+    k_centers,
     k_medoids,
+    strategies_of,
 )
 from pmcl.continual.adaptation import SelfConsistency, finite_fractions
+from pmcl.continual.pool import Pool
 from pmcl.data import DataError, Layout, Task, as_task
-from pmcl.networks import Network, Scaling, Structure
+from pmcl.networks import Network, Structure
 from pmcl.posterior import AmortizedPosterior
 from pmcl.training import PretrainingSettings
-
-ROWS = 10
-PRECISION = 1 / 2**2 + ROWS  # of the posterior of `normal_mean`, whatever the data
-
-
-class Line(eqx.Module):
-    """q(z | x) = N(a + b mean(y), exp(c)), which holds the exact posterior of `normal_mean`."""
-
-    a: jax.Array
-    b: jax.Array
-    c: jax.Array
-    dim: int = eqx.field(static=True, default=1)
-
-    def context(self, data, mask=None):
-        keep = jnp.ones(data["y"].shape, bool) if mask is None else mask
-        return jnp.sum(jnp.where(keep, data["y"], 0.0), keepdims=True) / jnp.sum(keep)
-
-    def transform(self, eps, context):
-        z = self.a + self.b * context + jnp.exp(self.c) * eps
-        return z, self.log_prob(z, context)
-
-    def log_prob(self, z, context):
-        u = (z - self.a - self.b * context) / jnp.exp(self.c)
-        return jnp.sum(-0.5 * u**2 - self.c - 0.5 * np.log(2 * np.pi))
-
-    @property
-    def z_scaling(self) -> Scaling:
-        return Scaling(jnp.zeros(1), jnp.ones(1))
-
-    def trainable(self) -> "Line":
-        return jax.tree.map(lambda _: True, self)
-
-    @property
-    def numbers(self) -> np.ndarray:
-        return np.array([float(self.a), float(self.b), float(self.c)])
-
-    def divergence(self, y: np.ndarray) -> np.ndarray:
-        """KL(q || exact posterior) of each dataset of ``y`` (dataset, row), in nats."""
-        a, b, c = self.numbers
-        off = a + b * y.mean(axis=1) - (1 / 4 + y.sum(axis=1)) / PRECISION
-        return 0.5 * (PRECISION * (off**2 + np.exp(2 * c)) - 1 - np.log(PRECISION)) - c
-
-
-def line(a: float, b: float, c: float) -> Line:
-    with precision.scope():
-        return Line(*(jnp.asarray(v, jnp.float64) for v in (a, b, c)))
-
-
-EXACT = line(1 / 4 / PRECISION, ROWS / PRECISION, -0.5 * np.log(PRECISION))
-OFF = line(0.4, 0.7, -0.8)
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +49,6 @@ def density(normal_mean) -> Density:
 @pytest.fixture(scope="module")
 def layout(normal_mean) -> Layout:
     return Layout.of(normal_mean.compiled, "obs")
-
-
-def y_of(mu: float | Sequence[float], seed: int = 0) -> np.ndarray:
-    mu = np.atleast_1d(mu)
-    return mu[:, None] + np.random.default_rng(seed).normal(size=(len(mu), ROWS))
 
 
 # --- objectives ---------------------------------------------------------------------------------
@@ -111,7 +63,7 @@ def evaluate(
     def run(q, y, mask, keys):
         def one(key):
             def loss(q):
-                found = objective(q, density, {"y": y}, mask, key)
+                found = objective(q, density, Example({"y": y}, mask), key)
                 return found.loss, found.finite
 
             return eqx.filter_value_and_grad(loss, has_aux=True)(q)
@@ -305,60 +257,117 @@ def test_memory_of_one_task_adapted_to_twice(layout):
 # --- strategies -----------------------------------------------------------------------------------
 
 
-def mean_of_rows(stored: Task) -> np.ndarray:
-    return stored.values["y"].mean(axis=1, keepdims=True)
+PLAIN = {"weighting": "dataset", "pseudo": 0, "simulations": 0}  # the paper's replay
 
 
-def test_replay_keeps_some_datasets_of_every_task(layout):
-    strategy, rng = Replay(capacity=6, per_task=2), np.random.default_rng(0)
-    memory = Memory()
-    for t, name in enumerate("uvw"):
-        memory = strategy.remember(
-            memory, task_of(layout, np.arange(5), seed=t), name, mean_of_rows, rng
-        )
-        assert len(memory) == 2 * (t + 1)
+@pytest.fixture(scope="module")
+def occasion(normal_mean, density) -> Callable[..., Occasion]:
+    """Give the moment before or after a task, with a network that is a line."""
+
+    def make(task: Task, name: str = "u", *, q: Line = OFF, seed: int = 0) -> Occasion:
+        structure = Structure("exchangeable", "obs", "it is")
+        return Occasion(name, task, q, density, normal_mean.simulator, structure, seed)  # type: ignore[arg-type]
+
+    return make
+
+
+def remembered(strategy: Replay, tasks: dict[str, Task], occasion, seed: int = 0) -> Memory:
+    """Memory after some tasks."""
+    memory = None
+    with precision.scope():
+        for name, task in tasks.items():
+            now = occasion(task, name, seed=seed)
+            memory = strategy.end(strategy.begin(memory, now), None, now)
+    assert memory is not None
+    return memory
+
+
+def test_replay_keeps_some_datasets_of_every_task(layout, occasion):
+    tasks = {n: task_of(layout, np.arange(5), seed=t) for t, n in enumerate("uvw")}
+    memory = remembered(Replay(capacity=6, per_task=2), tasks, occasion)
     assert memory.tasks == ("u", "u", "v", "v", "w", "w")
+    assert len(memory.times) == 6 and all(t.endswith("+00:00") for t in memory.times)
     # a task of fewer datasets gives what it has
-    small = strategy.remember(Memory(), task_of(layout, 1), "u", mean_of_rows, rng)
-    assert len(small) == 1
+    assert len(remembered(Replay(capacity=6, per_task=2), {"u": task_of(layout, 1)}, occasion)) == 1
     # which datasets: all of them, sooner or later
+    task = {"u": task_of(layout, np.arange(3))}
     drawn = {
         name
         for seed in range(40)
-        for name in Replay(capacity=6)
-        .remember(
-            Memory(),
-            task_of(layout, np.arange(3)),
-            "u",
-            mean_of_rows,
-            np.random.default_rng(seed),
-        )
-        .stored()
-        .names
+        for name in remembered(Replay(capacity=6), task, occasion, seed).stored().names
     }
     assert drawn == {"u/d0", "u/d1", "u/d2"}
 
 
-def test_replay_keeps_the_medoids_when_the_memory_is_full(layout):
-    strategy, rng = Replay(capacity=3, per_task=4), np.random.default_rng(0)
-    memory = Memory()
-    for name, mu in (("u", 0.0), ("v", 50.0), ("w", 100.0)):
-        task = task_of(layout, mu + np.arange(4))
-        memory = strategy.remember(memory, task, name, mean_of_rows, rng)
-        assert len(memory) == 3
+@pytest.mark.parametrize("distance", ["summary", "raw", lambda data: data["y"].mean("obs").values])
+@pytest.mark.parametrize("keep", ["medoids", "centers"])
+def test_replay_keeps_different_datasets_when_the_memory_is_full(layout, occasion, keep, distance):
+    if callable(distance):
+        wrong = Replay(capacity=1, per_task=2, distance=distance)
+        with pytest.raises(ValueError, match=r"shape \(2, features\), got \(2,\)"):
+            remembered(wrong, {"u": task_of(layout, [1, 2])}, occasion)
+
+        def distance(data):
+            return data["y"].mean("obs").values[:, None]
+
+    strategy = Replay(capacity=3, per_task=4, keep=keep, distance=distance)
+    tasks = {
+        n: task_of(layout, mu + np.arange(4)) for n, mu in zip("uvw", (0, 50, 100), strict=True)
+    }
+    memory = remembered(strategy, tasks, occasion)
     assert memory.tasks == ("u", "v", "w")
-    # of the last task's four, at 0, 1, 2 and 3, one in the middle
-    assert memory.stored().names[-1] in ("w/d1", "w/d2")
+    if keep == "medoids":  # of the last task's four, at 0, 1, 2 and 3, one in the middle
+        assert memory.stored().names[-1] in ("w/d1", "w/d2")
 
 
-def test_strategies_say_what_they_rehearse(layout):
-    assert Naive().capacity == 0 and Replay(capacity=7).capacity == 7
-    memory = Memory().add(task_of(layout, 1), "u")
+def test_replay_keeps_any_datasets(layout, occasion):
+    tasks = {n: task_of(layout, np.arange(6), seed=t) for t, n in enumerate("uv")}
+    strategy = Replay(capacity=3, per_task=6, keep="random")
+    kept = [remembered(strategy, tasks, occasion, seed).stored().names for seed in range(20)]
+    assert all(len(names) == 3 for names in kept) and len({n for names in kept for n in names}) > 6
+
+
+def test_raw_distances_need_one_length(layout, occasion):
+    ragged = as_task({"a": {"y": Y}, "b": {"y": Y[:4]}}, layout)
+    strategy = Replay(capacity=1, per_task=2, distance="raw")
+    with pytest.raises(ValueError, match=r"distance='raw'.*\[4, 10\].*summary"):
+        remembered(strategy, {"u": ragged}, occasion)
+
+
+def test_centers_cover_all_points_within_twice_the_best_radius():
     rng = np.random.default_rng(0)
-    assert Naive().remember(memory, task_of(layout, 2), "v", mean_of_rows, rng) is memory
+    for _ in range(20):
+        points = rng.normal(size=(9, 2))
+        standard = points / points.std(axis=0)
+        distance = cdist(standard, standard)
+        best = min(distance[list(c)].min(axis=0).max() for c in combinations(range(9), 3))
+        found = k_centers(points, 3)
+        assert len({*found}) == 3
+        assert distance[found].min(axis=0).max() <= 2 * best + 1e-12
+    np.testing.assert_array_equal(k_centers(np.zeros((5, 1)), 2).shape, (2,))
+    np.testing.assert_array_equal(k_centers(points, 9), np.arange(9))
+
+
+def test_strategies_say_what_they_rehearse_and_refuse_what_is_wrong(layout):
+    assert Naive().rehearsal(None) is None
+    memory = Memory().add(task_of(layout, 1), "u")
+    plan = Replay(capacity=7, **PLAIN).rehearsal(memory)
+    assert plan == Rehearsal(memory, 7, pseudo=0, bootstrap=True, predictive=0.5)
     for wrong in ({"capacity": 0}, {"per_task": 0}):
         with pytest.raises(ValueError, match=r"Replay: expected.*at least 1.*Naive\(\)"):
             Replay(**wrong)
+    for wrong, message in (
+        ({"keep": "best"}, "keep of"),
+        ({"weighting": "row"}, "weighting of"),
+        ({"distance": "far"}, "distance 'summary'"),
+        ({"predictive": 1.5}, "predictive between 0"),
+    ):
+        with pytest.raises(ValueError, match=f"Replay: expected {message}|Replay: .*{message}"):
+            Replay(**wrong)
+    with pytest.raises(TypeError, match="expected pmcl strategies.*got 'replay'"):
+        strategies_of("replay")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"different kinds, got \['Replay', 'Replay'\]"):
+        strategies_of((Replay(), Replay(capacity=3)))
 
 
 # --- adaptation -----------------------------------------------------------------------------------
@@ -373,9 +382,9 @@ class Divergence(AbstractObjective):
     draws: int = eqx.field(static=True, default=1)
     traced: Callable[[], None] = eqx.field(static=True, default=lambda: None)
 
-    def __call__(self, amortizer, density, data, mask, key):
+    def __call__(self, amortizer, density, example, key):
         self.traced()
-        q, y = amortizer, data["y"]
+        q, y = amortizer, example.data["y"]
         off = q.a + q.b * jnp.mean(y) - (1 / 4 + jnp.sum(y)) / PRECISION
         value = 0.5 * (PRECISION * (off**2 + jnp.exp(2 * q.c)) - 1 - np.log(PRECISION)) - q.c
         return ObjectiveValue(value, jnp.ones(()), jnp.where(jnp.mean(y) > 100, 500.0, 1.0))
@@ -393,20 +402,29 @@ def adapted(
     rehearsal: Task | None = None,
     capacity: int = 0,
     settings: AdaptationSettings = SETTINGS,
+    strategies: tuple = (),
 ):
+    structure = Structure("exchangeable", "obs", "it is")
+    now = Occasion("v", task, q, density, None, structure, 0)  # type: ignore[arg-type]
+    memory = Memory() if rehearsal is None else Memory().add(rehearsal, "u")
+    replay = [Replay(capacity=capacity, **PLAIN)] if capacity else []
     with precision.scope():
-        return adapt(
-            q,
-            density,
-            task,
-            rehearsal,
-            capacity=capacity,
+        found = adapt(
+            now,
+            strategies=[*replay, *strategies],
+            states=[*[memory] * len(replay), *[None] * len(strategies)],
             objective=objective if objective is not None else PathGradient(),
             settings=settings,
-            seed=0,
-            description="",
             progressbar=False,
         )
+    return found.amortizer, found.record
+
+
+def problem_of(density, task, weights, *, batch_size=64) -> SelfConsistency:
+    batch = jax.tree.map(jnp.asarray, task.batch())
+    pool = Pool(batch, None, jnp.asarray(weights, jnp.float32))
+    none = jnp.zeros((), jnp.float32)
+    return SelfConsistency(Divergence(), density, pool, (), (), None, none, batch_size, 0)
 
 
 @pytest.mark.parametrize("objective", [PathGradient(), LogRatioVariance()])
@@ -425,9 +443,7 @@ def test_loss_is_the_weighted_mean_over_datasets(density, layout):
     task = task_of(layout, [-2, 0, 1, 4])
     weights = np.array([1.0, 0.0, 1.0, 2.0])
     with precision.scope():
-        problem = SelfConsistency(
-            Divergence(), density, task.batch(), jnp.asarray(weights), batch_size=64
-        )
+        problem = problem_of(density, task, weights)
         loss = problem.loss(OFF, jax.random.key(0), {})
     each = OFF.divergence(task.values["y"])
     assert float(loss) == pytest.approx(np.average(each, weights=weights), rel=1e-6)
@@ -438,8 +454,7 @@ def test_a_dataset_beyond_all_measure_does_not_own_the_gradient(density, layout)
     with precision.scope():
 
         def value_and_gradient(task):
-            weights = jnp.ones(len(task))
-            problem = SelfConsistency(Divergence(), density, task.batch(), weights, batch_size=64)
+            problem = problem_of(density, task, np.ones(len(task)))
             value, gradient = eqx.filter_value_and_grad(
                 lambda q: problem.loss(q, jax.random.key(0), {})
             )(OFF)
@@ -470,8 +485,7 @@ def test_minibatches_draw_datasets_by_weight(density, layout):
     task = task_of(layout, np.linspace(-3, 3, 12))
     weights = np.where(np.arange(12) % 3 == 0, 0.0, 1.0)
     with precision.scope():
-        batch = jax.tree.map(jnp.asarray, task.batch())
-        problem = SelfConsistency(Divergence(), density, batch, jnp.asarray(weights), batch_size=3)
+        problem = problem_of(density, task, weights, batch_size=3)
         keys = jax.random.split(jax.random.key(0), 4000)
         losses = np.asarray(jax.jit(jax.vmap(lambda k: problem.loss(OFF, k, {})))(keys))
     each = OFF.divergence(task.values["y"])
@@ -595,12 +609,12 @@ def test_replay_forgets_less_than_naive(posterior, layout):
     noise -= noise.mean(axis=1, keepdims=True)
     tasks = {n: mu + noise for n, mu in {"high": 6, "low": 2}.items()}
     after = {}
-    for strategy in (Naive(), Replay(capacity=5)):
+    for strategy in (Naive(), Replay(capacity=5, **PLAIN)):
         now = posterior
         for name, y in tasks.items():
             now = learn(now, as_task({"y": y}, layout), name, strategy=strategy)
         after[type(strategy)] = [now.amortizer.divergence(y).mean() for y in tasks.values()]
-        assert [t.name for t in now.history] == [*tasks]
+        assert [t.name for t in now.records] == [*tasks]
     assert after[Naive][0] > 1  # forgotten
     assert max(after[Replay]) < 0.1  # at every task
     assert after[Naive][-1] < 0.1
@@ -616,7 +630,7 @@ def test_the_old_posterior_is_untouched(posterior, layout):
     np.testing.assert_array_equal(one.amortizer.numbers, weights)
     assert len(posterior.memory) == 0 and one.memory is memory and len(memory) == 1
     assert len(two.memory) == 2 and two.memory.tasks == ("u", "v")
-    assert posterior.history == () and len(one.history) == 1
+    assert posterior.records == () and len(one.records) == 1
     assert np.abs(two.amortizer.numbers - weights).max() > 1e-3
     # an adaptation that fails loses nothing
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="not finite for any"):
@@ -633,7 +647,7 @@ def test_datasets_that_were_left_out_are_not_remembered(posterior, layout):
     with pytest.warns(UserWarning, match="'bad'"):
         found = learn(posterior, task, "u", strategy=Replay(capacity=4, per_task=2))
     assert found.memory.stored().names == ("u/good",)
-    assert found.history[0].record.excluded == ("bad",)
+    assert found.records[0].record.excluded == ("bad",)
 
 
 def test_strategy_may_change_from_task_to_task(posterior, layout):
@@ -641,9 +655,9 @@ def test_strategy_may_change_from_task_to_task(posterior, layout):
     now = learn(now, task_of(layout, [1, 2, 3]), "u")  # the same name again
     assert len(now.memory) == 6
     less = learn(now, task_of(layout, [4, 5]), "v", strategy=Replay(capacity=2))
-    assert len(less.memory) == 2 and less.history[-1].record.rehearsed == 6
+    assert len(less.memory) == 2 and less.records[-1].record.rehearsed == 6
     none = learn(less, task_of(layout, [4, 5]), "w", strategy=Naive())
-    assert none.memory is less.memory and none.history[-1].record.rehearsed == 0
+    assert none.memory is less.memory and none.records[-1].record.rehearsed == 0
 
 
 def test_nothing_is_compiled_from_one_task_to_the_next(posterior, layout):
@@ -656,8 +670,8 @@ def test_nothing_is_compiled_from_one_task_to_the_next(posterior, layout):
         strategy = Replay(capacity=3)  # full after the third task
         now = learn(now, task, str(t), strategy=strategy, objective=objective, learning_rate=rate)
         counts.append(len(traces))
-    assert [len(t.record.losses) for t in now.history] == [300] * 5
-    assert [t.record.rehearsed for t in now.history] == [0, 1, 2, 3, 3]
+    assert [len(t.record.losses) for t in now.records] == [300] * 5
+    assert [t.record.rehearsed for t in now.records] == [0, 1, 2, 3, 3]
     assert counts[0] >= 1 and counts == [counts[0]] * 5
     learn(now, task_of(layout, np.arange(4)), "more", objective=objective)
     assert len(traces) > counts[0]  # the count does see a compilation

@@ -37,7 +37,7 @@ KEY = jax.random.key(3)
 RNG = np.random.default_rng(3)
 
 SETS = {
-    "DeepSet": DeepSet(outputs=3, width=8, depth=1, pooled=4),
+    "DeepSet": DeepSet(outputs=3, width=8, depth=1, pooled=4, head_width=16),
     "SetTransformer": SetTransformer(outputs=3, width=8, heads=2, hidden=8, blocks=1, inducing=3),
 }
 SEQUENCES = {
@@ -395,7 +395,10 @@ import equinox as eqx, jax, jax.numpy as jnp
 from pmcl.compile.precision import network_scope
 from pmcl.networks import CouplingFlow, MaskedAutoregressiveFlow
 assert jax.config.jax_enable_x64
-for flow in (CouplingFlow(layers=1, width=4), MaskedAutoregressiveFlow(layers=1, width=4)):
+for flow in (
+    CouplingFlow(layers=1, width=4, affine_width=8),
+    MaskedAutoregressiveFlow(layers=1, width=4),
+):
     with network_scope():
         bijection = eqx.filter_eval_shape(flow.build, 2, 3, key=jax.random.key(0))
     weights = {x.dtype for x in jax.tree.leaves(bijection) if hasattr(x, "dtype")}

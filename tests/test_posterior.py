@@ -30,8 +30,8 @@ def posterior(model: pm.Model) -> pmcl.AmortizedPosterior:
         model,
         covariates={"x": pm.Normal.dist(0, 1)},
         network=pmcl.Network(
-            pmcl.DeepSet(outputs=8, width=16, depth=1, pooled=16),
-            pmcl.CouplingFlow(layers=1, width=16, depth=1, knots=4),
+            pmcl.DeepSet(outputs=8, width=16, depth=1, pooled=16, head_width=32, head_depth=1),
+            pmcl.CouplingFlow(layers=1, width=16, depth=1, knots=4, affine_width=32),
         ),
         steps=500,
         batch_size=64,
@@ -211,15 +211,15 @@ def test_adaptation_reaches_the_conjugate_posterior(
     assert wrong.min() > 2  # the test is a test: the pretrained network is far off here
     assert right.max() < 0.5
     np.testing.assert_allclose(after.std(("chain", "draw")), sd, rtol=0.3)
-    assert adapted.history[0].name == "far"
+    assert adapted.records[0].name == "far"
     assert adapted.memory.tasks == ("far",)
-    assert posterior.history == () and len(posterior.memory) == 0
+    assert posterior.records == () and len(posterior.memory) == 0
 
 
 def test_strategy_is_part_of_the_state(adapted: pmcl.AmortizedPosterior, data: xr.Dataset) -> None:
     again = adapted.adapt(data, name="near", steps=3, progressbar=False)
     assert again.strategy == pmcl.Replay(capacity=3)
-    assert again.history[1].record.rehearsed == 1
+    assert again.records[1].record.rehearsed == 1
     assert again.memory.tasks == ("far", "near")
 
 

@@ -30,7 +30,7 @@ def test_the_readme_runs_as_printed(few_steps, capsys):
     for block in blocks:
         exec(compile(block, "README.md", "exec"), namespace)  # noqa: S102
     posterior, idata = namespace["posterior"], namespace["idata"]
-    assert [task.name for task in posterior.history] == list(namespace["tasks"])
+    assert [task.name for task in posterior.records] == list(namespace["tasks"])
     assert len(posterior.memory) == 2
     assert idata["posterior"].sizes["dataset"] == 10
     said = capsys.readouterr().out

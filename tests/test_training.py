@@ -365,8 +365,10 @@ def test_a_checkpoint_of_another_run_is_refused(tiny, normal_mean, tmp_path):
         tiny(checkpoint=path, seed=6)
     with pytest.raises(ValueError, match=r"expected.*'batch_size': 4.*got.*'batch_size': 8"):
         tiny(checkpoint=path, settings=replace(SETTINGS, batch_size=4))
-    wider = CouplingFlow(layers=1, width=9, depth=1, knots=4)
-    network = Network(DeepSet(outputs=4, width=8, depth=1, pooled=4), wider)
+    wider = CouplingFlow(layers=1, width=9, depth=1, knots=4, affine_width=16)
+    network = Network(
+        DeepSet(outputs=4, width=8, depth=1, pooled=4, head_width=16, head_depth=1), wider
+    )
     with pytest.raises(ValueError, match=r"expected.*'weights': \d+.*got.*'weights': \d+"):
         tiny(checkpoint=path, other=normal_mean.amortizer(network))
     rescaled = eqx.tree_at(lambda a: a.z_scaling.scale, tiny.amortizer, jnp.asarray([9.0]))
@@ -449,8 +451,8 @@ def test_simulations_from_the_host_train_too(kind, tmp_path, monkeypatch):
     )
     z, data = simulator.simulate(100, random_seed=1)
     network = Network(
-        DeepSet(outputs=4, width=8, depth=1, pooled=4),
-        CouplingFlow(layers=1, width=8, depth=1, knots=4),
+        DeepSet(outputs=4, width=8, depth=1, pooled=4, head_width=16, head_depth=1),
+        CouplingFlow(layers=1, width=8, depth=1, knots=4, affine_width=16),
     )
     inputs = InputLayout.of(compiled.data, "obs")
     amortizer = build_amortizer(network, inputs, z, data, key=jax.random.key(0))

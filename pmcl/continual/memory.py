@@ -1,6 +1,7 @@
 """The episodic memory: stored past datasets, and which to keep when there are too many."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import numpy as np
 from scipy.spatial.distance import cdist
@@ -18,10 +19,13 @@ class Memory:
         None while nothing is stored.
     tasks : tuple of str
         Name of the task of each stored dataset.
+    times : tuple of str
+        When each was stored: ISO 8601, UTC.
     """
 
     datasets: Task | None = None
     tasks: tuple[str, ...] = ()
+    times: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -32,8 +36,9 @@ class Memory:
             raise ValueError("memory: expected stored datasets, it is empty.")
         return self.datasets
 
-    def add(self, datasets: Task, task: str) -> "Memory":
+    def add(self, datasets: Task, task: str, time: str | None = None) -> "Memory":
         """Return the memory with more datasets: task/name, and a number where that is taken."""
+        time = datetime.now(UTC).isoformat(timespec="seconds") if time is None else time
         names = [] if self.datasets is None else [*self.datasets.names]
         known = len(names)
         for n in datasets.names:
@@ -44,12 +49,55 @@ class Memory:
             names.append(name)
         renamed = Task(datasets.layout, datasets.values, tuple(names[known:]), datasets.lengths)
         joined = renamed if self.datasets is None else concatenate([self.datasets, renamed])
-        return Memory(joined, (*self.tasks, *[task] * len(datasets)))
+        new = len(datasets)
+        return Memory(joined, (*self.tasks, *[task] * new), (*self.times, *[time] * new))
 
     def keep(self, index: np.ndarray) -> "Memory":
         """Return the memory with only the datasets of `index`, in their order of arrival."""
         index = np.sort(index)
-        return Memory(self.stored().select(index), tuple(self.tasks[i] for i in index))
+        return Memory(
+            self.stored().select(index),
+            tuple(self.tasks[i] for i in index),
+            tuple(self.times[i] for i in index),
+        )
+
+
+def standardised(points: np.ndarray) -> np.ndarray:
+    """Divide every column by its sd, so that none outweighs the others."""
+    spread = points.std(axis=0)
+    return points / np.where(spread > 0, spread, 1.0)
+
+
+def k_centers(points: np.ndarray, k: int) -> np.ndarray:
+    """Greedy k-center: begin at the point nearest the mean, then always take the farthest one.
+
+    Parameters
+    ----------
+    points : array of shape (n, d)
+        Standardised per column here.
+    k : int
+
+    Returns
+    -------
+    array of int of shape (k,)
+        Indices, sorted.
+
+    References
+    ----------
+    Gonzalez (1985), Clustering to minimize the maximum intercluster distance, Theoretical Computer
+    Science 38: within a factor of two of the best covering radius.
+    """
+    n = len(points)
+    if k >= n:
+        return np.arange(n)
+    standard = standardised(points)
+    chosen = [int(np.argmin(np.linalg.norm(standard - standard.mean(axis=0), axis=1)))]
+    nearest = np.linalg.norm(standard - standard[chosen[0]], axis=1)
+    while len(chosen) < k:
+        chosen.append(int(np.argmax(nearest)))
+        nearest = np.minimum(nearest, np.linalg.norm(standard - standard[chosen[-1]], axis=1))
+        nearest[chosen] = -1.0  # points that are the same do not come twice
+    return np.sort(np.asarray(chosen))
 
 
 def k_medoids(points: np.ndarray, k: int) -> np.ndarray:
@@ -73,8 +121,8 @@ def k_medoids(points: np.ndarray, k: int) -> np.ndarray:
     n = len(points)
     if k >= n:
         return np.arange(n)
-    spread = points.std(axis=0)
-    distance = cdist(*[points / np.where(spread > 0, spread, 1.0)] * 2)
+    standard = standardised(points)
+    distance = cdist(standard, standard)
     medoids: list[int] = []
     nearest = np.full(n, np.inf)
     for _ in range(k):  # BUILD: the point that helps most

@@ -9,11 +9,37 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from pmcl.compile import Density
 from pmcl.compile.precision import NETWORK
+from pmcl.data import Task
 from pmcl.networks import Amortizer
+
+
+class Teaching(NamedTuple):
+    """What a teacher may use: the network at the beginning of a task, and the density."""
+
+    amortizer: Amortizer
+    density: Density
+    seed: int
+    progressbar: bool
+
+
+class Labels(NamedTuple):
+    """Posterior draws of datasets, by a teacher.
+
+    Attributes
+    ----------
+    z : array of shape (dataset, draw, dim)
+        Draws that count alike.
+    trusted : array of bool of shape (dataset,)
+        Whether they can be taken for draws of the posterior.
+    """
+
+    z: np.ndarray
+    trusted: np.ndarray
 
 
 class ObjectiveValue(NamedTuple):
@@ -34,21 +60,43 @@ class ObjectiveValue(NamedTuple):
     scale: Array | float = 0.0
 
 
+class Example(NamedTuple):
+    """One dataset that is trained on.
+
+    Attributes
+    ----------
+    data : dict of arrays
+    mask : array of bool of shape (row,), optional
+        False for padding.
+    labels : array of shape (draw, dim), optional
+        Posterior draws by a teacher, for objectives that learn from them.
+    """
+
+    data: dict[str, Array]
+    mask: Array | None = None
+    labels: Array | None = None
+
+
 class AbstractObjective(eqx.Module):
-    """An objective of adaptation: one dataset in, one loss out."""
+    """An objective of adaptation: one dataset in, one loss out.
+
+    Attributes
+    ----------
+    draws : int
+        Draws of z per dataset and step.
+    """
 
     draws: eqx.AbstractVar[int]
 
     @abstractmethod
     def __call__(
-        self,
-        amortizer: Amortizer,
-        density: Density,
-        data: dict[str, Array],
-        mask: Array | None,
-        key: Array,
+        self, amortizer: Amortizer, density: Density, example: Example, key: Array
     ) -> ObjectiveValue:
         """Loss of one dataset at the amortizer's present weights."""
+
+    def label(self, datasets: Task, now: Teaching) -> Labels | None:
+        """Make posterior draws for datasets before training; None: none are needed."""
+        return None
 
 
 class PathGradient(AbstractObjective):
@@ -71,13 +119,9 @@ class PathGradient(AbstractObjective):
     draws: int = eqx.field(static=True, default=16)
 
     def __call__(
-        self,
-        amortizer: Amortizer,
-        density: Density,
-        data: dict[str, Array],
-        mask: Array | None,
-        key: Array,
+        self, amortizer: Amortizer, density: Density, example: Example, key: Array
     ) -> ObjectiveValue:
+        data, mask, _ = example
         context = amortizer.context(data, mask)
         eps = jax.random.normal(key, (self.draws, amortizer.dim), NETWORK)
         z, _ = jax.vmap(amortizer.transform, in_axes=(0, None))(eps, context)
@@ -119,13 +163,9 @@ class LogRatioVariance(AbstractObjective):
     draws: int = eqx.field(static=True, default=16)
 
     def __call__(
-        self,
-        amortizer: Amortizer,
-        density: Density,
-        data: dict[str, Array],
-        mask: Array | None,
-        key: Array,
+        self, amortizer: Amortizer, density: Density, example: Example, key: Array
     ) -> ObjectiveValue:
+        data, mask, _ = example
         context = amortizer.context(data, mask)
         eps = jax.random.normal(key, (self.draws, amortizer.dim), NETWORK)
         z, _ = jax.vmap(amortizer.transform, in_axes=(0, None))(eps, context)

@@ -23,12 +23,14 @@ from pmcl.metrics.importance import (
     khat_threshold,
     resample,
 )
+from pmcl.metrics.retention import Transfer, transfer
 
 __all__ = [
     "FEWEST_DRAWS",
     "Agreement",
     "ImportanceDiagnostics",
     "PosteriorDiscrepancy",
+    "Transfer",
     "agreement",
     "c2st",
     "importance_diagnostics",
@@ -40,4 +42,5 @@ __all__ = [
     "posterior_discrepancy",
     "resample",
     "standardise",
+    "transfer",
 ]

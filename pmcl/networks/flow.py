@@ -119,6 +119,8 @@ class CouplingFlow(AbstractFlow):
     affine : bool
         End with an affine layer whose shift and triangular matrix the context gives: computed
         once a dataset, it takes most of the work off the couplings.
+    affine_width : int
+        Hidden units of that layer's network.
 
     References
     ----------
@@ -131,6 +133,7 @@ class CouplingFlow(AbstractFlow):
     knots: int = 8
     activation: str = "elu"
     affine: bool = True
+    affine_width: int = 256
 
     def build(self, dim: int, context: int, *, key: Array) -> AbstractBijection:
         key, affine = jax.random.split(key)
@@ -146,7 +149,7 @@ class CouplingFlow(AbstractFlow):
         )
         if not self.affine:
             return flow.bijection
-        return Chain([flow.bijection, ContextAffine(dim, context, 2 * self.width, key=affine)])
+        return Chain([flow.bijection, ContextAffine(dim, context, self.affine_width, key=affine)])
 
 
 class MaskedAutoregressiveFlow(AbstractFlow):

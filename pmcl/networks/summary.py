@@ -60,29 +60,36 @@ class DeepSet(AbstractSummary):
     outputs : int
         Length of the summary.
     width, depth : int
-        Hidden units and layers of the rows' network; the network after the mean is twice as wide.
+        Hidden units and layers of the rows' network.
     pooled : int
         Number of features of either kind that are averaged over rows.
+    head_width, head_depth : int
+        Hidden units and layers of the network after the mean. It runs once a dataset, not once a
+        row or a draw, so that its size costs little.
 
     References
     ----------
     Zaheer et al. (2017), Deep Sets, theorem 2.
     """
 
-    outputs: int = 32
+    outputs: int = 64
     width: int = 64
     depth: int = 2
     pooled: int = 64
+    head_width: int = 512
+    head_depth: int = 2
 
     def build(self, features: int, *, key: Array) -> AbstractSummaryNetwork:
         inner, gate, value, outer = jax.random.split(key, 4)
-        hidden = 2 * self.width
+        depth = self.head_depth
         return _DeepSetNetwork(
             eqx.nn.MLP(features, self.pooled, self.width, self.depth, jax.nn.silu, key=inner),
             eqx.nn.Linear(features, self.pooled, key=gate),
             eqx.nn.Linear(features, self.pooled, key=value),
             eqx.nn.LayerNorm(2 * self.pooled),
-            eqx.nn.MLP(2 * self.pooled, self.outputs, hidden, self.depth, jax.nn.silu, key=outer),
+            eqx.nn.MLP(
+                2 * self.pooled, self.outputs, self.head_width, depth, jax.nn.silu, key=outer
+            ),
         )
 
 

@@ -2,5 +2,6 @@
 
 from pmcl.report.calibration import calibrate
 from pmcl.report.comparison import compare
+from pmcl.report.forgetting import retention
 
-__all__ = ["calibrate", "compare"]
+__all__ = ["calibrate", "compare", "retention"]

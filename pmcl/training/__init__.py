@@ -1,11 +1,22 @@
 """One scanned training loop, and pretraining on simulations."""
 
-from pmcl.training.loop import LoopState, Optimiser, Problem, blocks, combine, run, run_block, start
+from pmcl.training.loop import (
+    LoopState,
+    Optimiser,
+    Problem,
+    blocks,
+    combine,
+    run,
+    run_block,
+    start,
+    weights_of,
+)
 from pmcl.training.pretraining import (
     PretrainingRecord,
     PretrainingSettings,
     negative_log_likelihood,
     pretrain,
+    simulation_hosts,
 )
 
 __all__ = [
@@ -20,5 +31,7 @@ __all__ = [
     "pretrain",
     "run",
     "run_block",
+    "simulation_hosts",
     "start",
+    "weights_of",
 ]

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,6 +21,18 @@ class Problem(eqx.Module):
     @abstractmethod
     def loss(self, amortizer: Amortizer, key: Array, host: dict[str, Array]) -> Array:
         """Loss at one step (shape ()); `host` is what was made outside jit for this step."""
+
+    def penalty(self, params: Amortizer) -> Array | None:
+        """What is added to the loss for the weights themselves (shape ()); None: nothing."""
+        return None
+
+    def trace(self, params: Amortizer) -> Any:
+        """Begin what is followed over the steps; None: nothing."""
+        return None
+
+    def follow(self, trace: Any, gradient: Amortizer, change: Amortizer) -> Any:
+        """Follow a step: the gradient of the loss without the penalty, the weights' change."""
+        return trace
 
 
 class Optimiser(eqx.Module):
@@ -68,13 +80,22 @@ class LoopState(NamedTuple):
     key: Array
     step: Array
     skipped: Array
+    trace: Any = None
 
 
-def start(amortizer: Amortizer, optimiser: Optimiser, key: Array) -> LoopState:
-    """Begin a run at the amortizer's weights."""
-    params = eqx.filter(amortizer, amortizer.trainable())
+def weights_of(amortizer: Amortizer) -> Amortizer:
+    """Return the weights that training may change; the other places are None."""
+    return eqx.filter(amortizer, amortizer.trainable())
+
+
+def start(
+    amortizer: Amortizer, optimiser: Optimiser, key: Array, problem: Problem | None = None
+) -> LoopState:
+    """Begin a run at the amortizer's weights; `problem` where something is followed."""
+    params = weights_of(amortizer)
     zero = jnp.zeros((), jnp.int32)
-    return LoopState(params, optimiser.transform().init(params), key, zero, zero)
+    trace = None if problem is None else problem.trace(params)
+    return LoopState(params, optimiser.transform().init(params), key, zero, zero, trace)
 
 
 def combine(params: Amortizer, amortizer: Amortizer) -> Amortizer:
@@ -110,17 +131,23 @@ def run_block(
     def take(state: LoopState, host_step: dict[str, Array]) -> tuple[LoopState, Array]:
         key, step_key = jax.random.split(state.key)
         loss, gradient = jax.value_and_grad(loss_of)(state.params, step_key, host_step)
-        finite = jnp.isfinite(loss) & jnp.isfinite(optax.tree.norm(gradient))
-        updates, opt_state = transform.update(gradient, state.opt_state, state.params)
+        whole = gradient
+        if problem.penalty(state.params) is not None:
+            more, pull = jax.value_and_grad(problem.penalty)(state.params)
+            whole = jax.tree.map(jnp.add, gradient, pull)
+            loss = loss + more
+        finite = jnp.isfinite(loss) & jnp.isfinite(optax.tree.norm(whole))
+        updates, opt_state = transform.update(whole, state.opt_state, state.params)
         updates = jax.tree.map(lambda u: u * optimiser.rate.astype(u.dtype), updates)
         params = optax.apply_updates(state.params, updates)
-        params, opt_state = jax.tree.map(
+        trace = problem.follow(state.trace, gradient, updates)
+        params, opt_state, trace = jax.tree.map(
             lambda new, old: jnp.where(finite, new, old),
-            (params, opt_state),
-            (state.params, state.opt_state),
+            (params, opt_state, trace),
+            (state.params, state.opt_state, state.trace),
         )
         skipped = state.skipped + jnp.where(finite, 0, 1).astype(jnp.int32)
-        state = LoopState(params, opt_state, key, state.step + 1, skipped)
+        state = LoopState(params, opt_state, key, state.step + 1, skipped, trace)
         return state, jnp.where(finite, loss, jnp.nan).astype(jnp.float32)
 
     def rest_still(state: LoopState, host_step: dict[str, Array]) -> tuple[LoopState, Array]:

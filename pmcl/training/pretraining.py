@@ -148,7 +148,7 @@ def pretrain(
         first = int(now.block)
         bar.advance(min(first * size, settings.steps))
         left = range(first, first if stopped() else number)
-        hosts = _hosts(simulator, settings.batch_size, size, left, seed)
+        hosts = simulation_hosts(simulator, settings.batch_size, size, left, seed)
         for block, host in zip(left, hosts, strict=True):
             state = now.state._replace(key=jax.random.wrap_key_data(now.state.key))
             state, losses = run_block(problem, optimiser, amortizer, state, host, size)
@@ -195,9 +195,10 @@ def _other(seed: int) -> int:
     return int(np.random.SeedSequence([seed, 1]).generate_state(1)[0] >> 1)
 
 
-def _hosts(
+def simulation_hosts(
     simulator: Simulator, batch: int, size: int, which: range, seed: int
 ) -> Iterator[dict[str, Array]]:
+    """Yield what simulations inside jit need from outside, for each block of `size` steps."""
     # A generator of its own for each block: a resumed run sees what an uninterrupted one sees.
     plan = ((size * batch, np.random.default_rng([seed, block])) for block in which)
     for host in prefetched(simulator, plan):

@@ -1,0 +1,115 @@
+"""How much each weight of the network matters for datasets that it has learned."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pmcl.batching import chunks
+from pmcl.compile import Density, jit
+from pmcl.compile.precision import NETWORK
+from pmcl.continual.objectives import Example, LogRatioVariance
+from pmcl.data import Batch, Task
+from pmcl.networks import Amortizer
+from pmcl.training import combine, weights_of
+
+type Kind = Literal["fisher", "self_consistency"]
+
+_TOGETHER = 16  # datasets whose gradients are held at once
+
+
+@jit
+def _fisher(amortizer: Amortizer, batch: Batch, keys: Array, draws: int) -> Amortizer:
+    """E_{z~q}[(d log q(z | h(x)) / dw)^2] of each dataset of a batch."""
+    weights = weights_of(amortizer)
+
+    def one(data: dict[str, Array], mask: Array | None, key: Array) -> Amortizer:
+        context = amortizer.context(data, mask)
+        eps = jax.random.normal(key, (draws, amortizer.dim), NETWORK)
+        z = jax.vmap(amortizer.transform, in_axes=(0, None))(eps, context)[0]
+        z = jax.lax.stop_gradient(z)
+
+        def squared(u: Array) -> Amortizer:
+            def log_q(w: Amortizer) -> Array:
+                q = combine(w, amortizer)
+                return q.log_prob(u, q.context(data, mask))
+
+            return jax.tree.map(_square, jax.grad(log_q)(weights))
+
+        def add(total: Amortizer, u: Array) -> tuple[Amortizer, None]:
+            return jax.tree.map(jnp.add, total, squared(u)), None
+
+        # Draw by draw: one gradient of all weights for each dataset is held, not one for each draw.
+        total, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, weights), z)
+        return jax.tree.map(lambda f: f / draws, total)
+
+    axis = None if batch.mask is None else 0
+    return jax.vmap(one, in_axes=(0, axis, 0))(batch.values, batch.mask, keys)
+
+
+@jit
+def _self_consistency(
+    amortizer: Amortizer, density: Density, batch: Batch, keys: Array, draws: int
+) -> Amortizer:
+    """(dL(x)/dw)^2 of each dataset of a batch, L the self-consistency variance."""
+    objective = LogRatioVariance(draws)
+
+    def one(data: dict[str, Array], mask: Array | None, key: Array) -> Amortizer:
+        def loss(w: Amortizer) -> Array:
+            q = combine(w, amortizer)
+            return objective(q, density, Example(data, mask), key).loss
+
+        return jax.tree.map(_square, jax.grad(loss)(weights_of(amortizer)))
+
+    axis = None if batch.mask is None else 0
+    return jax.vmap(one, in_axes=(0, axis, 0))(batch.values, batch.mask, keys)
+
+
+def importance(
+    amortizer: Amortizer,
+    density: Density,
+    task: Task,
+    kind: Kind,
+    *,
+    draws: int,
+    seed: int,
+) -> Amortizer:
+    """Importance F of the weights for the datasets of a task: the mean over datasets.
+
+    Parameters
+    ----------
+    amortizer, density, task
+    kind : {"fisher", "self_consistency"}
+        The Fisher information of q, or the paper's squared gradients of the variance.
+    draws : int
+        Draws of z for each dataset.
+    seed : int
+
+    Returns
+    -------
+    Amortizer
+        Trainable weights' places hold F >= 0; a gradient that is not finite counts as zero.
+    """
+    key = jax.random.key(seed)
+    total = jax.tree.map(jnp.zeros_like, weights_of(amortizer))
+    for i, (chunk, n) in enumerate(chunks(task, _TOGETHER)):
+        filled = len(next(iter(chunk.values.values())))
+        keys = jax.random.split(jax.random.fold_in(key, i), filled)
+        if kind == "fisher":
+            each = _fisher(amortizer, chunk, keys, draws)
+        else:
+            each = _self_consistency(amortizer, density, chunk, keys, draws)
+        total = jax.tree.map(lambda t, e, n=n: t + jnp.sum(e[:n], axis=0), total, each)
+    return jax.tree.map(lambda t: t / np.float32(len(task)), total)
+
+
+def _square(gradient: Array) -> Array:
+    return jnp.where(jnp.isfinite(gradient), gradient, 0.0) ** 2
+
+
+def weighted_distance(weights: Amortizer, anchor: Amortizer, by: Amortizer) -> Array:
+    """sum_i by_i (w_i - anchor_i)^2, the quadratic penalty of weight consolidation."""
+    terms = jax.tree.map(lambda w, a, f: jnp.sum(f * (w - a) ** 2), weights, anchor, by)
+    return jax.tree.reduce(jnp.add, terms)

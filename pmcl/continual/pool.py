@@ -1,0 +1,182 @@
+"""The pool: all datasets that one adaptation trains on, their labels and their weights."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pmcl import sampling
+from pmcl.batching import check_padding
+from pmcl.continual.memory import Memory
+from pmcl.continual.objectives import AbstractObjective, Labels, Teaching
+from pmcl.continual.pseudo import pseudo_datasets
+from pmcl.continual.strategies import Occasion, Rehearsal
+from pmcl.data import Batch, Task, concatenate
+from pmcl.refinement import judge
+
+_PSEUDO_SHARE = 0.5  # of a task's weight, where pseudo-datasets were made from its datasets
+_DRAWS = 200  # amortized draws from which posterior-predictive observations are made
+
+
+class Pool(NamedTuple):
+    """Arrays of the datasets, those of the task first, then the stored ones, then pseudo-datasets.
+
+    Attributes
+    ----------
+    batch : Batch
+    labels : Array of shape (dataset, draw, dim), optional
+        A teacher's draws.
+    weights : Array of shape (dataset,)
+        Zero for empty places of the memory and for datasets that are left out: sizes stay the same
+        from task to task, so nothing is compiled again.
+    """
+
+    batch: Batch
+    labels: Array | None
+    weights: Array
+
+    def take(self, index: Array | np.ndarray | slice) -> "Pool":
+        """Return some of the datasets."""
+        return jax.tree.map(lambda x: x[index], self)
+
+
+class Gathered(NamedTuple):
+    """A pool and what it was made of."""
+
+    pool: Pool
+    task: int
+    stored: int
+    places: int
+    pseudo: int
+    untrusted: tuple[str, ...]
+
+    @property
+    def real(self) -> Pool:
+        """Without pseudo-datasets."""
+        return self.pool.take(slice(0, self.task + self.places))
+
+
+def gather(
+    now: Occasion,
+    keep: np.ndarray,
+    rehearsal: Rehearsal | None,
+    objective: AbstractObjective,
+    *,
+    progressbar: bool,
+) -> Gathered:
+    """Put a task, what is rehearsed and pseudo-datasets of both into one pool.
+
+    Parameters
+    ----------
+    now : Occasion
+        At the beginning of the task.
+    keep : array of bool
+        False for datasets of the task that are left out.
+    rehearsal : Rehearsal, optional
+    objective : AbstractObjective
+        It may want labels.
+    progressbar : bool
+    """
+    plan = Rehearsal(Memory(), 0) if rehearsal is None else rehearsal
+    memory = plan.memory
+    stored = memory.datasets
+    sources = now.task if stored is None else _joined(now.task, stored)
+    if sources.ragged:  # also where each of the two is not
+        check_padding(now.density.compiled, sources)
+    # A task that comes again under its old name is protected as a task of its own.
+    groups = np.array([-1] * len(now.task) + _numbered(memory.tasks))
+    good = np.concatenate([keep, np.ones(len(memory), bool)])
+    teaching = Teaching(now.amortizer, now.density, now.seed, progressbar)
+    labels = objective.label(sources, teaching)
+    trusted = np.ones(len(sources), bool) if labels is None else labels.trusted
+    everything, groups_all, good_all = sources, groups, good & trusted
+    if plan.pseudo:
+        counts = _counts(groups, good & trusted, plan.pseudo)
+        z = None
+        if plan.predictive:
+            z = labels.z if labels is not None else _posterior_draws(now, sources)
+        pseudo, parent = pseudo_datasets(
+            now.density.compiled,
+            sources,
+            z,
+            counts,
+            now.structure,
+            np.random.default_rng([now.seed, 1]),
+            bootstrap=plan.bootstrap,
+            predictive=plan.predictive,
+        )
+        more = objective.label(pseudo, teaching._replace(seed=now.seed + 1))
+        everything = concatenate([sources, pseudo])
+        groups_all = np.concatenate([groups, groups[parent]])
+        good_all = np.concatenate(
+            [good & trusted, np.ones(len(pseudo), bool) if more is None else more.trusted]
+        )
+        if labels is not None and more is not None:
+            labels = Labels(np.concatenate([labels.z, more.z]), good_all)
+    weights = _weights(groups_all, good_all, len(sources), by_task=plan.by_task)
+    # Empty places of the memory hold a valid dataset, at weight zero. A strategy that holds less
+    # than the one before it finds more stored than it has places for.
+    places = max(plan.places, len(memory))
+    empty = np.full(places - len(memory), int(np.argmax(good_all)))
+    index = np.concatenate([np.arange(len(sources)), empty, np.arange(len(sources), len(weights))])
+    weights = np.insert(weights, np.full(len(empty), len(sources)), 0.0)
+    index = index.astype(int)
+    pool = Pool(
+        jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[index]), everything.batch()),
+        None if labels is None else jnp.asarray(labels.z[index], jnp.float32),
+        jnp.asarray(weights, jnp.float32),
+    )
+    untrusted = tuple(n for n, t in zip(sources.names, trusted, strict=True) if not t)
+    pseudo_made = len(everything) - len(sources)
+    return Gathered(pool, len(now.task), len(memory), places, pseudo_made, untrusted)
+
+
+def _numbered(tasks: Sequence[str]) -> list[int]:
+    known = list(dict.fromkeys(tasks))
+    return [known.index(t) for t in tasks]
+
+
+def _counts(groups: np.ndarray, good: np.ndarray, total: int) -> np.ndarray:
+    """Share `total` pseudo-datasets out: evenly over tasks, then over the datasets of each."""
+    usable = good if good.any() else np.ones(len(groups), bool)
+    tasks = np.unique(groups[usable])
+    counts = np.zeros(len(groups), int)
+    for i, task in enumerate(tasks):
+        which = np.flatnonzero((groups == task) & usable)
+        number = total // len(tasks) + (i < total % len(tasks))
+        counts[which] = number // len(which)
+        counts[which[: number % len(which)]] += 1
+    return counts
+
+
+def _weights(groups: np.ndarray, good: np.ndarray, real: int, *, by_task: bool) -> np.ndarray:
+    """Weight of every dataset: tasks or real datasets count alike, pseudo-datasets for a share."""
+    weights = np.zeros(len(groups))
+    original = np.arange(len(groups)) < real
+    for task in np.unique(groups[good]):
+        here = (groups == task) & good
+        own, made = here & original, here & ~original
+        whole = 1.0 if by_task else max(int(own.sum()), 1)
+        share = 0.0 if not made.any() else _PSEUDO_SHARE if own.any() else 1.0
+        weights[own] = whole * (1 - share) / max(int(own.sum()), 1)
+        weights[made] = whole * share / max(int(made.sum()), 1)
+    return weights
+
+
+def _posterior_draws(now: Occasion, datasets: Task) -> np.ndarray:
+    """Amortized draws, resampled by importance weights: shape (dataset, draw, dim)."""
+    drawn = sampling.draw(
+        now.amortizer, now.density, datasets, draws=_DRAWS, seed=now.seed, progressbar=False
+    )
+    judged = judge(drawn)
+    which = np.flatnonzero(judged.finite_fraction > 0)
+    return np.asarray(sampling.resampled(drawn, judged.log_weights, which, seed=now.seed).z)
+
+
+def _joined(task: Task, stored: Task) -> Task:
+    """Join a task with stored datasets, whose names may be the same."""
+    names = tuple(f"memory: {n}" for n in stored.names)
+    return concatenate([task, Task(stored.layout, stored.values, names, stored.lengths)])
