@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -183,12 +182,12 @@ class AmortizedPosterior:
         name: str,
         strategy: StrategyLike | None = None,
         objective: AbstractObjective | None = None,
-        steps: int = 400,
+        steps: int = 2000,
         learning_rate: float | Callable[[int], float] = 1e-3,
         batch_size: int = 64,
         clip: float = 1.0,
         warmup: int = 20,
-        patience: int | None = 4,
+        patience: int | None = 10,
         restore_best: bool = False,
         random_seed: int | None = None,
         progressbar: bool = True,
@@ -206,7 +205,7 @@ class AmortizedPosterior:
         objective : AbstractObjective, optional
             `PathGradient` by default.
         steps : int
-            Most steps.
+            Most steps; `patience` may end training before.
         learning_rate : float or callable
             Highest rate of Adam, after warm-up and before cosine decay; or a function of the number
             of tasks before this one, for rates that fall from task to task.
@@ -219,9 +218,9 @@ class AmortizedPosterior:
         patience : int, optional
             Every 25 steps the objective is evaluated at draws held back from training. Where it has
             not improved for so many times the rate falls to a third; the third time training stops.
-            None: all steps are taken.
+            It ends with the weights that were best. None: all steps are taken.
         restore_best : bool
-            End with the weights that were best on held-back draws, not with the last.
+            End with the weights that were best on held-back draws without `patience`, too.
         random_seed : int, optional
             Derived from the posterior's own seed and the number of tasks where not given.
         progressbar : bool
@@ -291,23 +290,36 @@ class AmortizedPosterior:
             records=(*self.records, record),
         )
 
-    def at_test_time(self, task: TaskLike, **options: Any) -> "AmortizedPosterior":
+    def at_test_time(
+        self,
+        task: TaskLike,
+        *,
+        objective: AbstractObjective | None = None,
+        steps: int = 400,
+        learning_rate: float = 1e-3,
+        batch_size: int = 64,
+        clip: float = 1.0,
+        warmup: int = 20,
+        patience: int | None = 10,
+        restore_best: bool = False,
+        random_seed: int | None = None,
+        progressbar: bool = True,
+    ) -> "AmortizedPosterior":
         """Adapt a copy of the pretrained network to one task, and carry nothing on.
 
         Parameters
         ----------
         task : xarray.Dataset, mapping or pandas.DataFrame
-        **options
-            As for `adapt`, without `name` and `strategy`.
+        objective, steps, learning_rate, batch_size, clip, warmup, patience, restore_best
+            As for `adapt`.
+        random_seed : int, optional
+        progressbar : bool
 
         Returns
         -------
         AmortizedPosterior
             For this task alone: it knows of no other task, and stores no dataset.
         """
-        for given in ("name", "strategy"):
-            if given in options:
-                raise TypeError(f"at_test_time: expected the options of `adapt` but {given!r}.")
         fresh = replace(
             self,
             amortizer=self.amortizer if self.pretrained is None else self.pretrained,
@@ -315,7 +327,21 @@ class AmortizedPosterior:
             states=(),
             records=(),
         )
-        return fresh.adapt(task, name="test time", strategy=Naive(), **options)
+        return fresh.adapt(
+            task,
+            name="test time",
+            strategy=Naive(),
+            objective=objective,
+            steps=steps,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            clip=clip,
+            warmup=warmup,
+            patience=patience,
+            restore_best=restore_best,
+            random_seed=random_seed,
+            progressbar=progressbar,
+        )
 
     def sample(
         self,

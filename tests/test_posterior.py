@@ -87,12 +87,15 @@ def reference(model: pm.Model, data: xr.Dataset) -> xr.DataTree:
     return pmcl.sample_reference(model, data, random_seed=3, progressbar=False)
 
 
+PLAIN = pmcl.Replay(capacity=3, weighting="dataset", pseudo=0, simulations=0)
+
+
 @pytest.fixture(scope="module")
 def adapted(posterior: pmcl.AmortizedPosterior, shifted: xr.Dataset) -> pmcl.AmortizedPosterior:
     return posterior.adapt(
         shifted,
         name="far",
-        strategy=pmcl.Replay(capacity=3),
+        strategy=PLAIN,
         steps=1200,
         learning_rate=3e-3,
         progressbar=False,
@@ -218,7 +221,7 @@ def test_adaptation_reaches_the_conjugate_posterior(
 
 def test_strategy_is_part_of_the_state(adapted: pmcl.AmortizedPosterior, data: xr.Dataset) -> None:
     again = adapted.adapt(data, name="near", steps=3, progressbar=False)
-    assert again.strategy == pmcl.Replay(capacity=3)
+    assert again.strategy == PLAIN
     assert again.records[1].record.rehearsed == 1
     assert again.memory.tasks == ("far", "near")
 
@@ -230,6 +233,28 @@ def test_warns_by_name_where_the_draws_are_not_to_be_trusted(
         tree = posterior.sample(shifted, 500, refine=False, random_seed=0)
     assert (tree["dataset_stats"]["khat"] > 0.7).all()
     assert all("k-hat" in w for w in tree["dataset_stats"]["warning"].values)
+
+
+def test_retention_against_references(
+    posterior: pmcl.AmortizedPosterior,
+    adapted: pmcl.AmortizedPosterior,
+    data: xr.Dataset,
+    reference: xr.DataTree,
+) -> None:
+    # one task, before it and after another one: the matrix is what `compare` says, cell by cell
+    found = pmcl.retention(
+        {"pretraining": posterior, "far": adapted}, {"near": data}, {"near": reference}, draws=500
+    )
+    assert found["mmd2"].dims == ("after", "task") and found["mmd2"].shape == (2, 1)
+    tree = adapted.sample(data, 500, refine=False, random_seed=0)
+    expected = pmcl.compare(tree, reference, draws=500)
+    assert float(found["mmd2"].sel(after="far")[0]) == pytest.approx(float(expected["mean_mmd2"]))
+    assert float(found["mmd2"].sel(after="far")[0]) > float(
+        found["mmd2"].sel(after="pretraining")[0]
+    )
+    assert np.isnan(found.attrs["backward_transfer"])  # of one task there is none
+    with pytest.raises(ValueError, match=r"reference for every task, \['near'\] have none"):
+        pmcl.retention({"a": posterior}, {"near": data}, {})
 
 
 def test_predict_at_new_covariates(posterior: pmcl.AmortizedPosterior, data: xr.Dataset) -> None:

@@ -298,8 +298,7 @@ def _train(
     key = jax.random.key(now.seed)
     judge_key = jax.random.fold_in(key, 1)
     judged = replace(problem.objective, draws=max(problem.objective.draws, _HELD_BACK))
-    real = gathered.real
-    training, real = _split(problem, real)
+    training, judged_on = _split(problem, gathered.judged)
     state = start(now.amortizer, optimiser, key, training)
     losses, held_back = [], [np.inf]
     best, best_loss, waited, reductions = state.params, np.inf, 0, 0
@@ -312,7 +311,7 @@ def _train(
             taken = min(size, settings.steps - size * block)
             losses.append(np.asarray(block_losses)[:taken])
             current = combine(state.params, now.amortizer)
-            loss = float(_held_back(judged, current, problem.density, real, judge_key))
+            loss = float(_held_back(judged, current, problem.density, judged_on, judge_key))
             held_back.append(loss)
             bar.advance(taken, f"loss {loss:.4g} on held-back draws")
             better = loss < best_loss - _PROGRESS
@@ -325,19 +324,20 @@ def _train(
                     break
                 optimiser = eqx.tree_at(lambda o: o.rate, optimiser, optimiser.rate * _SLOWER)
                 state, waited, reductions = state._replace(params=best), 0, reductions + 1
-    weights = best if settings.restore_best and np.isfinite(best_loss) else state.params
+    keep_best = settings.restore_best or settings.patience is not None
+    weights = best if keep_best and np.isfinite(best_loss) else state.params
     found = _Trained(np.concatenate(losses), np.asarray(held_back[1:]), stopped, int(state.skipped))
     return combine(weights, now.amortizer), state.trace, found
 
 
-def _split(problem: SelfConsistency, real: Pool) -> tuple[SelfConsistency, Pool]:
+def _split(problem: SelfConsistency, judged: Pool) -> tuple[SelfConsistency, Pool]:
     """Hold a quarter of a teacher's labels back; the other objectives make draws of their own."""
     labels = problem.pool.labels
-    if labels is None or real.labels is None:
-        return problem, real
+    if labels is None or judged.labels is None:
+        return problem, judged
     cut = labels.shape[1] - labels.shape[1] // 4
     pool = problem.pool._replace(labels=labels[:, :cut])
-    held = real._replace(labels=real.labels[:, cut:])
+    held = judged._replace(labels=judged.labels[:, cut:])
     return eqx.tree_at(lambda p: p.pool, problem, pool, is_leaf=lambda x: x is None), held
 
 

@@ -17,7 +17,8 @@ from pmcl.continual.strategies import Occasion, Rehearsal
 from pmcl.data import Batch, Task, concatenate
 from pmcl.refinement import judge
 
-_PSEUDO_SHARE = 0.5  # of a task's weight, where pseudo-datasets were made from its datasets
+_WORTH = 10  # all pseudo-datasets of a task count like so many real ones: one alone tells little
+_JUDGED = 64  # pseudo-datasets among those by which progress is judged
 _DRAWS = 200  # amortized draws from which posterior-predictive observations are made
 
 
@@ -54,9 +55,11 @@ class Gathered(NamedTuple):
     untrusted: tuple[str, ...]
 
     @property
-    def real(self) -> Pool:
-        """Without pseudo-datasets."""
-        return self.pool.take(slice(0, self.task + self.places))
+    def judged(self) -> Pool:
+        """All real datasets and some pseudo-datasets, by which progress is judged."""
+        real = np.arange(self.task + self.places)
+        some = np.linspace(0, self.pseudo - 1, min(self.pseudo, _JUDGED)).astype(int)
+        return self.pool.take(np.concatenate([real, len(real) + some]))
 
 
 def gather(
@@ -160,7 +163,7 @@ def _weights(groups: np.ndarray, good: np.ndarray, real: int, *, by_task: bool) 
         here = (groups == task) & good
         own, made = here & original, here & ~original
         whole = 1.0 if by_task else max(int(own.sum()), 1)
-        share = 0.0 if not made.any() else _PSEUDO_SHARE if own.any() else 1.0
+        share = _WORTH / (int(own.sum()) + _WORTH) if made.any() else 0.0
         weights[own] = whole * (1 - share) / max(int(own.sum()), 1)
         weights[made] = whole * share / max(int(made.sum()), 1)
     return weights
