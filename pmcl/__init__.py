@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from pmcl.report import compare as compare
     from pmcl.report import retention as retention
     from pmcl.results import one as one
+    from pmcl.saving import load as load
+    from pmcl.state import StateError as StateError
 
 # Loaded when first used: importing pmcl costs little, and changes no flag of JAX or XLA.
 _PUBLIC = {
@@ -79,6 +81,7 @@ _PUBLIC = {
     "Replay": "continual",
     "SetTransformer": "networks",
     "Simulator": "compile",
+    "StateError": "state",
     "SynapticIntelligence": "continual",
     "TeacherDistillation": "continual",
     "UnsupportedModelError": "compile",
@@ -87,6 +90,7 @@ _PUBLIC = {
     "compare": "report",
     "compile_model": "compile",
     "fit_amortized": "fit",
+    "load": "saving",
     "one": "results",
     "refine": "refining",
     "retention": "report",

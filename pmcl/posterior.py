@@ -29,6 +29,7 @@ from pmcl.continual import (
     TaskRecord,
     adapt,
     carried,
+    forgotten,
     history_tree,
     memory_of,
     quality,
@@ -513,6 +514,62 @@ class AmortizedPosterior:
         for name, data_of in groups.items():
             tree[name] = xr.DataTree(data_of)
         return tree
+
+    def to_datatree(self, *, include_memory: bool = True) -> xr.DataTree:
+        """Return everything needed to go on on another machine, as one DataTree.
+
+        Parameters
+        ----------
+        include_memory : bool
+            Whether stored datasets are in it: they are raw data.
+        """
+        from pmcl.saving import to_datatree
+
+        return to_datatree(self, include_memory=include_memory)
+
+    def save(self, path: str | os.PathLike, *, include_memory: bool = True) -> None:
+        """Write the state to one file, a zipped Zarr archive; :func:`pmcl.load` reads it.
+
+        Parameters
+        ----------
+        path : path
+            Written whole or not at all: a crash leaves what was there before.
+        include_memory : bool
+            Whether stored datasets are in it: they are raw data.
+
+        Raises
+        ------
+        StateError
+            Where the disk does not take it, or something in the posterior cannot be stored.
+        """
+        from pmcl.saving import save
+
+        save(self, path, include_memory=include_memory)
+
+    def forget(self, task: str) -> "AmortizedPosterior":
+        """Return the posterior without what is stored of a task: datasets, importance, name.
+
+        What the network's weights have learned from it stays. Importance of several tasks cannot be
+        taken apart, so that a strategy which has that of this task among others loses all of it.
+
+        Parameters
+        ----------
+        task : str
+            Name under which it was adapted to.
+
+        Raises
+        ------
+        ValueError
+            Where there is no such task, naming those that there are.
+        """
+        known = [r.name for r in self.records]
+        if task not in known:
+            raise ValueError(f"forget: expected the name of a task, one of {known}, got {task!r}.")
+        return replace(
+            self,
+            states=forgotten(self.states, task),
+            records=tuple(r.without(task) for r in self.records if r.name != task),
+        )
 
     def _task(self, data: TaskLike) -> Task:
         task = as_task(data, self.layout)

@@ -19,7 +19,7 @@ from pmcl.continual.objectives import (
     PathGradient,
     Teaching,
 )
-from pmcl.continual.states import StrategyState, carried, memory_of, stored
+from pmcl.continual.states import StrategyState, carried, forgotten, memory_of, stored
 from pmcl.continual.strategies import (
     AbstractStrategy,
     Naive,
@@ -57,6 +57,7 @@ __all__ = [
     "Teaching",
     "adapt",
     "carried",
+    "forgotten",
     "history_tree",
     "importance",
     "k_centers",

@@ -1,5 +1,6 @@
 """What a posterior has been through, as labelled data: losses, retention, transfer."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -40,6 +41,10 @@ class TaskRecord(NamedTuple):
     after: Quality
     stored: dict[str, Quality]
 
+    def without(self, task: str) -> "TaskRecord":
+        """Return the record without what it says of another task."""
+        return self._replace(stored={k: v for k, v in self.stored.items() if k != task})
+
 
 def history_tree(records: Sequence[TaskRecord]) -> xr.DataTree:
     """Build the history: groups adaptation, losses, datasets, retention and transfer.
@@ -79,8 +84,8 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 def _adaptation(records: Sequence[TaskRecord], tasks: list[str]) -> xr.Dataset:
     columns = {
-        "strategy": [" + ".join(map(repr, r.strategies)) for r in records],
-        "objective": [repr(r.objective) for r in records],
+        "strategy": [" + ".join(map(_described, r.strategies)) for r in records],
+        "objective": [_described(r.objective) for r in records],
         "steps": [r.record.steps for r in records],
         "stopped": [r.record.stopped for r in records],
         "skipped": [r.record.skipped for r in records],
@@ -95,6 +100,14 @@ def _adaptation(records: Sequence[TaskRecord], tasks: list[str]) -> xr.Dataset:
     found["seconds"] = ("task", [r.record.seconds for r in records], {"units": "s"})
     found["objective_at_end"].attrs["units"] = "nats per dataset"
     return found
+
+
+def _described(options: AbstractStrategy | AbstractObjective) -> str:
+    """Name of a strategy or an objective, with what is not as by default."""
+    fields = dataclasses.fields(options)
+    changed = [f for f in fields if getattr(options, f.name) != f.default]
+    values = ", ".join(f"{f.name}={getattr(options, f.name)!r}" for f in changed)
+    return f"{type(options).__name__}({values})"
 
 
 def _losses(records: Sequence[TaskRecord], tasks: list[str]) -> xr.Dataset:

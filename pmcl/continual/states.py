@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from pmcl.continual.memory import Memory
 from pmcl.continual.strategies import AbstractStrategy, Occasion
 
@@ -99,6 +101,20 @@ def stored(
         if state is not None
     ]
     return (*kept, *fresh)
+
+
+def forgotten(states: Sequence[StrategyState], task: str) -> tuple[StrategyState, ...]:
+    """Return what is stored without a task; what cannot be taken apart goes with it."""
+    found = []
+    for s in states:
+        rest = tuple(t for t in s.tasks if t != task)
+        if isinstance(s.state, Memory):
+            keep = np.flatnonzero([t != task for t in s.state.tasks])
+            memory = s.state.keep(keep) if len(keep) else Memory()
+            found.append(StrategyState(s.kind, rest, memory))
+        elif task not in s.tasks:
+            found.append(s)
+    return tuple(found)
 
 
 def _missing(known: StrategyState | None, done: Sequence[str]) -> list[str]:

@@ -1,0 +1,412 @@
+"""Save and load: an amortized posterior as one DataTree, and back."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+import pmcl
+from pmcl.compile import (
+    CompiledModel,
+    compile_model,
+    make_simulator,
+    precision,
+    read_covariates,
+)
+from pmcl.compile.covariates import Source
+from pmcl.compile.precision import NETWORK, network_scope
+from pmcl.continual import AbstractStrategy, Memory, Occasion, StrategyState, memory_of
+from pmcl.data import DATASET, DataError, Layout, Task, as_task
+from pmcl.networks import Amortizer, InputLayout, Network, Scaling, Structure
+from pmcl.posterior import AmortizedPosterior
+from pmcl.state import fingerprint, records, sources, weights
+from pmcl.state.archive import read_archive, write_archive
+from pmcl.state.configuration import KNOWN, decode, dumps, encode, loads
+from pmcl.state.errors import StateError
+from pmcl.training import PretrainingSettings
+
+SCHEMA = 1
+_LARGEST_SIZE = 2**16  # of anything in a network
+_DEEPEST = 256
+_PACKAGES = ("pymc", "pytensor", "jax", "equinox", "flowjax", "xarray", "numpy")
+
+
+def to_datatree(posterior: AmortizedPosterior, *, include_memory: bool = True) -> xr.DataTree:
+    """Return everything needed to go on on another machine, as one DataTree.
+
+    Parameters
+    ----------
+    posterior : AmortizedPosterior
+    include_memory : bool
+        Whether stored datasets are in it: they are raw data.
+
+    Returns
+    -------
+    xarray.DataTree
+        Groups `model` (fingerprint), `covariates`, `network`, `pretrained`, `pretraining`,
+        `memory`, `strategies` and `history`.
+
+    Raises
+    ------
+    StateError
+        Naming what cannot be stored, such as a strategy of the user's own.
+    """
+    p = posterior
+    with precision.scope():
+        z, data = p.simulator.simulate(64, random_seed=p.seed)
+        values = {i.name: np.asarray(data[i.name]) for i in p.compiled.data}
+        finite = np.isfinite(z).all(axis=1) & np.all(
+            [np.isfinite(v).reshape(len(z), -1).all(axis=1) for v in values.values()], axis=0
+        )
+        points = {k: v[finite][:8] for k, v in values.items()}
+        names = tuple(map(str, range(len(z[finite][:8]))))
+        probe = fingerprint.fingerprint(
+            p.compiled, z[finite][:8], Task(p.layout, points, names, None)
+        )
+    groups: dict[str, xr.Dataset] = {
+        "/": xr.Dataset(attrs=_attrs(p)),
+        "/model": probe,
+        "/covariates": sources.to_dataset(p.simulator.covariates),
+        "/network": weights.to_dataset(p.amortizer),
+    }
+    if p.pretrained is not None:
+        groups["/pretrained"] = weights.to_dataset(p.pretrained)
+    for i, record in enumerate(p.pretraining):
+        groups[f"/pretraining/{i}"] = records.pretraining_to_dataset(record)
+    memory = memory_of(p.states)
+    if include_memory and len(memory):
+        groups["/memory"] = _memory_to_dataset(memory)
+    kept = [s for s in p.states if include_memory or not isinstance(s.state, Memory)]
+    for i, state in enumerate(kept):
+        groups[f"/strategies/{i}"] = _state_to_dataset(state, p.strategy)
+    for i, task in enumerate(p.records):
+        for name, group in records.task_to_tree(task).items():
+            groups[f"/history/{i}" + (f"/{name}" if name else "")] = group
+    return xr.DataTree.from_dict(groups)
+
+
+def save(
+    posterior: AmortizedPosterior, path: str | os.PathLike, *, include_memory: bool = True
+) -> None:
+    """Write the state of a posterior to one file (see `AmortizedPosterior.save`)."""
+    write_archive(path, to_datatree(posterior, include_memory=include_memory))
+
+
+def load(
+    path: str | os.PathLike,
+    model: pm.Model | None = None,
+    *,
+    covariates: Mapping[str, Source] | xr.Dataset | None = None,
+) -> AmortizedPosterior:
+    """Read a posterior that was saved; the file holds data only, and is checked before use.
+
+    Parameters
+    ----------
+    path : path
+        Written by `AmortizedPosterior.save`.
+    model : pymc.Model, optional
+        The model, taken from the context when not given: its log densities must be those that the
+        state was made with.
+    covariates : mapping or xarray.Dataset, optional
+        Sources as in :func:`fit_amortized`, needed where one was a function.
+
+    Returns
+    -------
+    AmortizedPosterior
+        Its draws with the same seed, and what further adaptation gives, are those of the posterior
+        that was saved.
+
+    Raises
+    ------
+    StateError
+        Where the file is damaged or no state, of a schema that is not known, or of another model,
+        saying what differs.
+    """
+    model = pm.modelcontext(model)
+    tree = read_archive(path)
+    try:
+        return from_datatree(tree, model, covariates=covariates, where=str(path))
+    except (KeyError, AttributeError, IndexError, OverflowError, DataError) as error:
+        raise StateError(f"{path}: not a pmcl state ({error!r}).") from error
+
+
+def from_datatree(
+    tree: xr.DataTree,
+    model: pm.Model | None = None,
+    *,
+    covariates: Mapping[str, Source] | xr.Dataset | None = None,
+    where: str = "state",
+) -> AmortizedPosterior:
+    """Make the posterior again of which :func:`to_datatree` gave the state."""
+    model = pm.modelcontext(model)
+    attrs = tree.attrs
+    schema = attrs.get("schema")
+    if schema != SCHEMA:
+        raise StateError(
+            f"{where}: written in schema {schema!r} by pmcl {attrs.get('pmcl_version')!r}; this is "
+            f"pmcl {pmcl.__version__}, which reads schema {SCHEMA}. Use the version that wrote it."
+        )
+    probe = _group(tree, "model", where)
+    described = loads(probe.attrs.get("model"), where=f"{where}: model")
+    given = described.get("covariates") if isinstance(described, dict) else None
+    if not isinstance(given, dict):
+        raise StateError(f"{where}: expected a description of a model.")
+    named = [n for n in given if n in model.named_vars]
+    with precision.scope():
+        compiled = compile_model(model, covariates=named)
+        fingerprint.check(compiled, probe, where=where)
+        found = covariates
+        if found is None:
+            stored = _group(tree, "covariates", where)
+            found = sources.from_dataset(stored, compiled, where=where)
+        backend = attrs.get("simulator")
+        if backend not in ("jax", "pytensor"):
+            raise StateError(f"{where}: expected a simulator 'jax' or 'pytensor', got {backend!r}.")
+        simulator = make_simulator(
+            compiled, read_covariates(found, compiled.covariates), backend=backend
+        )
+        structure = _structure(attrs, compiled, where)
+        network = decode(
+            loads(attrs.get("network"), where=where), where=f"{where}: network", expected=Network
+        )
+        _check_sizes(network, f"{where}: network")
+        skeleton = _skeleton(network, compiled, structure)
+        amortizer = weights.from_dataset(
+            _group(tree, "network", where), skeleton, where=f"{where}: network"
+        )
+        pretrained = None
+        if "pretrained" in tree.children:
+            pretrained = weights.from_dataset(
+                _group(tree, "pretrained", where), skeleton, where=f"{where}: pretrained"
+            )
+        posterior = AmortizedPosterior(
+            compiled,
+            simulator,
+            structure,
+            network,
+            amortizer,
+            _settings(attrs, where),
+            _integer(attrs, "seed", where),
+            strategy=_strategy(attrs, where),
+            pretraining=tuple(
+                records.pretraining_from_dataset(node.to_dataset(), where=f"{where}: pretraining")
+                for node in _numbered(tree, "pretraining", where)
+            ),
+            pretrained=pretrained,
+            records=tuple(
+                records.task_from_tree(node, where=f"{where}: history")
+                for node in _numbered(tree, "history", where)
+            ),
+        )
+        memory = _memory(tree, posterior.layout, where)
+        states = tuple(
+            _state(node, posterior, memory, f"{where}: strategies")
+            for node in _numbered(tree, "strategies", where)
+        )
+    return dataclasses.replace(posterior, states=states)
+
+
+def _attrs(p: AmortizedPosterior) -> dict[str, Any]:
+    strategy = p.strategy
+    if strategy is not None and not isinstance(strategy, tuple):
+        strategy = (strategy,)
+    return {
+        "schema": SCHEMA,
+        "pmcl_version": pmcl.__version__,
+        "versions": dumps({name: version(name) for name in _PACKAGES}),
+        "created_at": datetime.now(UTC).isoformat(),
+        "seed": p.seed,
+        "simulator": p.simulator.backend,
+        "structure": dumps(list(p.structure)),
+        "network": dumps(encode(p.network, where="network")),
+        "settings": dumps(dataclasses.asdict(p.settings)),
+        "strategy": dumps(None if strategy is None else encode(strategy, where="strategy")),
+    }
+
+
+def _group(tree: xr.DataTree, name: str, where: str) -> xr.Dataset:
+    if name not in tree.children:
+        raise StateError(f"{where}: expected a group {name!r}.")
+    return tree.children[name].to_dataset(inherit=False)
+
+
+def _numbered(tree: xr.DataTree, name: str, where: str) -> list[xr.DataTree]:
+    if name not in tree.children:
+        return []
+    nodes = tree[name].children
+    if sorted(nodes) != sorted(map(str, range(len(nodes)))):
+        raise StateError(f"{where}: expected numbered groups in {name!r}, got {sorted(nodes)[:5]}.")
+    return [nodes[str(i)] for i in range(len(nodes))]
+
+
+def _integer(attrs: Mapping[Any, Any], name: str, where: str) -> int:
+    value = attrs.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise StateError(f"{where}: expected a whole number {name!r}, got {value!r}.")
+    return int(value)
+
+
+def _settings(attrs: Mapping[Any, Any], where: str) -> PretrainingSettings:
+    found = loads(attrs.get("settings"), where=where)
+    names = {f.name for f in dataclasses.fields(PretrainingSettings)}
+    if not isinstance(found, dict) or set(found) != names:
+        raise StateError(f"{where}: expected the settings {sorted(names)}.")
+    numbers = [v for k, v in found.items() if not (k == "patience" and v is None)]
+    if not all(isinstance(v, int | float) for v in numbers):
+        raise StateError(f"{where}: expected numbers in the settings.")
+    return PretrainingSettings(**found)
+
+
+def _strategy(attrs: Mapping[Any, Any], where: str) -> Any:
+    found = decode(loads(attrs.get("strategy"), where=where), where=f"{where}: strategy")
+    if found is None:
+        return None
+    if not isinstance(found, tuple) or not all(isinstance(s, AbstractStrategy) for s in found):
+        raise StateError(f"{where}: expected strategies.")
+    return found if len(found) > 1 else found[0]
+
+
+def _structure(attrs: Mapping[Any, Any], compiled: CompiledModel, where: str) -> Structure:
+    found = loads(attrs.get("structure"), where=where)
+    if not (isinstance(found, list) and len(found) == 3 and isinstance(found[2], str)):
+        raise StateError(f"{where}: expected the structure of the data.")
+    kind, row, why = found
+    rows = set.intersection(*({*i.dims} for i in compiled.observed)) & {*compiled.data_dims}
+    fits = row in rows if kind in ("exchangeable", "sequence") else kind == "fixed" and row is None
+    if not fits:
+        raise StateError(f"{where}: {kind!r} along {row!r} does not fit the model.")
+    return Structure(kind, row, why)
+
+
+def _check_sizes(value: Any, where: str) -> None:
+    """Refuse a network that could not have been trained, before any of it is built."""
+    for f in dataclasses.fields(value):
+        found = getattr(value, f.name)
+        if dataclasses.is_dataclass(found):
+            _check_sizes(found, f"{where}.{f.name}")
+        elif isinstance(found, int) and not isinstance(found, bool):
+            deep = f.name in ("depth", "head_depth", "layers", "blocks")
+            most = _DEEPEST if deep else _LARGEST_SIZE
+            if not 0 <= found <= most:
+                raise StateError(f"{where}.{f.name}: expected 0 to {most}, got {found}.")
+
+
+def _skeleton(network: Network, compiled: CompiledModel, structure: Structure) -> Amortizer:
+    """The shapes of a network, without its numbers."""
+    inputs = InputLayout.of(compiled.data, structure.row)
+    data = {i.name: jax.ShapeDtypeStruct(i.shape, NETWORK) for i in compiled.data}
+
+    def build() -> Amortizer:
+        rows, fixed = inputs.split({k: jnp.zeros(v.shape, v.dtype) for k, v in data.items()})
+        features = 0 if rows is None else rows.shape[1]
+        summary = network.summary.build(features, key=jax.random.key(0))
+        outputs = 0
+        if rows is not None:
+            outputs = jax.eval_shape(summary, rows.astype(NETWORK), None).shape[0]
+        flow = network.flow.build(compiled.dim, outputs + fixed.shape[0], key=jax.random.key(0))
+
+        def scaling(n: int) -> Scaling:
+            return Scaling(jnp.zeros(n, NETWORK), jnp.ones(n, NETWORK))
+
+        return Amortizer(
+            summary=summary,
+            flow=flow,
+            row_scaling=scaling(features),
+            fixed_scaling=scaling(fixed.shape[0]),
+            z_scaling=scaling(compiled.dim),
+            inputs=inputs,
+            dim=compiled.dim,
+        )
+
+    with network_scope():
+        return build()
+
+
+def _memory_to_dataset(memory: Memory) -> xr.Dataset:
+    stored = memory.stored()
+    data = stored.labelled()
+    # Values past the end of a dataset say nothing; its length says where that is.
+    data["task"] = (DATASET, np.asarray(memory.tasks, dtype=str))
+    data["time"] = (DATASET, np.asarray(memory.times, dtype=str))
+    if stored.lengths is not None:
+        data["length"] = (DATASET, stored.lengths)
+    return data.assign_coords({DATASET: np.asarray(stored.names, dtype=str)})
+
+
+def _memory(tree: xr.DataTree, layout: Layout, where: str) -> Memory:
+    if "memory" not in tree.children:
+        return Memory()
+    data = _group(tree, "memory", where)
+    names = [str(n) for n in data[DATASET].values]
+    extra = {"task", "time", *(("length",) if layout.row is not None else ())}
+    if set(map(str, data.data_vars)) != {*layout.names, *extra}:
+        raise StateError(f"{where}: memory: expected {sorted({*layout.names, *extra})}.")
+    parts = {}
+    for i, name in enumerate(names):
+        one = data.isel({DATASET: i}, drop=True).drop_vars(["task", "time"])
+        if layout.row is not None:
+            n = int(one["length"])
+            one = one.drop_vars("length").isel({layout.row: slice(0, n)})
+        parts[name] = one
+    task = as_task(parts, layout)
+    tasks, times = (tuple(str(v) for v in data[k].values) for k in ("task", "time"))
+    return Memory(task, tasks, times)
+
+
+def _state_to_dataset(state: StrategyState, strategy: Any) -> xr.Dataset:
+    kind = KNOWN.get(state.kind)
+    if kind is None:
+        raise StateError(
+            f"strategy {state.kind}: a state holds data and no code, so that of a strategy of your "
+            "own is not stored; keep the posterior in memory, or use one of pmcl's."
+        )
+    found = weights.to_dataset(None if isinstance(state.state, Memory) else state.state)
+    label = getattr(state.state, "kind", "")
+    return found.assign_attrs(
+        kind=state.kind, tasks=dumps(list(state.tasks)), label=label if label else ""
+    )
+
+
+def _state(
+    node: xr.DataTree, posterior: AmortizedPosterior, memory: Memory, where: str
+) -> StrategyState:
+    data = node.to_dataset(inherit=False)
+    kind = KNOWN.get(str(data.attrs.get("kind")))
+    tasks = loads(data.attrs.get("tasks"), where=where)
+    if kind is None or not issubclass(kind, AbstractStrategy) or not isinstance(tasks, list):
+        raise StateError(f"{where}: expected the state of a strategy that is known.")
+    names = tuple(map(str, tasks))
+    # The structure of a state is that with which its strategy begins, at no cost.
+    fresh = _cheap(kind)
+    nothing = Task(posterior.layout, {}, (), None)
+    now = Occasion(
+        "", nothing, posterior.amortizer, posterior.density, posterior.simulator,
+        posterior.structure, 0,
+    )  # fmt: skip
+    like = fresh.begin(None, now)
+    if isinstance(like, Memory):
+        return StrategyState(kind.__name__, names, memory)
+    state = weights.from_dataset(data, like, where=where)
+    label = str(data.attrs.get("label", ""))
+    if hasattr(state, "kind"):
+        if label not in ("fisher", "self_consistency", "synaptic"):
+            raise StateError(f"{where}: {label!r} is no importance.")
+        state = state._replace(kind=label)
+    return StrategyState(kind.__name__, names, state)
+
+
+def _cheap(kind: type[eqx.Module]) -> AbstractStrategy:
+    """A strategy of a kind that needs no simulations to begin."""
+    fields = {f.name for f in dataclasses.fields(kind)}
+    found = kind(simulations=0) if "simulations" in fields else kind()
+    assert isinstance(found, AbstractStrategy)
+    return found

@@ -1,0 +1,103 @@
+"""Which model a state belongs to, told by behaviour: log densities at stored points."""
+
+import numpy as np
+import xarray as xr
+
+from pmcl.compile import CompiledModel, precision
+from pmcl.data import Task
+from pmcl.state.configuration import dumps, loads
+from pmcl.state.errors import StateError
+
+_POINTS = 8
+_TOLERANCE = 1e-6  # relative; other machines round in other ways
+
+
+def describe(compiled: CompiledModel) -> dict:
+    """Names, dims, shapes and coords of a model."""
+
+    def infos(variables) -> dict:  # noqa: ANN001
+        return {v.name: [list(v.dims), list(v.shape), v.dtype] for v in variables}
+
+    return {
+        "free": infos(compiled.free),
+        "deterministics": infos(compiled.deterministics),
+        "observed": infos(compiled.observed),
+        "covariates": infos(compiled.covariates),
+        "z": {v.name: [v.variable, v.start, list(v.shape)] for v in compiled.values},
+        "coords": {k: [str(x) for x in v] for k, v in compiled.coords.items()},
+    }
+
+
+def fingerprint(compiled: CompiledModel, z: np.ndarray, task: Task) -> xr.Dataset:
+    """Points, and the log prior and log likelihood that the model gives there."""
+    z = z[:_POINTS]
+    log_prior, log_likelihood = _densities(compiled, z, task)
+    found: dict[str, tuple] = {
+        "z": (("point", "parameter"), z),
+        "log_prior": (("point",), log_prior, {"units": "nats"}),
+        "log_likelihood": (("point",), log_likelihood, {"units": "nats"}),
+    }
+    for info in task.layout.variables:
+        dims = tuple(f"{info.name}: {d}" for d in info.dims)
+        found[f"data {info.name}"] = (("point", *dims), task.values[info.name])
+    return xr.Dataset(found, attrs={"model": dumps(describe(compiled))})
+
+
+def check(compiled: CompiledModel, stored: xr.Dataset, *, where: str) -> None:
+    """Compare a model with the one that a state was made with.
+
+    Raises
+    ------
+    StateError
+        Saying what differs.
+    """
+    before = loads(stored.attrs.get("model"), where=f"{where}: model")
+    now = describe(compiled)
+    if not isinstance(before, dict) or set(before) != set(now):
+        raise StateError(f"{where}: expected a description of a model.")
+    for part, values in now.items():
+        old = before[part]
+        if old != values:
+            different = [k for k in {**values, **old} if values.get(k) != old.get(k)]
+            shown = "; ".join(
+                f"{k!r}: stored {_short(old.get(k))}, the model has {_short(values.get(k))}"
+                for k in different[:3]
+            )
+            raise StateError(f"{where}: the state is of another model; {part} differ: {shown}.")
+    names = ("z", "log_prior", "log_likelihood", *(f"data {i.name}" for i in compiled.data))
+    missing = [n for n in names if n not in stored]
+    if missing:
+        raise StateError(f"{where}: the fingerprint lacks {missing}.")
+    z = stored["z"].values
+    data = {i.name: stored[f"data {i.name}"].values for i in compiled.data}
+    shapes = {i.name: (len(z), *i.shape) for i in compiled.data}
+    if z.shape != (len(z), compiled.dim) or {k: v.shape for k, v in data.items()} != shapes:
+        raise StateError(f"{where}: the fingerprint has points of another shape.")
+    for name, value in zip(("log_prior", "log_likelihood"), _at(compiled, z, data), strict=True):
+        old = stored[name].values
+        if not np.allclose(value, old, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
+            worst = int(np.nanargmax(np.abs(value - old)))
+            raise StateError(
+                f"{where}: the state is of another model: {name} at a stored point is "
+                f"{value[worst]:.6g}, it was {old[worst]:.6g}. Names and shapes are the same; look "
+                "at priors, likelihood and constant data."
+            )
+
+
+def _densities(compiled: CompiledModel, z: np.ndarray, task: Task) -> tuple[np.ndarray, ...]:
+    return _at(compiled, z, {k: np.asarray(v) for k, v in task.values.items()})
+
+
+def _at(
+    compiled: CompiledModel, z: np.ndarray, data: dict[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    with precision.scope():
+        points = [{k: v[i] for k, v in data.items()} for i in range(len(z))]
+        prior = [float(compiled.log_prior(u, x)) for u, x in zip(z, points, strict=True)]
+        likelihood = [float(compiled.log_likelihood(u, x)) for u, x in zip(z, points, strict=True)]
+    return np.asarray(prior), np.asarray(likelihood)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) < 120 else text[:117] + "..."
