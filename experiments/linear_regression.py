@@ -88,11 +88,11 @@ METHODS: dict[str, tuple[Method, ...]] = {
         Method("replay", REPLAY),
         Method("naive", pmcl.Naive(), {"steps": 400}),
         Method("EWC", consolidation(1e0), {"steps": 400}),
-        Method("replay + EWC", (REPLAY, consolidation(1e-2))),
         Method("test-time", None),
         Method("plain replay", PAPER_REPLAY, {"steps": 400}),
         Method("synaptic intelligence", pmcl.SynapticIntelligence(1e0), {"steps": 400}),
         Method("online Laplace", pmcl.OnlineLaplace(), {"steps": 400}),
+        Method("replay + EWC", (REPLAY, consolidation(1e-2))),
         Method("teacher + replay", REPLAY, {"objective": pmcl.TeacherDistillation()}),
     ),
 }

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import xarray as xr
@@ -190,6 +191,7 @@ class AmortizedPosterior:
         warmup: int = 20,
         patience: int | None = 10,
         restore_best: bool = False,
+        checkpoint: str | os.PathLike | None = None,
         random_seed: int | None = None,
         progressbar: bool = True,
     ) -> "AmortizedPosterior":
@@ -222,6 +224,9 @@ class AmortizedPosterior:
             It ends with the weights that were best. None: all steps are taken.
         restore_best : bool
             End with the weights that were best on held-back draws without `patience`, too.
+        checkpoint : path, optional
+            Written every hundred steps; where it exists, the adaptation goes on from it and ends as
+            it would have without the interruption. Another task needs another path.
         random_seed : int, optional
             Derived from the posterior's own seed and the number of tasks where not given.
         progressbar : bool
@@ -271,6 +276,7 @@ class AmortizedPosterior:
                 states=states,
                 objective=chosen,
                 settings=settings,
+                checkpoint=None if checkpoint is None else Path(checkpoint),
                 progressbar=progressbar,
             )
             kept = stored(self.states, strategies, found.states, [*done, name])

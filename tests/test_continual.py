@@ -33,8 +33,9 @@ from pmcl.continual import (
     k_medoids,
     strategies_of,
 )
-from pmcl.continual.adaptation import SelfConsistency, finite_fractions
+from pmcl.continual.adaptation import finite_fractions
 from pmcl.continual.pool import Pool
+from pmcl.continual.problem import SelfConsistency
 from pmcl.data import DataError, Layout, Task, as_task
 from pmcl.networks import Network, Structure
 from pmcl.posterior import AmortizedPosterior

@@ -29,6 +29,7 @@ from pmcl.continual import (
     TeacherDistillation,
     Teaching,
     adapt,
+    adaptation,
     importance,
     quality,
     weighted_distance,
@@ -166,7 +167,15 @@ def settings(**changes) -> AdaptationSettings:
     return AdaptationSettings(**{**values, **changes})
 
 
-def run(now: Occasion, strategy: AbstractStrategy, state=None, *, objective=None, **changes):
+def run(
+    now: Occasion,
+    strategy: AbstractStrategy,
+    state=None,
+    *,
+    objective=None,
+    checkpoint=None,
+    **changes,
+):
     with precision.scope():
         return adapt(
             now,
@@ -174,6 +183,7 @@ def run(now: Occasion, strategy: AbstractStrategy, state=None, *, objective=None
             states=[state],
             objective=objective if objective is not None else Divergence(),
             settings=settings(**changes),
+            checkpoint=checkpoint,
             progressbar=False,
         )
 
@@ -403,6 +413,36 @@ def test_another_strength_and_another_task_compile_nothing(occasion, layout):
         run(now, strategy, objective=objective, steps=50, learning_rate=0.01 / (t + 1))
         counts.append(len(traces))
     assert counts[0] >= 1 and counts == [counts[0]] * 3
+
+
+def test_an_adaptation_that_was_cut_off_ends_as_if_it_had_not_been(occasion, layout, tmp_path):
+    now = occasion(task_of(layout, [1, 2]))
+    strategy, path = Replay(capacity=2, pseudo=4, simulations=2), tmp_path / "task.checkpoint"
+    options = {"objective": PathGradient(), "steps": 250, "patience": 3}
+    whole = run(now, strategy, **options)
+
+    def cut(*arguments, **keywords):
+        if writes and len(writes) >= 1:
+            raise KeyboardInterrupt
+        writes.append(1)
+        return write(*arguments, **keywords)
+
+    writes: list[int] = []
+    write = adaptation.write_checkpoint
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adaptation, "write_checkpoint", cut)
+        with pytest.raises(KeyboardInterrupt):
+            run(now, strategy, checkpoint=path, **options)
+    assert path.exists()
+    resumed = run(now, strategy, checkpoint=path, **options)
+    np.testing.assert_array_equal(resumed.amortizer.numbers, whole.amortizer.numbers)
+    np.testing.assert_array_equal(resumed.record.held_back, whole.record.held_back)
+    np.testing.assert_array_equal(resumed.record.losses, whole.record.losses)
+    again = run(now, strategy, checkpoint=path, **options)  # nothing left to do
+    np.testing.assert_array_equal(again.amortizer.numbers, whole.amortizer.numbers)
+    other = occasion(task_of(layout, [1, 3]))
+    with pytest.raises(ValueError, match="belongs to another run.*'data'"):
+        run(other, strategy, checkpoint=path, **options)
 
 
 # --- the posterior over several tasks -------------------------------------------------------------

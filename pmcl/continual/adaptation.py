@@ -2,8 +2,10 @@
 
 import time
 import warnings
+import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -13,30 +15,32 @@ import numpy as np
 from jax import Array
 
 from pmcl.batching import chunks
-from pmcl.compile import Density, Simulator, jit
-from pmcl.continual.objectives import AbstractObjective, Example
+from pmcl.compile import Density, jit
+from pmcl.continual.objectives import AbstractObjective
 from pmcl.continual.pool import Gathered, Pool, gather
+from pmcl.continual.problem import SelfConsistency, mean_loss
 from pmcl.continual.strategies import AbstractStrategy, Occasion, Rehearsal
 from pmcl.data import Batch, Task
 from pmcl.networks import Amortizer
 from pmcl.progress import progress_bar
 from pmcl.training import (
+    LoopState,
     Optimiser,
-    Problem,
     blocks,
     combine,
-    negative_log_likelihood,
+    read_checkpoint,
     run_block,
     simulation_hosts,
     start,
+    write_checkpoint,
 )
 
-_STEEP = 100.0  # gradient per draw, in standardised units, above which a dataset is held back
 _SCREEN = 64  # datasets looked at together when non-finite densities are searched for
 _BLOCK = 25  # steps between two looks at the held-back draws
 _HELD_BACK = 64  # draws of each dataset by which progress is judged
 _SLOWER = 0.3  # factor of the rate where there is no more progress
 _REDUCTIONS = 2  # of the rate, before it stops
+_SAVED = 4  # blocks between two checkpoints
 _PROGRESS = 1e-3  # nats per dataset that count as progress
 
 
@@ -98,93 +102,7 @@ class Adapted(NamedTuple):
     states: tuple[Any, ...]
 
 
-class SelfConsistency(Problem):
-    """Weighted mean of an objective over a pool of datasets, and the strategies' penalties.
-
-    Attributes
-    ----------
-    strategies, states : tuples
-        Those that add a penalty or follow the steps.
-    batch_size : int
-        Datasets a step: all of them where they are not more, else a draw by weight.
-    simulations : int
-        Fresh simulations of each step.
-    simulation_weight : Array
-        Weight of their negative log likelihood.
-    """
-
-    objective: AbstractObjective
-    density: Density
-    pool: Pool
-    strategies: tuple[AbstractStrategy, ...]
-    states: tuple[Any, ...]
-    simulator: Simulator
-    simulation_weight: Array
-    batch_size: int = eqx.field(static=True)
-    simulations: int = eqx.field(static=True)
-
-    def loss(self, amortizer: Amortizer, key: Array, host: dict[str, Array]) -> Array:
-        pool = self.pool
-        key, simulation = jax.random.split(key)
-        number = pool.weights.shape[0]
-        if number > self.batch_size:
-            key, choice = jax.random.split(key)
-            share = pool.weights / jnp.sum(pool.weights)
-            pool = pool.take(jax.random.choice(choice, number, (self.batch_size,), p=share))
-            pool = pool._replace(weights=jnp.ones(self.batch_size, jnp.float32))
-        loss = mean_loss(self.objective, amortizer, self.density, pool, key)
-        if self.simulations:
-            keys = jax.random.split(simulation, self.simulations)
-            z, data = jax.vmap(self.simulator.draw)(keys, host)
-            loss += self.simulation_weight * negative_log_likelihood(amortizer, z, data)
-        return loss
-
-    def penalty(self, params: Amortizer) -> Array | None:
-        terms = [
-            s.penalty(state, params) for s, state in zip(self.strategies, self.states, strict=True)
-        ]
-        there = [t for t in terms if t is not None]
-        return sum(there[1:], start=there[0]) if there else None
-
-    def trace(self, params: Amortizer) -> tuple[Any, ...]:
-        pairs = zip(self.strategies, self.states, strict=True)
-        return tuple(s.trace(state, params) for s, state in pairs)
-
-    def follow(
-        self, trace: tuple[Any, ...], gradient: Amortizer, change: Amortizer
-    ) -> tuple[Any, ...]:
-        pairs = zip(self.strategies, trace, strict=True)
-        return tuple(s.follow(t, gradient, change) for s, t in pairs)
-
-
-def mean_loss(
-    objective: AbstractObjective, amortizer: Amortizer, density: Density, pool: Pool, key: Array
-) -> Array:
-    """Weighted mean of an objective over the datasets of a pool (shape ())."""
-    keys = jax.random.split(key, pool.weights.shape[0])
-    mask_axis = None if pool.batch.mask is None else 0
-    labels_axis = None if pool.labels is None else 0
-    found = jax.vmap(
-        lambda data, mask, labels, k: objective(amortizer, density, Example(data, mask, labels), k),
-        in_axes=(0, mask_axis, labels_axis, 0),
-    )(pool.batch.values, pool.batch.mask, pool.labels, keys)
-    weights = jnp.where(found.finite > 0, pool.weights, 0.0)
-    loss = _shrink(jnp.where(weights > 0, found.loss, 0.0), jnp.asarray(found.scale))
-    return jnp.sum(weights * loss) / jnp.maximum(jnp.sum(weights), 1e-12)
-
-
 _held_back = jit(mean_loss)
-
-
-def _shrink(loss: Array, scale: Array) -> Array:
-    """Keep the value of each dataset's loss; divide its gradient by its scale beyond a limit.
-
-    Where the network extrapolates, log densities of -1e20 occur, and one dataset would own the
-    gradient of all, or overflow it. A constant factor leaves each dataset's optimum where it is.
-    """
-    factor = jax.lax.stop_gradient(1.0 / jnp.maximum(1.0, scale / _STEEP))
-    still = jax.lax.stop_gradient(loss)
-    return still + factor * (loss - still)
 
 
 def adapt(
@@ -194,6 +112,7 @@ def adapt(
     states: Sequence[Any],
     objective: AbstractObjective,
     settings: AdaptationSettings,
+    checkpoint: Path | None = None,
     progressbar: bool,
 ) -> Adapted:
     """Adapt a network to a task; datasets whose density is nowhere finite are left out.
@@ -207,6 +126,8 @@ def adapt(
         Of each strategy, as after the task before; None at first.
     objective : AbstractObjective
     settings : AdaptationSettings
+    checkpoint : Path, optional
+        Written every few blocks of steps; training goes on from it where it exists.
     progressbar : bool
     """
     begin = time.perf_counter()
@@ -219,7 +140,7 @@ def adapt(
     plan = next((p for p in plans if p is not None), None)
     gathered = gather(now, finite > 0, plan, objective, progressbar=progressbar)
     problem = _problem(now, gathered, plan, strategies, states, objective, settings)
-    amortizer, trace, found = _train(now, problem, gathered, settings, progressbar)
+    amortizer, trace, found = _train(now, problem, gathered, settings, checkpoint, progressbar)
     after = replace(now, task=kept, amortizer=amortizer)
     traces = {type(s): t for s, t in zip(problem.strategies, trace, strict=True)}
     record = AdaptationRecord(
@@ -280,54 +201,144 @@ class _Trained(NamedTuple):
     skipped: int
 
 
+class _Progressed(NamedTuple):
+    """A pytree of arrays: all that a checkpoint holds."""
+
+    state: LoopState
+    best: Amortizer
+    best_loss: Array
+    waited: Array
+    reductions: Array
+    block: Array
+    done: Array
+    losses: Array
+    held_back: Array
+
+
 def _train(
     now: Occasion,
     problem: SelfConsistency,
     gathered: Gathered,
     settings: AdaptationSettings,
+    checkpoint: Path | None,
     progressbar: bool,
 ) -> tuple[Amortizer, Any, _Trained]:
     """Take the steps; slow down, then stop, where held-back draws show no more progress."""
-    optimiser = Optimiser(
-        jnp.asarray(settings.learning_rate, jnp.float32),
-        steps=settings.steps,
-        warmup=min(settings.warmup, settings.steps // 2),
-        clip=settings.clip,
-    )
     number, size = blocks(settings.steps, longest=_BLOCK)
     key = jax.random.key(now.seed)
     judge_key = jax.random.fold_in(key, 1)
     judged = replace(problem.objective, draws=max(problem.objective.draws, _HELD_BACK))
     training, judged_on = _split(problem, gathered.judged)
-    state = start(now.amortizer, optimiser, key, training)
-    losses, held_back = [], [np.inf]
-    best, best_loss, waited, reductions = state.params, np.inf, 0, 0
-    stopped: Literal["all steps taken", "no more progress"] = "all steps taken"
-    hosts = _hosts(now, training, size, number)
+    optimiser = _optimiser(settings)
+    initial = start(now.amortizer, optimiser, jax.random.key_data(key), training)
+    found = _Progressed(
+        state=initial,
+        best=initial.params,
+        best_loss=jnp.asarray(jnp.inf),
+        waited=jnp.asarray(0),
+        reductions=jnp.asarray(0),
+        block=jnp.asarray(0),
+        done=jnp.asarray(False),
+        losses=jnp.full((number, size), jnp.nan, jnp.float32),
+        held_back=jnp.full(number, jnp.nan),
+    )
+    label = {} if checkpoint is None else _label(now, problem, settings)
+    if checkpoint is not None and checkpoint.exists():
+        found = read_checkpoint(checkpoint, label, found)
+    first = int(found.block)
+    left = range(first, first if found.done else number)
+    hosts = _hosts(now, training, size, left)
     description = f"Adapting to {now.name}"
     with progress_bar(description, settings.steps, unit="steps", enabled=progressbar) as bar:
-        for block, host in zip(range(number), hosts, strict=False):
-            state, block_losses = run_block(training, optimiser, now.amortizer, state, host, size)
-            taken = min(size, settings.steps - size * block)
-            losses.append(np.asarray(block_losses)[:taken])
+        bar.advance(min(first * size, settings.steps))
+        for block, host in zip(left, hosts, strict=False):
+            slower = optimiser.rate * _SLOWER ** int(found.reductions)
+            paced = eqx.tree_at(lambda o: o.rate, optimiser, slower.astype(jnp.float32))
+            state = found.state._replace(key=jax.random.wrap_key_data(found.state.key))
+            state, losses = run_block(training, paced, now.amortizer, state, host, size)
             current = combine(state.params, now.amortizer)
             loss = float(_held_back(judged, current, problem.density, judged_on, judge_key))
-            held_back.append(loss)
+            taken = min(size, settings.steps - size * block)
             bar.advance(taken, f"loss {loss:.4g} on held-back draws")
-            better = loss < best_loss - _PROGRESS
-            waited = 0 if better or not np.isfinite(best_loss) else waited + 1
-            if loss < best_loss:
-                best, best_loss = state.params, loss
-            if settings.patience is not None and waited >= settings.patience:
-                if reductions == _REDUCTIONS:
-                    stopped = "no more progress"
-                    break
-                optimiser = eqx.tree_at(lambda o: o.rate, optimiser, optimiser.rate * _SLOWER)
-                state, waited, reductions = state._replace(params=best), 0, reductions + 1
+            state = state._replace(key=jax.random.key_data(state.key))
+            found = _looked(found, state, losses, loss, settings)
+            if checkpoint is not None and (block % _SAVED == _SAVED - 1 or found.done):
+                write_checkpoint(checkpoint, label, found)
+            if found.done:
+                break
+    if checkpoint is not None:
+        write_checkpoint(checkpoint, label, found)
     keep_best = settings.restore_best or settings.patience is not None
-    weights = best if keep_best and np.isfinite(best_loss) else state.params
-    found = _Trained(np.concatenate(losses), np.asarray(held_back[1:]), stopped, int(state.skipped))
-    return combine(weights, now.amortizer), state.trace, found
+    best = keep_best and np.isfinite(found.best_loss)
+    weights = found.best if best else found.state.params
+    blocks_done = int(found.block)
+    trained = _Trained(
+        np.asarray(found.losses).ravel()[: min(blocks_done * size, settings.steps)],
+        np.asarray(found.held_back)[:blocks_done],
+        "no more progress" if found.done else "all steps taken",
+        int(found.state.skipped),
+    )
+    return combine(weights, now.amortizer), found.state.trace, trained
+
+
+def _looked(
+    found: _Progressed,
+    state: LoopState,
+    losses: Array,
+    loss: float,
+    settings: AdaptationSettings,
+) -> _Progressed:
+    """Take a block's outcome in: what is best, how long ago that was, whether to slow down."""
+    block, best_loss = int(found.block), float(found.best_loss)
+    better = loss < best_loss - _PROGRESS
+    waited = 0 if better or not np.isfinite(best_loss) else int(found.waited) + 1
+    best = state.params if loss < best_loss else found.best
+    reductions, done = int(found.reductions), False
+    if settings.patience is not None and waited >= settings.patience:
+        if reductions == _REDUCTIONS:
+            done = True
+        else:
+            state, waited, reductions = state._replace(params=best), 0, reductions + 1
+    return _Progressed(
+        state,
+        best,
+        jnp.asarray(min(loss, best_loss) if np.isfinite(loss) else best_loss),
+        jnp.asarray(waited),
+        jnp.asarray(reductions),
+        jnp.asarray(block + 1),
+        jnp.asarray(done),
+        found.losses.at[block].set(losses),
+        found.held_back.at[block].set(loss),
+    )
+
+
+def _optimiser(settings: AdaptationSettings) -> Optimiser:
+    return Optimiser(
+        jnp.asarray(settings.learning_rate, jnp.float32),
+        steps=settings.steps,
+        warmup=min(settings.warmup, settings.steps // 2),
+        clip=settings.clip,
+    )
+
+
+def _label(now: Occasion, problem: SelfConsistency, settings: AdaptationSettings) -> dict:
+    """What tells this adaptation from others: options, data, and the weights it began with."""
+
+    def sum_of(tree: Any) -> int:
+        found = 0
+        for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_array)):
+            found = zlib.crc32(np.ascontiguousarray(leaf).tobytes(), found)
+        return found
+
+    return {
+        **asdict(settings),
+        "task": now.name,
+        "seed": now.seed,
+        "objective": repr(problem.objective),
+        "strategies": [type(s).__name__ for s in problem.strategies],
+        "data": sum_of(problem.pool.batch),
+        "weights": sum_of(now.weights),
+    }
 
 
 def _split(problem: SelfConsistency, judged: Pool) -> tuple[SelfConsistency, Pool]:
@@ -342,11 +353,11 @@ def _split(problem: SelfConsistency, judged: Pool) -> tuple[SelfConsistency, Poo
 
 
 def _hosts(
-    now: Occasion, problem: SelfConsistency, size: int, number: int
+    now: Occasion, problem: SelfConsistency, size: int, which: range
 ) -> Iterator[dict[str, Array]]:
     if not problem.simulations:
-        return iter([{}] * number)
-    return simulation_hosts(now.simulator, problem.simulations, size, range(number), now.seed)
+        return iter([{}] * len(which))
+    return simulation_hosts(now.simulator, problem.simulations, size, which, now.seed)
 
 
 def _warn_of(excluded: Sequence[str], number: int) -> None:

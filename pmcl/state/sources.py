@@ -95,9 +95,10 @@ def from_dataset(stored: xr.Dataset, compiled: CompiledModel, *, where: str) -> 
 def _read(dist: Variable) -> tuple[str | None, list[np.ndarray]]:
     """Name and parameters of a distribution; None where it is not one of NumPy's own kind."""
     node = dist.owner
-    assert node is not None
-    op = node.op
-    if not isinstance(op, RandomVariable) or type(_DISTRIBUTIONS.get(str(op.name))) is not type(op):
+    if node is None or not isinstance(node.op, RandomVariable):
+        return None, []
+    op: Any = node.op
+    if type(_DISTRIBUTIONS.get(str(op.name))) is not type(op):
         return None, []
     parameters = op.dist_params(node)
     values = pytensor.function([], list(parameters), mode=graphs.host_mode())()

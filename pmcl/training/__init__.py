@@ -1,5 +1,6 @@
 """One scanned training loop, and pretraining on simulations."""
 
+from pmcl.training.checkpoint import read_checkpoint, write_checkpoint
 from pmcl.training.loop import (
     LoopState,
     Optimiser,
@@ -29,9 +30,11 @@ __all__ = [
     "combine",
     "negative_log_likelihood",
     "pretrain",
+    "read_checkpoint",
     "run",
     "run_block",
     "simulation_hosts",
     "start",
     "weights_of",
+    "write_checkpoint",
 ]

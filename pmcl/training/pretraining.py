@@ -1,6 +1,5 @@
 """Simulation-based pretraining: maximum likelihood of q on draws from the model's joint."""
 
-import json
 import os
 import zlib
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from jax import Array
 from pmcl.compile import Simulator, jit, prefetched
 from pmcl.networks import Amortizer
 from pmcl.progress import progress_bar
+from pmcl.training.checkpoint import read_checkpoint, write_checkpoint
 from pmcl.training.loop import LoopState, Optimiser, Problem, blocks, combine, run_block, start
 
 
@@ -138,7 +138,7 @@ def pretrain(
     path = None if checkpoint is None else Path(checkpoint)
     label = {**asdict(settings), "seed": seed, **_identity(amortizer)}
     if path is not None and path.exists():
-        now = _read(path, label, now)
+        now = read_checkpoint(path, label, now)
 
     def stopped() -> bool:
         waited = int(now.block) - 1 - int(now.best_block)
@@ -168,7 +168,7 @@ def pretrain(
                 taken, f"loss {float(jnp.nanmean(losses)):.3f} (new data {float(loss):.3f})"
             )
             if path is not None:
-                _write(path, label, now)
+                write_checkpoint(path, label, now)
             if stopped():
                 break
 
@@ -217,31 +217,3 @@ def _identity(amortizer: Amortizer) -> dict:
         "shapes": zlib.crc32(str([w.shape for w in weights]).encode()),
         "standardisation": zlib.crc32(numbers.encode()),
     }
-
-
-def _write(path: Path, label: dict, now: _Progressed) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".part")
-    with partial.open("wb") as file:
-        file.write((json.dumps(label) + "\n").encode())
-        eqx.tree_serialise_leaves(file, now)
-    partial.replace(path)  # a crash leaves the old checkpoint or the new one, never half
-
-
-def _read(path: Path, label: dict, like: _Progressed) -> _Progressed:
-    with path.open("rb") as file:
-        try:
-            found = json.loads(file.readline(1_000_000))
-        except ValueError as error:
-            raise ValueError(
-                f"checkpoint {str(path)!r}: the file is not a checkpoint of pmcl. Give another "
-                "path."
-            ) from error
-        differ = [k for k in label if found.get(k) != label[k]]
-        if differ:
-            raise ValueError(
-                f"checkpoint {str(path)!r} belongs to another run: expected "
-                f"{ {k: label[k] for k in differ} }, got { {k: found.get(k) for k in differ} }. "
-                "Delete it, or give another path."
-            )
-        return eqx.tree_deserialise_leaves(file, like)
