@@ -98,7 +98,8 @@ def _read(dist: Variable) -> tuple[str | None, list[np.ndarray]]:
     if node is None or not isinstance(node.op, RandomVariable):
         return None, []
     op: Any = node.op
-    if type(_DISTRIBUTIONS.get(str(op.name))) is not type(op):
+    known = _DISTRIBUTIONS.get(str(op.name))
+    if known is None or known.__class__ is not op.__class__:
         return None, []
     parameters = op.dist_params(node)
     values = pytensor.function([], list(parameters), mode=graphs.host_mode())()
