@@ -4,6 +4,7 @@
     python experiments/linear_regression.py continual   # all methods, the paper's settings and ours
     python experiments/linear_regression.py strength    # weight consolidation by its strength
     python experiments/linear_regression.py capacity    # replay by the size of its memory
+    python experiments/linear_regression.py options     # replay with each of our options
     python experiments/linear_regression.py long        # forty tasks, twenty stored datasets
     python experiments/linear_regression.py tables      # tables and figures of what there is
 
@@ -258,6 +259,25 @@ def rounds(tasks: list[RegressionTask], number: int) -> Iterator[tuple[str, Any]
             yield f"{name} {again + 1}", data
 
 
+PLAIN = {"weighting": "dataset", "pseudo": 0, "simulations": 0}
+OPTIONS = {
+    "none": PLAIN,
+    "weighting": {**PLAIN, "weighting": "task"},
+    "bootstrap": {**PLAIN, "pseudo": 2000, "predictive": 0.0},
+    "predictive": {**PLAIN, "pseudo": 2000, "predictive": 1.0, "bootstrap": False},
+    "simulations": {**PLAIN, "simulations": 32},
+    "without simulations": {"pseudo": 2000, "simulations": 0},
+    "all": {"pseudo": 2000, "simulations": 32},
+}
+
+
+def options(runs: Runs) -> None:
+    """Replay with each of our own options alone, and together; as many steps for all."""
+    for name, fields in OPTIONS.items():
+        method = Method(name, pmcl.Replay(capacity=20, **fields))
+        runs.kept(f"option {name}", lambda m=method: runs.once("ours", m, 0))
+
+
 def long(runs: Runs) -> None:
     """Forty tasks, at most twenty stored datasets: accuracy, time and memory task by task."""
 
@@ -288,7 +308,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument(
-        "part", choices=["test-time", "continual", "strength", "capacity", "long", "tables"]
+        "part",
+        choices=["test-time", "continual", "strength", "capacity", "options", "long", "tables"],
     )
     parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "regression")
     parser.add_argument("--results", type=Path, default=HERE / "results")
@@ -299,9 +320,14 @@ def main() -> None:
         if given.part == "continual":
             continual(runs, tuple(given.seeds))
         else:
-            {"test-time": test_time, "strength": strength, "capacity": capacity, "long": long}[
-                given.part
-            ](runs)
+            parts = {
+                "test-time": test_time,
+                "strength": strength,
+                "capacity": capacity,
+                "options": options,
+                "long": long,
+            }
+            parts[given.part](runs)
     tables.write(given.out / "runs", given.results)
 
 

@@ -32,6 +32,7 @@ def write(runs: Path, results: Path) -> None:
         "methods": {s: {n: _over_seeds(runs) for n, runs in m.items()} for s, m in methods.items()},
         "strength": _sweep(found, "strength_"),
         "capacity": _sweep(found, "capacity_"),
+        "option": _sweep(found, "option_"),
     }
     for single in ("long", "test-time"):
         if single in found:
@@ -79,7 +80,7 @@ def _markdown(compact: dict) -> str:
             tasks = list(next(iter(methods.values()))["tasks"][measure])
             parts.append(f"## {settings} settings: {measure}\n")
             parts.append(_table(methods, tasks, measure))
-    for sweep in ("strength", "capacity"):
+    for sweep in ("strength", "capacity", "option"):
         if compact[sweep]:
             parts.append(f"## by {sweep}: adapted_ratio\n")
             tasks = list(next(iter(compact[sweep].values()))["tasks"]["adapted_ratio"])

@@ -31,6 +31,7 @@ from pmcl.networks import (
     default_network,
     read_structure,
 )
+from pmcl.networks.amortizer import _tame, _untame
 from pmcl.networks.summary import _AttentionBlock
 
 KEY = jax.random.key(3)
@@ -165,7 +166,7 @@ def _log_prob(q: Amortizer, z, context):
 
     def one(z):
         u = (z - q.z_scaling.loc) / q.z_scaling.scale
-        return q.log_prob(z, context), q.flow.inverse(u, context)
+        return q.log_prob(z, context), q.flow.inverse(_untame(u)[0], context)
 
     return jax.vmap(one)(z)
 
@@ -537,3 +538,19 @@ def test_default_network_follows_the_structure():
     assert network.summary is chosen and type(network.flow) is CouplingFlow
     whole = Network(Flatten(), MaskedAutoregressiveFlow())
     assert default_network(Structure("exchangeable", "obs", ""), whole) is whole
+
+
+def test_draws_of_a_network_that_extrapolates_are_tamed():
+    wild = np.array([-1e30, -4000.0, -25.0, -20.0, -3.0, 0.0, 19.9, 20.1, 300.0, 1e6], np.float32)
+    u, log_det = _tame(jnp.asarray(wild))
+    inside = np.abs(wild) <= 20
+    np.testing.assert_array_equal(np.asarray(u)[inside], wild[inside])
+    assert np.abs(u).max() < 1500 and (np.diff(u) > 0).all()
+    # beyond, 20 + 20 log(x / 20)
+    np.testing.assert_allclose(u[-1], 20 + 20 * np.log(1e6 / 20), rtol=1e-6)
+    slopes = jax.vmap(jax.grad(lambda x: _tame(x[None])[0][0]))(jnp.asarray(wild[1:]))
+    _, dets = jax.vmap(lambda x: _tame(x[None]))(jnp.asarray(wild[1:]))
+    np.testing.assert_allclose(dets, np.log(slopes), rtol=1e-4, atol=1e-6)
+    back, inverse = _untame(u)
+    np.testing.assert_allclose(back, wild, rtol=1e-3)
+    np.testing.assert_allclose(inverse, -log_det, rtol=1e-5)

@@ -366,6 +366,12 @@ def test_a_network_learns_from_its_teacher(occasion, layout):
         TeacherDistillation()(OFF, None, Example({"y": y_of(0)[0]}), jax.random.key(0))
 
 
+def test_a_teacher_that_trusts_nothing_teaches_nothing(occasion, layout):
+    now = occasion(task_of(layout, [-2, 0]))
+    with pytest.raises(ValueError, match="the teacher trusts its draws for none of the 2 datasets"):
+        run(now, Naive(), objective=TeacherDistillation(khat=-10.0))
+
+
 def test_teacher_with_replay_and_pseudo_datasets(occasion, layout):
     now = occasion(task_of(layout, [1, 2]))
     memory = Memory().add(task_of(layout, [6], seed=4), "old")

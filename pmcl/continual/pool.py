@@ -119,6 +119,12 @@ def gather(
         )
         if labels is not None and more is not None:
             labels = Labels(np.concatenate([labels.z, more.z]), good_all)
+    if not good_all.any():
+        raise ValueError(
+            f"adapt: the teacher trusts its draws for none of the {len(good_all)} datasets "
+            f"({', '.join(map(repr, sources.names[:5]))}, ...); expected at least one with a k-hat "
+            "below its limit. Use PathGradient(), or a teacher that refines more."
+        )
     weights = _weights(groups_all, good_all, len(sources), by_task=plan.by_task)
     # Empty places of the memory hold a valid dataset, at weight zero. A strategy that holds less
     # than the one before it finds more stored than it has places for.

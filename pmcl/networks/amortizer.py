@@ -139,15 +139,17 @@ class Amortizer(eqx.Module):
     def transform(self, eps: Array, context: Array) -> tuple[Array, Array]:
         """Return z = T(eps; context) and log q(z | context)."""
         eps = eps.astype(NETWORK)
-        u, log_det = self.flow.transform_and_log_det(eps, context)
+        wild, log_det = self.flow.transform_and_log_det(eps, context)
+        u, tamed = _tame(wild)
         z = self.z_scaling.loc + self.z_scaling.scale * u
-        return z, _normal(eps) - log_det - jnp.sum(jnp.log(self.z_scaling.scale))
+        return z, _normal(eps) - log_det - tamed - jnp.sum(jnp.log(self.z_scaling.scale))
 
     def log_prob(self, z: Array, context: Array) -> Array:
         """log q(z | context)."""
         u = (z.astype(NETWORK) - self.z_scaling.loc) / self.z_scaling.scale
-        eps, log_det = self.flow.inverse_and_log_det(u, context)
-        return _normal(eps) + log_det - jnp.sum(jnp.log(self.z_scaling.scale))
+        wild, tamed = _untame(u)
+        eps, log_det = self.flow.inverse_and_log_det(wild, context)
+        return _normal(eps) + log_det + tamed - jnp.sum(jnp.log(self.z_scaling.scale))
 
     def trainable(self) -> "Amortizer":
         """Return a tree of booleans: True where training may change an array."""
@@ -157,6 +159,27 @@ class Amortizer(eqx.Module):
             spec,
             jax.tree.map(eqx.is_inexact_array, (self.summary, self.flow)),
         )
+
+
+_FAR = 20.0  # prior sds
+
+
+def _tame(wild: Array) -> tuple[Array, Array]:
+    """Leave values as they are up to 20 prior sds; beyond let them grow like the logarithm.
+
+    Where a network extrapolates it may put draws thousands of prior sds away, a log scale at
+    -1,300 for instance, where no density is finite from which it could learn better. Returns the
+    values and the log determinant.
+    """
+    beyond = jnp.maximum(jnp.abs(wild) - _FAR, 0.0) / _FAR
+    log = jnp.log1p(beyond)
+    return jnp.clip(wild, -_FAR, _FAR) + jnp.sign(wild) * _FAR * log, -jnp.sum(log)
+
+
+def _untame(u: Array) -> tuple[Array, Array]:
+    """Invert `_tame`: the values and the log determinant of the inverse."""
+    log = jnp.minimum(jnp.maximum(jnp.abs(u) - _FAR, 0.0) / _FAR, 80.0)  # float32 ends at e^88
+    return jnp.clip(u, -_FAR, _FAR) + jnp.sign(u) * _FAR * jnp.expm1(log), jnp.sum(log)
 
 
 def _normal(eps: Array) -> Array:
