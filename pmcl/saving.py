@@ -17,6 +17,7 @@ import xarray as xr
 import pmcl
 from pmcl.compile import (
     CompiledModel,
+    UnsupportedModelError,
     compile_model,
     make_simulator,
     precision,
@@ -25,7 +26,7 @@ from pmcl.compile import (
 from pmcl.compile.covariates import Source
 from pmcl.compile.precision import NETWORK, network_scope
 from pmcl.continual import AbstractStrategy, Memory, Occasion, StrategyState, memory_of
-from pmcl.data import DATASET, DataError, Layout, Task, as_task
+from pmcl.data import DATASET, Layout, Task, as_task
 from pmcl.networks import Amortizer, InputLayout, Network, Scaling, Structure
 from pmcl.posterior import AmortizedPosterior
 from pmcl.state import fingerprint, records, sources, weights
@@ -135,8 +136,10 @@ def load(
     tree = read_archive(path)
     try:
         return from_datatree(tree, model, covariates=covariates, where=str(path))
-    except (KeyError, AttributeError, IndexError, OverflowError, DataError) as error:
-        raise StateError(f"{path}: not a pmcl state ({error!r}).") from error
+    except (StateError, UnsupportedModelError):
+        raise
+    except Exception as error:  # whatever a file made by somebody else may hold
+        raise StateError(f"{path}: not a pmcl state of this model ({error!r}).") from error
 
 
 def from_datatree(

@@ -279,6 +279,12 @@ HOSTILE = {
     "absolute path": lambda f: {**f, "/tmp/outside.txt": b"x"},
     "renamed group": lambda f: {n.replace("network/", "netwerk/"): d for n, d in f.items()},
     "a stranger": lambda f: {**f, "code/run.py": b"import os"},
+    "no object": edited("model/zarr.json", lambda m: m.clear()),
+    "a list": lambda f: {**f, "model/zarr.json": b"[]"},
+    "deep nesting": lambda f: {**f, "model/zarr.json": b"[" * 100_000},
+    "a length that is none": edited(
+        "memory/length/zarr.json", lambda m: m.update(shape=[2, 1], dimension_names=["a", "b"])
+    ),
     "no model": lambda f: {n: d for n, d in f.items() if not n.startswith("model/")},
     "huge network": edited(
         "zarr.json",
@@ -362,6 +368,28 @@ while True:
     write_archive(sys.argv[1], xr.DataTree.from_dict({"/": data}))
     print(i, flush=True)
 """
+
+
+@pytest.mark.parametrize("number", [300, pytest.param(3000, marks=pytest.mark.slow)])
+def test_mutated_contents_behind_a_good_manifest_only_fail_plainly(saved, tmp_path, number):
+    """The sums fit here, so that what is read is really looked at."""
+    rng = np.random.default_rng(number)
+    target = tmp_path / "mutated.zarr.zip"
+    refused = 0
+
+    def change(files: dict[str, bytes]) -> dict[str, bytes]:
+        names = sorted(n for n in files if n.endswith("zarr.json"))
+        name = names[rng.integers(len(names))]
+        return {**files, name: mutated(files[name], rng)}
+
+    for _ in range(number):
+        rewritten(saved, target, change)
+        try:
+            read_archive(target)
+        except StateError:
+            refused += 1
+    assert refused > 0.3 * number
+    assert [p.name for p in tmp_path.iterdir()] == [target.name]
 
 
 @pytest.mark.parametrize("times", [5, pytest.param(50, marks=pytest.mark.slow)])

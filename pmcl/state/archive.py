@@ -87,11 +87,14 @@ def read_archive(path: str | os.PathLike, *, largest: int = LARGEST) -> xr.DataT
         raise StateError(f"{source}: there is no such file.") from error
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
         raise StateError(f"{source}: not a pmcl state, or damaged ({error}).") from error
-    except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
-        if isinstance(error, StateError):
-            raise
+    except StateError:
+        raise
+    except Exception as error:  # metadata of any shape whatever: nothing else may come of it
         raise StateError(f"{source}: not a pmcl state, or damaged ({error!r}).") from error
-    return _decoded(files)
+    try:
+        return _decoded(files)
+    except Exception as error:
+        raise StateError(f"{source}: not a pmcl state ({error!r}).") from error
 
 
 def _encoded(tree: xr.DataTree) -> dict[str, bytes]:
