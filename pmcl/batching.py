@@ -1,6 +1,7 @@
 """Datasets in batches of few sizes, and the check that padding can be masked."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,6 +24,15 @@ def chunks(task: Task, size: int) -> list[tuple[Batch, int]]:
         index = np.concatenate([np.arange(n), np.zeros(filled - n, int)]) + begin
         parts.append((jax.tree.map(lambda x, i=index: np.asarray(x)[i], whole), n))
     return parts
+
+
+def over_datasets(function: Callable[..., Any], batch: Batch, *rest: Any) -> Any:
+    """Call function(values, mask, *rest) of one dataset on all of a batch.
+
+    Leaves of `rest` have a leading dataset; the mask, and what is None in `rest`, is None for all.
+    """
+    axes = [None if x is None else 0 for x in (batch.values, batch.mask, *rest)]
+    return jax.vmap(function, in_axes=tuple(axes))(batch.values, batch.mask, *rest)
 
 
 def check_padding(compiled: CompiledModel, task: Task) -> None:

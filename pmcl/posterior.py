@@ -280,10 +280,13 @@ class AmortizedPosterior:
                 progressbar=progressbar,
             )
             kept = stored(self.states, strategies, found.states, [*done, name])
-            first, before, after = (
+            before, after = (
                 quality(a, self.density, now.task, seed=now.seed)
-                for a in (pretrained, self.amortizer, found.amortizer)
+                for a in (self.amortizer, found.amortizer)
             )
+            first = before
+            if pretrained is not self.amortizer:
+                first = quality(pretrained, self.density, now.task, seed=now.seed)
             earlier = quality_of_memory(
                 found.amortizer, self.density, memory_of(kept), seed=now.seed
             )

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl.batching import chunks
+from pmcl.batching import chunks, over_datasets
 from pmcl.compile import CompiledModel, Density, jit
 from pmcl.compile.precision import NETWORK
 from pmcl.data import Batch, Task
@@ -16,6 +16,7 @@ from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold, re
 from pmcl.networks import Amortizer
 from pmcl.progress import progress_bar
 from pmcl.refinement import Drawn
+from pmcl.refinement.stages import contexts
 from pmcl.results import Draws
 
 
@@ -29,8 +30,7 @@ def draw_only(amortizer: Amortizer, batch: Batch, key: Array, draws: int) -> Arr
         return jax.vmap(amortizer.transform, in_axes=(0, None))(eps, context)[0]
 
     keys = jax.random.split(key, len(jax.tree.leaves(batch.values)[0]))
-    axis = None if batch.mask is None else 0
-    return jax.vmap(one, in_axes=(0, axis, 0))(batch.values, batch.mask, keys)
+    return over_datasets(one, batch, keys)
 
 
 @jit
@@ -49,8 +49,7 @@ def _draw(
         log_likelihood = jax.vmap(lambda u: compiled.log_likelihood(u, data, mask=mask, dim=row))(z)
         return z, log_q, log_prior, log_likelihood
 
-    axis = None if batch.mask is None else 0
-    return jax.vmap(one, in_axes=(0, axis, 0))(batch.values, batch.mask, keys)
+    return over_datasets(one, batch, keys)
 
 
 @jit
@@ -70,8 +69,7 @@ def _log_q(amortizer: Amortizer, batch: Batch, z: Array) -> Array:
         context = amortizer.context(data, mask)
         return jax.vmap(amortizer.log_prob, in_axes=(0, None))(u, context)
 
-    axis = None if batch.mask is None else 0
-    return jax.vmap(one, in_axes=(0, axis, 0))(batch.values, batch.mask, z)
+    return over_datasets(one, batch, z)
 
 
 @jit
@@ -99,13 +97,6 @@ def _densities(
     return jax.vmap(inner, in_axes=(0, 0, None if batch.mask is None else 0))(
         z, batch.values, batch.mask
     )
-
-
-@jit
-def summaries(amortizer: Amortizer, batch: Batch) -> Array:
-    """Context vectors of the datasets of a batch."""
-    axis = None if batch.mask is None else 0
-    return jax.vmap(amortizer.context, in_axes=(0, axis))(batch.values, batch.mask)
 
 
 def pick(compiled: CompiledModel, var_names: list[str] | None) -> tuple[str, ...]:
@@ -168,7 +159,7 @@ def log_q(amortizer: Amortizer, z: np.ndarray, task: Task, *, size: int = 64) ->
 
 def embed(amortizer: Amortizer, task: Task, *, size: int = 64) -> np.ndarray:
     """Context vectors h(x) of a task's datasets, shape (dataset, context)."""
-    return np.concatenate([np.asarray(summaries(amortizer, c))[:n] for c, n in chunks(task, size)])
+    return np.concatenate([np.asarray(contexts(amortizer, c))[:n] for c, n in chunks(task, size)])
 
 
 def draw(

@@ -9,7 +9,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pymc as pm
 import xarray as xr
@@ -24,10 +23,9 @@ from pmcl.compile import (
     read_covariates,
 )
 from pmcl.compile.covariates import Source
-from pmcl.compile.precision import NETWORK, network_scope
 from pmcl.continual import AbstractStrategy, Memory, Occasion, StrategyState, memory_of
 from pmcl.data import DATASET, Layout, Task, as_task
-from pmcl.networks import Amortizer, InputLayout, Network, Scaling, Structure
+from pmcl.networks import Amortizer, InputLayout, Network, Structure, build_amortizer
 from pmcl.posterior import AmortizedPosterior
 from pmcl.state import fingerprint, records, sources, weights
 from pmcl.state.archive import read_archive, write_archive
@@ -68,11 +66,8 @@ def to_datatree(posterior: AmortizedPosterior, *, include_memory: bool = True) -
         finite = np.isfinite(z).all(axis=1) & np.all(
             [np.isfinite(v).reshape(len(z), -1).all(axis=1) for v in values.values()], axis=0
         )
-        points = {k: v[finite][:8] for k, v in values.items()}
-        names = tuple(map(str, range(len(z[finite][:8]))))
-        probe = fingerprint.fingerprint(
-            p.compiled, z[finite][:8], Task(p.layout, points, names, None)
-        )
+        points = {k: v[finite] for k, v in values.items()}
+        probe = fingerprint.fingerprint(p.compiled, z[finite], points)
     groups: dict[str, xr.Dataset] = {
         "/": xr.Dataset(attrs=_attrs(p)),
         "/model": probe,
@@ -88,7 +83,7 @@ def to_datatree(posterior: AmortizedPosterior, *, include_memory: bool = True) -
         groups["/memory"] = _memory_to_dataset(memory)
     kept = [s for s in p.states if include_memory or not isinstance(s.state, Memory)]
     for i, state in enumerate(kept):
-        groups[f"/strategies/{i}"] = _state_to_dataset(state, p.strategy)
+        groups[f"/strategies/{i}"] = _state_to_dataset(state)
     for i, task in enumerate(p.records):
         for name, group in records.task_to_tree(task).items():
             groups[f"/history/{i}" + (f"/{name}" if name else "")] = group
@@ -304,34 +299,11 @@ def _check_sizes(value: Any, where: str) -> None:
 
 
 def _skeleton(network: Network, compiled: CompiledModel, structure: Structure) -> Amortizer:
-    """The shapes of a network, without its numbers."""
+    """A network of the right shapes, whose numbers mean nothing."""
+    data = {i.name: np.zeros((2, *i.shape)) for i in compiled.data}
     inputs = InputLayout.of(compiled.data, structure.row)
-    data = {i.name: jax.ShapeDtypeStruct(i.shape, NETWORK) for i in compiled.data}
-
-    def build() -> Amortizer:
-        rows, fixed = inputs.split({k: jnp.zeros(v.shape, v.dtype) for k, v in data.items()})
-        features = 0 if rows is None else rows.shape[1]
-        summary = network.summary.build(features, key=jax.random.key(0))
-        outputs = 0
-        if rows is not None:
-            outputs = jax.eval_shape(summary, rows.astype(NETWORK), None).shape[0]
-        flow = network.flow.build(compiled.dim, outputs + fixed.shape[0], key=jax.random.key(0))
-
-        def scaling(n: int) -> Scaling:
-            return Scaling(jnp.zeros(n, NETWORK), jnp.ones(n, NETWORK))
-
-        return Amortizer(
-            summary=summary,
-            flow=flow,
-            row_scaling=scaling(features),
-            fixed_scaling=scaling(fixed.shape[0]),
-            z_scaling=scaling(compiled.dim),
-            inputs=inputs,
-            dim=compiled.dim,
-        )
-
-    with network_scope():
-        return build()
+    z = np.zeros((2, compiled.dim))
+    return build_amortizer(network, inputs, z, data, key=jax.random.key(0))
 
 
 def _memory_to_dataset(memory: Memory) -> xr.Dataset:
@@ -365,7 +337,7 @@ def _memory(tree: xr.DataTree, layout: Layout, where: str) -> Memory:
     return Memory(task, tasks, times)
 
 
-def _state_to_dataset(state: StrategyState, strategy: Any) -> xr.Dataset:
+def _state_to_dataset(state: StrategyState) -> xr.Dataset:
     kind = KNOWN.get(state.kind)
     if kind is None:
         raise StateError(

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl.batching import chunks
+from pmcl import sampling
 from pmcl.compile import Density, jit
 from pmcl.continual.objectives import AbstractObjective
 from pmcl.continual.pool import Gathered, Pool, gather
 from pmcl.continual.problem import SelfConsistency, mean_loss
 from pmcl.continual.strategies import AbstractStrategy, Occasion, Rehearsal
-from pmcl.data import Batch, Task
+from pmcl.data import Task
 from pmcl.networks import Amortizer
 from pmcl.progress import progress_bar
 from pmcl.training import (
@@ -376,29 +376,11 @@ def _warn_of(excluded: Sequence[str], number: int) -> None:
         )
 
 
-@jit
-def _finite(amortizer: Amortizer, density: Density, batch: Batch, key: Array, draws: int) -> Array:
-    def one(data: dict[str, Array], mask: Array | None, key: Array) -> Array:
-        context = amortizer.context(data, mask)
-        eps = jax.random.normal(key, (draws, amortizer.dim), jnp.float32)
-        z, _ = jax.vmap(amortizer.transform, in_axes=(0, None))(eps, context)
-        log_p = jax.vmap(lambda u: density(u, data, mask))(z.astype(jnp.float64))
-        return jnp.mean(jnp.isfinite(log_p))
-
-    keys = jax.random.split(key, len(jax.tree.leaves(batch.values)[0]))
-    return jax.vmap(one, in_axes=(0, None if batch.mask is None else 0, 0))(
-        batch.values, batch.mask, keys
-    )
-
-
 def finite_fractions(
     amortizer: Amortizer, density: Density, task: Task, *, seed: int, draws: int = 64
 ) -> np.ndarray:
     """Fraction of amortized draws with a finite log density, for each dataset."""
-    key = jax.random.key(seed)
-    return np.concatenate(
-        [
-            np.asarray(_finite(amortizer, density, chunk, jax.random.fold_in(key, i), draws))[:n]
-            for i, (chunk, n) in enumerate(chunks(task, _SCREEN))
-        ]
+    drawn = sampling.draw(
+        amortizer, density, task, draws=draws, seed=seed, progressbar=False, size=_SCREEN
     )
+    return np.isfinite(drawn.log_prior + drawn.log_likelihood).mean(axis=1)

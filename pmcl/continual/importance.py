@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl.batching import chunks
+from pmcl.batching import chunks, over_datasets
 from pmcl.compile import Density, jit
 from pmcl.compile.precision import NETWORK
 from pmcl.continual.objectives import Example, LogRatioVariance
@@ -45,8 +45,7 @@ def _fisher(amortizer: Amortizer, batch: Batch, keys: Array, draws: int) -> Amor
         total, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, weights), z)
         return jax.tree.map(lambda f: f / draws, total)
 
-    axis = None if batch.mask is None else 0
-    return jax.vmap(one, in_axes=(0, axis, 0))(batch.values, batch.mask, keys)
+    return over_datasets(one, batch, keys)
 
 
 @jit
@@ -63,8 +62,7 @@ def _self_consistency(
 
         return jax.tree.map(_square, jax.grad(loss)(weights_of(amortizer)))
 
-    axis = None if batch.mask is None else 0
-    return jax.vmap(one, in_axes=(0, axis, 0))(batch.values, batch.mask, keys)
+    return over_datasets(one, batch, keys)
 
 
 def importance(

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from pmcl.batching import over_datasets
 from pmcl.compile import Density, Simulator
 from pmcl.continual.objectives import AbstractObjective, Example
 from pmcl.continual.pool import Pool
@@ -81,12 +82,12 @@ def mean_loss(
 ) -> Array:
     """Weighted mean of an objective over the datasets of a pool (shape ())."""
     keys = jax.random.split(key, pool.weights.shape[0])
-    mask_axis = None if pool.batch.mask is None else 0
-    labels_axis = None if pool.labels is None else 0
-    found = jax.vmap(
+    found = over_datasets(
         lambda data, mask, labels, k: objective(amortizer, density, Example(data, mask, labels), k),
-        in_axes=(0, mask_axis, labels_axis, 0),
-    )(pool.batch.values, pool.batch.mask, pool.labels, keys)
+        pool.batch,
+        pool.labels,
+        keys,
+    )
     weights = jnp.where(found.finite > 0, pool.weights, 0.0)
     loss = _shrink(jnp.where(weights > 0, found.loss, 0.0), jnp.asarray(found.scale))
     return jnp.sum(weights * loss) / jnp.maximum(jnp.sum(weights), 1e-12)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from pmcl.batching import over_datasets
 from pmcl.compile import Density, jit
 from pmcl.data import Batch
 from pmcl.networks import Amortizer
@@ -69,13 +70,13 @@ def align(
             lambda u: method(log_density, u, spread, steps=search.steps, tol=search.tol)
         )(begin)
 
-    return _over(batch, one)(batch.values, batch.mask, z)
+    return over_datasets(one, batch, z)
 
 
 @jit
 def contexts(amortizer: Amortizer, batch: Batch) -> Array:
     """Context vectors h(x)."""
-    return _over(batch, lambda data, mask: amortizer.context(data, mask))(batch.values, batch.mask)
+    return over_datasets(amortizer.context, batch)
 
 
 @jit
@@ -150,7 +151,7 @@ def pilot(
         log_p = jax.vmap(lambda u: density(u, data, mask))(z)
         return choose(log_p, pool.log_q(base, z), members, prefer)
 
-    return _over(batch, one)(batch.values, batch.mask, pool, keys)
+    return over_datasets(one, batch, pool, keys)
 
 
 @jit
@@ -181,7 +182,7 @@ def local(
         n = component.shift.shape[0]
         return jax.vmap(refined)(component, jax.random.split(key, n))
 
-    return _over(batch, one)(batch.values, batch.mask, component, keys)
+    return over_datasets(one, batch, component, keys)
 
 
 @jit
@@ -218,7 +219,7 @@ def populate(
             draws=draws * components,
         )
 
-    return _over(batch, one)(batch.values, batch.mask, pool, keys)
+    return over_datasets(one, batch, pool, keys)
 
 
 @jit
@@ -241,7 +242,7 @@ def draw_one(
         z, log_q = jax.vmap(lambda e: component.transform(by, e))(eps)
         return _evaluate(density, z.astype(jnp.float64), log_q.astype(jnp.float64), data, mask)
 
-    return _over(batch, one)(batch.values, batch.mask, component, keys)
+    return over_datasets(one, batch, component, keys)
 
 
 @jit
@@ -267,7 +268,7 @@ def draw_mixture(
         z = everyone[which, jnp.arange(draws)]
         return _evaluate(density, z, mixture_log_q(pool.log_q(base, z), weights), data, mask)
 
-    return _over(batch, one)(batch.values, batch.mask, pool, weights, keys)
+    return over_datasets(one, batch, pool, weights, keys)
 
 
 def _evaluate(
@@ -281,13 +282,3 @@ def _evaluate(
 
 def _first[T](tree: T) -> T:
     return jax.tree.map(lambda x: x[0], tree)
-
-
-def _over(batch: Batch, function):  # noqa: ANN001, ANN202
-    """Vectorise over datasets; the mask may not be there."""
-
-    def call(values, mask, *rest):  # noqa: ANN001, ANN002, ANN202
-        axes = (0, None if mask is None else 0, *(0 for _ in rest))
-        return jax.vmap(function, in_axes=axes)(values, mask, *rest)
-
-    return call

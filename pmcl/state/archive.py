@@ -10,13 +10,13 @@ import json
 import os
 import warnings
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from pmcl.files import written_whole
 from pmcl.state.errors import StateError
 
 MANIFEST = "pmcl-manifest.json"
@@ -46,20 +46,12 @@ def write_archive(path: str | os.PathLike, tree: xr.DataTree) -> None:
         for name, data in files.items()
     }
     text = json.dumps({"files": manifest}, indent=0).encode()
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-                for name, data in {MANIFEST: text, **files}.items():
-                    # A fixed date: the same state gives the same file.
-                    archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(target)
-        _sync_folder(target.parent)
+        with written_whole(target) as file, zipfile.ZipFile(file, "w") as archive:
+            for name, data in {MANIFEST: text, **files}.items():
+                # A fixed date: the same state gives the same file.
+                archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise StateError(
             f"{target}: could not be written ({error.strerror or error}); what was there before is "
             "as it was. Make room, or choose a folder that can be written to."
@@ -82,19 +74,13 @@ def read_archive(path: str | os.PathLike, *, largest: int = LARGEST) -> xr.DataT
     """
     source = Path(path)
     try:
-        files = _checked(source, largest)
-    except FileNotFoundError as error:
-        raise StateError(f"{source}: there is no such file.") from error
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        raise StateError(f"{source}: not a pmcl state, or damaged ({error}).") from error
+        return _decoded(_checked(source, largest))
     except StateError:
         raise
-    except Exception as error:  # metadata of any shape whatever: nothing else may come of it
+    except FileNotFoundError as error:
+        raise StateError(f"{source}: there is no such file.") from error
+    except Exception as error:  # whatever a file may hold, nothing else may come of it
         raise StateError(f"{source}: not a pmcl state, or damaged ({error!r}).") from error
-    try:
-        return _decoded(files)
-    except Exception as error:
-        raise StateError(f"{source}: not a pmcl state ({error!r}).") from error
 
 
 def _encoded(tree: xr.DataTree) -> dict[str, bytes]:
@@ -253,13 +239,3 @@ def _item_size(where: str, data_type: Any) -> int:
 def _expect(true: bool, where: str, expected: str, got: object) -> None:
     if not true:
         raise StateError(f"{where}: expected {expected}, got {got!r}.")
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename last through a power cut, where the system can."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

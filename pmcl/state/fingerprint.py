@@ -3,8 +3,9 @@
 import numpy as np
 import xarray as xr
 
+from pmcl import sampling
 from pmcl.compile import CompiledModel, precision
-from pmcl.data import Task
+from pmcl.data import Layout, Task
 from pmcl.state.configuration import dumps, loads
 from pmcl.state.errors import StateError
 
@@ -28,18 +29,18 @@ def describe(compiled: CompiledModel) -> dict:
     }
 
 
-def fingerprint(compiled: CompiledModel, z: np.ndarray, task: Task) -> xr.Dataset:
+def fingerprint(compiled: CompiledModel, z: np.ndarray, data: dict[str, np.ndarray]) -> xr.Dataset:
     """Points, and the log prior and log likelihood that the model gives there."""
-    z = z[:_POINTS]
-    log_prior, log_likelihood = _densities(compiled, z, task)
+    z, data = z[:_POINTS], {k: v[:_POINTS] for k, v in data.items()}
+    log_prior, log_likelihood = _at(compiled, z, data)
     found: dict[str, tuple] = {
         "z": (("point", "parameter"), z),
         "log_prior": (("point",), log_prior, {"units": "nats"}),
         "log_likelihood": (("point",), log_likelihood, {"units": "nats"}),
     }
-    for info in task.layout.variables:
+    for info in compiled.data:
         dims = tuple(f"{info.name}: {d}" for d in info.dims)
-        found[f"data {info.name}"] = (("point", *dims), task.values[info.name])
+        found[f"data {info.name}"] = (("point", *dims), data[info.name])
     return xr.Dataset(found, attrs={"model": dumps(describe(compiled))})
 
 
@@ -84,18 +85,13 @@ def check(compiled: CompiledModel, stored: xr.Dataset, *, where: str) -> None:
             )
 
 
-def _densities(compiled: CompiledModel, z: np.ndarray, task: Task) -> tuple[np.ndarray, ...]:
-    return _at(compiled, z, {k: np.asarray(v) for k, v in task.values.items()})
-
-
 def _at(
     compiled: CompiledModel, z: np.ndarray, data: dict[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
+    task = Task(Layout.of(compiled, None), data, tuple(map(str, range(len(z)))), None)
     with precision.scope():
-        points = [{k: v[i] for k, v in data.items()} for i in range(len(z))]
-        prior = [float(compiled.log_prior(u, x)) for u, x in zip(z, points, strict=True)]
-        likelihood = [float(compiled.log_likelihood(u, x)) for u, x in zip(z, points, strict=True)]
-    return np.asarray(prior), np.asarray(likelihood)
+        log_prior, log_likelihood = sampling.densities(compiled, z[:, None], task)
+    return log_prior[:, 0], log_likelihood[:, 0]
 
 
 def _short(value: object) -> str:

@@ -1,22 +1,18 @@
 """Checkpoints of a run: written whole or not at all, and read by the run that wrote them only."""
 
 import json
-import os
 from pathlib import Path
 
 import equinox as eqx
 
+from pmcl.files import written_whole
+
 
 def write_checkpoint[T](path: Path, label: dict, now: T) -> None:
     """Write a pytree of arrays and what tells its run from others."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".part")
-    with partial.open("wb") as file:
+    with written_whole(path) as file:
         file.write((json.dumps(label) + "\n").encode())
         eqx.tree_serialise_leaves(file, now)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)  # a crash leaves the old checkpoint or the new one, never half
 
 
 def read_checkpoint[T](path: Path, label: dict, like: T) -> T:
