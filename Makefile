@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 LOCK := $(UV) pip compile --universal --python-version 3.12 --generate-hashes --no-header -q \
 	$(if $(UPGRADE),--upgrade) pyproject.toml --extra demo
 
-.PHONY: help env demo test lint licences unit docs wheel slow lock bench-env
+.PHONY: help env demo test lint licences models unit docs wheel slow lock bench-env
 
 help: ## what there is to run
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s%s\n", $$1, $$2}'
@@ -26,7 +26,7 @@ demo: .venv/.synced ## the main job, end to end
 	$(BIN)/python -m pmcl.cli demo
 
 # cheap checks first, so that a slip shows within seconds
-test: lint licences unit docs wheel ## everything that must pass: the five below
+test: lint licences models unit docs wheel ## everything that must pass: the six below
 
 lint: .venv/.synced ## style, formatting, types
 	$(BIN)/ruff check .
@@ -35,6 +35,9 @@ lint: .venv/.synced ## style, formatting, types
 
 licences: .venv/.synced ## every runtime dependency is permissively licensed
 	$(BIN)/python tools/check_licences.py
+
+models: .venv/.synced ## published models compile, and their cards and states are theirs
+	PMCL_MODELS= $(BIN)/python -m pmcl.cli models check
 
 unit: .venv/.synced ## the tests, less the slow ones (PYTEST_ARGS="-k replay" for some of them)
 	$(PYTEST) --durations=10 $(PYTEST_ARGS)

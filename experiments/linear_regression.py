@@ -283,11 +283,19 @@ def long(runs: Runs) -> None:
 
     def make() -> dict:
         now = runs.start("ours", 0)
-        found: dict[str, Any] = {"median_ratio": [], "seconds": [], "peak_gib": []}
+        found: dict[str, Any] = {
+            "median_ratio": [],
+            "seconds": [],
+            "cpu_seconds": [],
+            "peak_gib": [],
+            "steps": [],
+        }
         for i, (name, data) in enumerate(rounds(runs.tasks, 4)):
-            begin = time.perf_counter()
+            begin, busy = time.perf_counter(), time.process_time()
             now = now.adapt(data, name=name, strategy=REPLAY, progressbar=False)
             found["seconds"].append(time.perf_counter() - begin)
+            found["cpu_seconds"].append(time.process_time() - busy)
+            found["steps"].append(now.records[-1].record.steps)
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
             found["peak_gib"].append(peak)
             if (i + 1) % 10 == 0:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from pmcl import models as models
     from pmcl.compile import CompiledModel as CompiledModel
     from pmcl.compile import Simulator as Simulator
     from pmcl.compile import UnsupportedModelError as UnsupportedModelError
@@ -101,6 +102,8 @@ __all__ = [*sorted(_PUBLIC), "__version__"]
 
 
 def __getattr__(name: str) -> object:
+    if name == "models":
+        return import_module("pmcl.models")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'pmcl' has no attribute {name!r}")
     value = getattr(import_module(f"pmcl.{_PUBLIC[name]}"), name)
@@ -109,4 +112,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return [*__all__]
+    return [*__all__, "models"]

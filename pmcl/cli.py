@@ -1,11 +1,492 @@
-"""The command ``pmcl``."""
+"""The command ``pmcl``: fit, adapt, sample and compare from a shell; published models.
 
-import argparse
+PyMC and JAX take seconds to import: nothing here imports them before an answer needs them.
+"""
+
+import contextlib
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import App, CycloptsError, Parameter
 
 import pmcl
+
+if TYPE_CHECKING:
+    from pmcl.posterior import AmortizedPosterior
+
+app = App(name="pmcl", version=f"pmcl {pmcl.__version__}", help=(pmcl.__doc__ or "").split("\n")[0])
+models = App(name="models", help="Published models: list, show, check.")
+app.command(models)
+
+ModelName = Annotated[str, Parameter(name=["--model", "-m"])]
+Json = Annotated[bool, Parameter(name="--json", negative="")]
+Quiet = Annotated[bool, Parameter(name=["--quiet", "-q"], negative="")]
+Flag = Parameter(negative="")
+Strategies = Literal["replay", "naive", "ewc", "replay+ewc", "si", "laplace"]
+
+
+@app.command
+def demo(
+    *, out: Path = Path("demo-out"), seed: int = 1, quick: Annotated[bool, Flag] = False
+) -> None:
+    """Linear regressions on real data, end to end.
+
+    Pretrain an amortized posterior of a linear regression, adapt it to one real data set after
+    another, and compare it with NUTS of the same model. Needs the extra "demo". With the
+    environment variable PMCL_DATA set to a folder with regression/, the nine data sets of the paper
+    are used.
+
+    Parameters
+    ----------
+    out
+        Folder for table.json, figure.png and results.zarr.
+    seed
+        Random seed.
+    quick
+        Two tasks and hardly any training: shows that everything runs, and nothing else.
+    """
+    from pmcl.demo.run import QUICK, DemoSettings, run_demo
+
+    run_demo(out, settings=QUICK if quick else DemoSettings(), random_seed=seed)
+
+
+@models.command(name="list")
+def list_models(*, folder: Path | None = None, json: Json = False) -> None:
+    """List the published models, and what each is for.
+
+    Parameters
+    ----------
+    folder
+        A folder of models; by default that of PMCL_MODELS and the package's.
+    json
+        As JSON.
+    """
+    from pmcl.models import find, names
+
+    rows = {name: find(name, folder).description for name in names(folder)}
+    _answer(rows, json, "\n".join(f"{k:<24}{v}" for k, v in rows.items()))
+
+
+@models.command
+def show(name: str, /, *, folder: Path | None = None, json: Json = False) -> None:
+    """Show a published model's card.
+
+    Parameters
+    ----------
+    name
+        Name of the model.
+    folder
+        A folder of models.
+    json
+        Facts of the card as JSON.
+    """
+    from pmcl.models import ModelError, card_of, find
+
+    found = find(name, folder)
+    facts = card_of(found)
+    if facts is None:
+        raise ModelError(f"{name}: has no card yet; write it with `pmcl publish {name}`.")
+    text = found.card.read_text(encoding="utf-8").split("\n", 1)[1].strip()
+    _answer({"name": name, "path": str(found.path), **facts}, json, text)
+
+
+@models.command
+def check(*names: str, folder: Path | None = None, json: Json = False) -> int:
+    """Check published models: they compile and simulate, and card and state are theirs.
+
+    Ends with status 1 where one has a problem.
+
+    Parameters
+    ----------
+    names
+        Names of models; all by default.
+    folder
+        A folder of models.
+    json
+        As JSON.
+    """
+    from pmcl import models as registry
+
+    found = {}
+    for name in names or registry.names(folder):
+        with _apart():
+            try:
+                found[name] = registry.check(registry.find(name, folder))
+            except registry.ModelError as error:
+                found[name] = [str(error)]
+    lines = [f"{name}: {'; '.join(problems) or 'good'}" for name, problems in found.items()]
+    _answer(found, json, "\n".join(lines))
+    return int(any(found.values()))
+
+
+@app.command
+def publish(
+    name: str,
+    /,
+    *,
+    folder: Path | None = None,
+    steps: int = 4000,
+    adapt: Annotated[bool, Flag] = False,
+    state: Annotated[bool, Flag] = False,
+    simulations: int = 200,
+    seed: int = 0,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Train a published model, check it against simulations and NUTS, and write its card.
+
+    Ends with status 1 where a check fails; the card says which.
+
+    Parameters
+    ----------
+    name
+        Name of the model's folder.
+    folder
+        A folder of models; by default that of PMCL_MODELS and the package's.
+    steps
+        Steps of pretraining.
+    adapt
+        Adapt to the example data, too.
+    state
+        Publish the trained state where it is at most 2 MB; it never holds stored datasets.
+    simulations
+        Datasets for calibration.
+    seed
+        Random seed.
+    json
+        All figures as JSON.
+    quiet
+        No progress.
+    """
+    from pmcl.models import find
+    from pmcl.publishing import publish as publish_model
+
+    with _apart():
+        found = publish_model(
+            find(name, folder),
+            adapt=adapt,
+            state=state,
+            simulations=simulations,
+            random_seed=seed,
+            steps=steps,
+            progressbar=not quiet,
+        )
+    card = found.definition.card
+    told = f"{card}: {'; '.join(found.problems) or 'all checks passed'}"
+    _answer({"card": str(card), "problems": found.problems, **found.figures}, json, told)
+    return int(bool(found.problems))
+
+
+@app.command
+def fit(
+    *,
+    model: ModelName,
+    out: Annotated[Path, Parameter(name=["--out", "-o"])],
+    steps: int = 4000,
+    checkpoint: Path | None = None,
+    seed: int = 0,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train an amortized posterior of a model and save it.
+
+    Parameters
+    ----------
+    model
+        Name of a published model, or file.py:function. Beside the function, the file may define
+        covariates() and the names exchangeable or sequence.
+    out
+        State file to write, such as state.zarr.zip.
+    steps
+        Training steps.
+    checkpoint
+        Written while training; where it is there, training goes on from it.
+    seed
+        Random seed.
+    json
+        As JSON.
+    quiet
+        No progress.
+    """
+    from pmcl.models import named
+
+    with _apart():
+        posterior = named(model).fit(
+            checkpoint=checkpoint,
+            random_seed=seed,
+            steps=steps,
+            progressbar=not quiet,
+        )
+        posterior.save(out)
+    record = posterior.pretraining[-1]
+    facts = {
+        "state": str(out),
+        "steps": record.steps,
+        "validation_loss": float(min(record.validation)),
+    }
+    _answer(facts, json, f"{out}: trained for {record.steps} steps")
+
+
+@app.command
+def adapt(
+    state: Path,
+    /,
+    *tasks: Path,
+    model: ModelName,
+    name: tuple[str, ...] = (),
+    out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
+    strategy: Strategies | None = None,
+    steps: int = 2000,
+    checkpoint: Path | None = None,
+    dataset: str = "dataset",
+    no_memory: Annotated[bool, Flag] = False,
+    seed: int | None = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Adapt a saved posterior to data, one file a task, one after another.
+
+    After every task the state is written, so that a task that was done stays done.
+
+    Parameters
+    ----------
+    state
+        State file.
+    tasks
+        Data files, each a task: CSV or Parquet with a column that names the dataset, netCDF, Zarr.
+    model
+        The model of the state: name of a published model, or file.py:function.
+    name
+        Name of each task; the files' names by default.
+    out
+        State file to write; by default the one that was read.
+    strategy
+        What protects earlier tasks; by default what is in force, replay at first.
+    steps
+        Most steps of a task.
+    checkpoint
+        Written while adapting. Run again after an interruption, the command leaves out the tasks
+        that are done and goes on with the one that was half done.
+    dataset
+        Column or dim that tells datasets apart.
+    no_memory
+        Do not write stored datasets to the state.
+    seed
+        Random seed.
+    json
+        As JSON.
+    quiet
+        No progress.
+    """
+    from pmcl.data import DataError
+    from pmcl.reading import read_data
+
+    if not tasks:
+        raise DataError("adapt: expected at least one data file, none came.")
+    if name and len(name) != len(tasks):
+        raise DataError(f"--name: expected {len(tasks)} names, got {len(name)}.")
+    target = state if out is None else out
+    found = []
+    with _apart():
+        posterior = _loaded(target if checkpoint and target.exists() else state, model)
+        done = {r.name for r in posterior.records}
+        for label, path in zip(name or [_stem(p) for p in tasks], tasks, strict=True):
+            part = None
+            if checkpoint is not None:
+                if label in done:
+                    print(f"{label}: done before")
+                    continue
+                part = checkpoint.with_name(f"{checkpoint.name}.{len(posterior.records)}")
+            posterior = posterior.adapt(
+                read_data(path, dataset=dataset),  # type: ignore[arg-type]
+                name=label,
+                strategy=_strategy(strategy),
+                checkpoint=part,
+                random_seed=seed,
+                steps=steps,
+                progressbar=not quiet,
+            )
+            posterior.save(target, include_memory=not no_memory)
+            if part is not None:
+                part.unlink(missing_ok=True)
+            found.append(_told(posterior))
+    lines = [
+        f"{t['task']}: {t['datasets']} datasets, {t['steps']} steps, mean efficiency "
+        f"{t['efficiency_before']:.2f} before and {t['efficiency']:.2f} after"
+        for t in found
+    ]
+    _answer({"state": str(target), "tasks": found}, json, "\n".join([*lines, f"wrote {target}"]))
+
+
+@app.command
+def sample(
+    state: Path,
+    data: Path,
+    /,
+    *,
+    model: ModelName,
+    out: Annotated[Path, Parameter(name=["--out", "-o"])],
+    draws: int = 1000,
+    refine: Literal["auto", "always", "never"] = "auto",
+    dataset: str = "dataset",
+    seed: int | None = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Draw from the posterior of every dataset of a file.
+
+    Parameters
+    ----------
+    state
+        State file.
+    data
+        Data file: CSV or Parquet with a column that names the dataset, netCDF or Zarr.
+    model
+        The model of the state: name of a published model, or file.py:function.
+    out
+        Where the draws go: netCDF where it ends in .nc, else a Zarr folder, written in parts.
+    draws
+        Draws for each dataset.
+    refine
+        Correct the network's posterior with the density: where it is poor, always, or never.
+    dataset
+        Column or dim that tells datasets apart.
+    seed
+        Random seed.
+    json
+        Diagnostics of every dataset as JSON.
+    quiet
+        No progress.
+    """
+    from pmcl.data import DataError
+    from pmcl.reading import read_data, write_results
+
+    if out.exists():
+        raise DataError(f"{out}: is there already; choose another name, or remove it.")
+    how: dict[str, Any] = {"auto": "auto", "always": True, "never": False}
+    with _apart():
+        netcdf = out.name.endswith(".nc")
+        tree = _loaded(state, model).sample(
+            read_data(data, dataset=dataset),  # type: ignore[arg-type]
+            draws,
+            refine=how[refine],
+            random_seed=seed,
+            store=None if netcdf else out,
+            progressbar=not quiet,
+        )
+        if netcdf:
+            write_results(out, tree)
+    stats = tree["dataset_stats"].to_dataset()
+    rows = {
+        str(name): {
+            "engine": str(stats["engine"].values[i]),
+            "khat": float(stats["khat"].values[i]),
+            "efficiency": float(stats["efficiency"].values[i]),
+            "warning": str(stats["warning"].values[i]),
+        }
+        for i, name in enumerate(stats["dataset"].values)
+    }
+    warned = [name for name, row in rows.items() if row["warning"]]
+    told = f"{out}: {draws} draws for each of {len(rows)} datasets"
+    if warned:
+        told += f"; not to be trusted (k-hat): {', '.join(warned[:10])}"
+        told += ", ..." if len(warned) > 10 else ""
+    _answer({"results": str(out), "datasets": rows}, json, told)
+
+
+@app.command
+def reference(
+    data: Path,
+    /,
+    *,
+    model: ModelName,
+    out: Annotated[Path, Parameter(name=["--out", "-o"])],
+    draws: int = 1000,
+    dataset: str = "dataset",
+    seed: int | None = None,
+    quiet: Quiet = False,
+) -> None:
+    """Sample the posterior of every dataset of a file by NUTS, to compare with.
+
+    Parameters
+    ----------
+    data
+        Data file: CSV or Parquet with a column that names the dataset, netCDF or Zarr.
+    model
+        Name of a published model, or file.py:function.
+    out
+        Where the draws go: netCDF where it ends in .nc, else a Zarr folder.
+    draws
+        Draws of each of four chains.
+    dataset
+        Column or dim that tells datasets apart.
+    seed
+        Random seed.
+    quiet
+        No progress.
+    """
+    from pmcl.models import named
+    from pmcl.reading import read_data, write_results
+    from pmcl.reference import sample_reference
+
+    with _apart():
+        tree = sample_reference(
+            named(model).model(),
+            read_data(data, dataset=dataset),  # type: ignore[arg-type]
+            draws=draws,
+            random_seed=seed,
+            progressbar=not quiet,
+        )
+        write_results(out, tree)
+    print(out)
+
+
+@app.command
+def compare(
+    results: Path, reference: Path, /, *, draws: int = 1000, seed: int = 0, json: Json = False
+) -> int:
+    """Compare draws with reference draws of the same datasets.
+
+    Ends with status 1 where they do not agree.
+
+    Parameters
+    ----------
+    results
+        Draws that `pmcl sample` wrote.
+    reference
+        Draws that `pmcl reference` wrote.
+    draws
+        Draws of each that are compared.
+    seed
+        Random seed.
+    json
+        As JSON.
+    """
+    from pmcl.reading import read_results
+    from pmcl.report import compare as compare_results
+
+    with _apart():
+        found = compare_results(
+            read_results(results), read_results(reference), draws=draws, random_seed=seed
+        )
+    columns = ["mmd2", "null_mmd2", "bias_mean", "bias_sd"]
+    rows = {
+        str(name): {c: float(found[c].values[i]) for c in columns}
+        for i, name in enumerate(found["dataset"].values)
+    }
+    agrees = bool(found.attrs["agrees"])
+    width = max(map(len, rows)) + 2
+    lines = [" " * width + "".join(f"{c:>12}" for c in columns)]
+    lines += [
+        f"{name:<{width}}" + "".join(f"{v:>12.4g}" for v in row.values())
+        for name, row in rows.items()
+    ]
+    lines.append("in agreement with the reference" if agrees else "they do not agree")
+    _answer({"agrees": agrees, "datasets": rows}, json, "\n".join(lines))
+    return int(not agrees)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,49 +500,92 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit status.
+        The exit status: 0 done, 1 refused or failed (said in a line), 2 not understood.
     """
-    arguments = _parser().parse_args(argv)
-    return _demo(arguments.out, seed=arguments.seed, quick=arguments.quick)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="pmcl", description=(pmcl.__doc__ or "").split("\n")[0])
-    parser.add_argument("--version", action="version", version=f"pmcl {pmcl.__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    demo = commands.add_parser(
-        "demo",
-        help="linear regressions on real data, end to end",
-        description=(
-            "Pretrain an amortized posterior of a linear regression, adapt it to one real data "
-            "set after another, and compare it with NUTS of the same model. Needs the extra "
-            '"demo". With the environment variable PMCL_DATA set to a folder with regression/, '
-            "the nine data sets of the paper are used."
-        ),
-    )
-    demo.add_argument(
-        "--out", type=Path, default=Path("demo-out"), metavar="DIR",
-        help="folder for table.json, figure.png and results.zarr (default: demo-out)",
-    )  # fmt: skip
-    demo.add_argument("--seed", type=int, default=1, metavar="N", help="random seed (default: 1)")
-    demo.add_argument(
-        "--quick",
-        action="store_true",
-        help="two tasks and hardly any training: shows that everything runs, and nothing else",
-    )
-    return parser
-
-
-def _demo(out: Path, *, seed: int, quick: bool) -> int:
-    # PyMC and JAX take seconds to import: not before --help and --version have been answered
-    from pmcl.demo.run import QUICK, DemoSettings, MissingExtraError, run_demo
-
+    tokens = list(sys.argv[1:] if argv is None else argv)
+    if not tokens:
+        app.help_print([], console=_console())
+        return 2
     try:
-        run_demo(out, settings=QUICK if quick else DemoSettings(), random_seed=seed)
-    except (MissingExtraError, FileNotFoundError) as error:
-        print(f"pmcl demo: {error}", file=sys.stderr)
+        status = app(
+            tokens, exit_on_error=False, result_action="return_value", error_console=_console()
+        )
+    except CycloptsError:
+        return 2
+    except KeyboardInterrupt:
+        print("pmcl: interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if not _expected(error):
+            raise
+        said = error.args[0] if isinstance(error, KeyError) and error.args else error
+        print(f"pmcl {tokens[0]}: {' '.join(str(said).split())}", file=sys.stderr)
         return 1
-    return 0
+    return status if isinstance(status, int) else 0
+
+
+def _expected(error: Exception) -> bool:
+    """Whether an error is about what the user gave, and says so itself."""
+    if isinstance(error, OSError):
+        return True
+    # The errors of pmcl are all of these kinds; none needs to be imported to be known.
+    return isinstance(error, ValueError | ImportError | KeyError)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+@contextlib.contextmanager
+def _apart() -> Iterator[None]:
+    """Send progress, and whatever else is said on the way, to standard error."""
+    import rich
+
+    rich.reconfigure(stderr=True)
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
+def _answer(facts: Any, as_json: bool, text: str) -> None:
+    print(json.dumps(facts, indent=1) if as_json else text)
+
+
+def _loaded(state: Path, model: str) -> "AmortizedPosterior":
+    from pmcl.models import named
+
+    return named(model).load(state)
+
+
+def _strategy(name: Strategies | None) -> Any:
+    made = {
+        "replay": lambda: pmcl.Replay(),
+        "naive": lambda: pmcl.Naive(),
+        "ewc": lambda: pmcl.ElasticWeightConsolidation(),
+        "replay+ewc": lambda: (pmcl.Replay(), pmcl.ElasticWeightConsolidation()),
+        "si": lambda: pmcl.SynapticIntelligence(),
+        "laplace": lambda: pmcl.OnlineLaplace(),
+    }
+    return None if name is None else made[name]()
+
+
+def _told(posterior: "AmortizedPosterior") -> dict[str, Any]:
+    """What there is to say of the last adaptation."""
+    last = posterior.records[-1]
+    return {
+        "task": last.name,
+        "datasets": len(last.after.khat),
+        "steps": last.record.steps,
+        "skipped": last.record.skipped,
+        "stored": len(posterior.memory),
+        "efficiency_before": float(last.before.efficiency.mean()),
+        "efficiency": float(last.after.efficiency.mean()),
+    }
+
+
+def _stem(path: Path) -> str:
+    return path.name.split(".")[0]
 
 
 if __name__ == "__main__":

@@ -1,18 +1,26 @@
 """From amortized draws to a posterior's final draws: refined where asked, weighted or resampled."""
 
+import os
 import time
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import jax
 import numpy as np
+import xarray as xr
 
 from pmcl import sampling
-from pmcl.compile import CompiledModel, Density
+from pmcl.compile import CompiledModel, Density, precision
 from pmcl.data import Task
 from pmcl.metrics import ImportanceDiagnostics, khat_threshold
 from pmcl.networks import Amortizer
-from pmcl.refinement import Drawn, Refine, judge, poor, refine_task
-from pmcl.results import Draws
+from pmcl.prediction import observed_group, predictions, scalars_group
+from pmcl.progress import progress_bar
+from pmcl.refinement import FEWEST_STARTS, Drawn, Refine, judge, poor, refine_task
+from pmcl.results import Draws, data_groups, posterior_tree
+from pmcl.storing import write_parts
+
+_STORED_TOGETHER = 256  # datasets sampled at a time where results go to a folder
 
 type RefineLike = Refine | bool | Literal["auto"]
 
@@ -134,7 +142,7 @@ def correct(
         if before is None:
             trusted = diagnostics.finite_fraction > 0
         which = np.flatnonzero(trusted & (diagnostics.finite_fraction > 0))
-        drawn = sampling.resampled(drawn, log_weights, which, seed=seed)
+        drawn = sampling.resampled(drawn, log_weights, which, seed=seed, first=task.first)
         log_weights = np.array(log_weights)
         log_weights[which] = -np.log(drawn.z.shape[1])
     stats = {k: v.astype(str) if v.dtype == object else v for k, v in stats.items()}
@@ -159,6 +167,84 @@ def finished(
 def engine_of(draws: Draws) -> str:
     """Engines of a result, for its attributes."""
     return ", ".join(sorted(set(map(str, draws.dataset_stats["engine"]))))
+
+
+class Asked(NamedTuple):
+    """What a user asked `sample` for; see there."""
+
+    draws: int
+    refine: RefineLike
+    resample: bool
+    names: tuple[str, ...]
+    seed: int
+    log_likelihood: bool = False
+    log_prior: bool = False
+    posterior_predictive: bool = False
+
+
+def sample_task(
+    amortizer: Amortizer, density: Density, task: Task, asked: Asked, *, progressbar: bool
+) -> xr.DataTree:
+    """Draw from the posterior of every dataset of a task, all in memory."""
+    begin = time.perf_counter()
+    compiled, settings = density.compiled, settings_of(asked.refine)
+    # Means and covariances of the network's posterior need a number of draws.
+    n = max(asked.draws, FEWEST_STARTS if settings else 1)
+    with precision.scope():
+        start = sampling.draw(
+            amortizer, density, task, draws=n, seed=asked.seed, progressbar=progressbar
+        )
+        corrected = correct(
+            density,
+            amortizer,
+            task,
+            Drawn(*(v[:, : asked.draws] for v in start)),
+            settings,
+            everywhere=not isinstance(asked.refine, str),
+            start=start.z,
+            centre=np.asarray(amortizer.z_scaling.loc, float),
+            spread=np.asarray(amortizer.z_scaling.scale, float),
+            draws=asked.draws,
+            resample=asked.resample,
+            seed=asked.seed,
+            progressbar=progressbar,
+        )
+        found = finished(compiled, task, corrected, asked.names, begin)
+        extra = {}
+        z = np.asarray(corrected.drawn.z)
+        if asked.log_likelihood:
+            terms = sampling.pointwise(compiled, z, task)
+            extra["log_likelihood"] = observed_group(compiled, task, terms)
+        if asked.log_prior:
+            terms = sampling.prior_terms(compiled, z, task)
+            extra["log_prior"] = scalars_group(compiled, task, terms)
+        if asked.posterior_predictive:
+            at = [task.dataset(i) for i in range(len(task))]
+            drawn = predictions(compiled, z, at, seed=asked.seed, first=task.first)
+            extra["posterior_predictive"] = observed_group(compiled, task, drawn)
+    return posterior_tree(compiled, task, found, engine=engine_of(found), extra=extra)
+
+
+def sample_to_store(
+    path: str | os.PathLike,
+    amortizer: Amortizer,
+    density: Density,
+    task: Task,
+    asked: Asked,
+    *,
+    progressbar: bool,
+) -> xr.DataTree:
+    """Draw as :func:`sample_task` does, a part of the datasets at a time, into a Zarr folder."""
+    data = data_groups(density.compiled, task)
+
+    def parts() -> Iterator[xr.DataTree]:
+        with progress_bar("Sampling", len(task), unit="datasets", enabled=progressbar) as bar:
+            for part in task.parts(_STORED_TOGETHER):
+                tree = sample_task(amortizer, density, part, asked, progressbar=False)
+                yield tree.drop_nodes(list(data))
+                bar.advance(len(part))
+
+    return write_parts(path, xr.DataTree.from_dict(data), parts())
 
 
 def _replaced[T](old: T, new: T, which: np.ndarray, use: np.ndarray) -> T:

@@ -1,7 +1,7 @@
 """Tasks as labelled data: the one place where labels become padded arrays, lengths and masks."""
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -96,26 +96,39 @@ class Task:
         One name a dataset.
     lengths : array of int of shape (dataset,) or None
         Length of each dataset along the row dim; None where the model has no row dim.
+    first : int
+        Position of the first dataset in the task that this one is a part of; random numbers follow
+        from a dataset's position, so that parts give what the whole does.
     """
 
     layout: Layout
     values: dict[str, np.ndarray]
     names: tuple[str, ...]
     lengths: np.ndarray | None
+    first: int = 0
 
     def __len__(self) -> int:
         return len(self.names)
 
     @property
+    def width(self) -> int:
+        """Length along the row dim with padding; a part of a task keeps the whole's."""
+        row = self.layout.row
+        for info in self.layout.variables:
+            if row in info.dims and info.name in self.values:
+                return self.values[info.name].shape[1 + info.dims.index(row)]
+        return 0 if self.lengths is None else int(self.lengths.max(initial=0))
+
+    @property
     def ragged(self) -> bool:
-        return self.lengths is not None and len(set(self.lengths.tolist())) > 1
+        return self.lengths is not None and bool((self.lengths < self.width).any())
 
     @property
     def mask(self) -> np.ndarray | None:
         if not self.ragged:
             return None
         assert self.lengths is not None
-        return np.arange(int(self.lengths.max())) < self.lengths[:, None]
+        return np.arange(self.width) < self.lengths[:, None]
 
     def batch(self) -> Batch:
         return Batch(dict(self.values), self.mask)  # type: ignore[arg-type]
@@ -153,6 +166,12 @@ class Task:
             tuple(self.names[i] for i in index),
             None if self.lengths is None else self.lengths[index],
         )
+
+    def parts(self, size: int) -> Iterator["Task"]:
+        """Cut the task in parts of at most `size` datasets, one after another."""
+        for begin in range(0, len(self), size):
+            part = self.select(np.arange(begin, min(begin + size, len(self))))
+            yield replace(part, first=self.first + begin)
 
 
 def concatenate(tasks: Sequence[Task]) -> Task:

@@ -9,7 +9,7 @@ import jax
 import pymc as pm
 import xarray as xr
 
-from pmcl.compile import compile_model, make_simulator, precision, read_covariates
+from pmcl.compile import Simulator, compile_model, make_simulator, precision, read_covariates
 from pmcl.compile.covariates import Source
 from pmcl.compile.refuse import check_finite
 from pmcl.networks import (
@@ -100,11 +100,8 @@ def fit_amortized(
         block=100,
     )
     with precision.scope():
-        compiled = compile_model(model, covariates=tuple(map(str, covariates or ())))
-        source = make_simulator(
-            compiled, read_covariates(covariates, compiled.covariates), backend=simulator
-        )
-        check_finite(source)
+        source = simulator_of(model, covariates, backend=simulator)
+        compiled = source.compiled
         structure = read_structure(compiled, source, exchangeable=exchangeable, sequence=sequence)
         chosen = default_network(structure, network)
         z, data = source.simulate(1000, random_seed=seed)
@@ -124,3 +121,23 @@ def fit_amortized(
             amortizer, source, settings, seed=seed, checkpoint=checkpoint, progressbar=progressbar
         )
     return replace(posterior, amortizer=amortizer, pretraining=(record,))
+
+
+def simulator_of(
+    model: pm.Model,
+    covariates: Mapping[str, Source] | xr.Dataset | None,
+    *,
+    backend: Literal["auto", "jax", "pytensor"] = "auto",
+) -> Simulator:
+    """Compile a model and derive its simulator, with all that is refused refused.
+
+    Raises
+    ------
+    UnsupportedModelError, ValueError
+        As :func:`fit_amortized` does.
+    """
+    compiled = compile_model(model, covariates=tuple(map(str, covariates or ())))
+    read = read_covariates(covariates, compiled.covariates)
+    simulator = make_simulator(compiled, read, backend=backend)
+    check_finite(simulator)
+    return simulator

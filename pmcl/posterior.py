@@ -1,7 +1,6 @@
 """The amortized posterior of a PyMC model: fit, adapt, sample."""
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,16 +37,15 @@ from pmcl.continual import (
     stored,
     strategies_of,
 )
-from pmcl.correction import RefineLike, correct, engine_of, finished, settings_of
+from pmcl.correction import Asked, RefineLike, sample_task, sample_to_store
 from pmcl.data import DATASET, Layout, Task, TaskLike, as_task
 from pmcl.networks import (
     Amortizer,
     Network,
     Structure,
 )
-from pmcl.prediction import observed_group, predictions, predictions_groups, scalars_group
-from pmcl.refinement import FEWEST_STARTS, Drawn
-from pmcl.results import SAMPLE, flat_z, posterior_tree, warn_of_khat
+from pmcl.prediction import predictions_groups
+from pmcl.results import SAMPLE, flat_z, warn_of_khat
 from pmcl.training import PretrainingRecord, PretrainingSettings, pretrain
 
 
@@ -365,6 +363,7 @@ class AmortizedPosterior:
         log_likelihood: bool = False,
         log_prior: bool = False,
         posterior_predictive: bool = False,
+        store: str | os.PathLike | None = None,
         progressbar: bool = False,
     ) -> xr.DataTree:
         """Draw from the posterior of every dataset.
@@ -388,6 +387,9 @@ class AmortizedPosterior:
         log_likelihood, log_prior, posterior_predictive : bool
             Add the group of that name: the likelihood by value, the prior by variable (on the
             scale of the model, without Jacobian), a draw of the data for each draw.
+        store : path, optional
+            A new folder: results are written to it as Zarr, some hundred datasets at a time, so
+            that memory does not grow with their number. The draws are the same.
         progressbar : bool
 
         Returns
@@ -397,6 +399,14 @@ class AmortizedPosterior:
             log_likelihood, log_q, log_weight per draw), `dataset_stats` (k-hat, efficiency,
             evidence; engine, steps, note: what was done; warning), `observed_data` and
             `constant_data`. Weights are Pareto smoothed, in logs, and sum to one for each dataset.
+            With `store`, values are read from there when they are used.
+
+        Raises
+        ------
+        DataError
+            Where the data do not fit the model, naming the variable and the dataset.
+        FileExistsError
+            Where there is something at `store` already.
 
         Warns
         -----
@@ -404,52 +414,25 @@ class AmortizedPosterior:
             Naming the datasets whose k-hat says that the draws should not be trusted.
         """
         task = self._task(data)
-        seed = seed_of(random_seed, self.seed)
-        names = sampling.pick(self.compiled, None if var_names is None else list(var_names))
-        begin = time.perf_counter()
-        # Means and covariances of the network's posterior need a number of draws.
-        n = max(positive("draws", draws), FEWEST_STARTS if settings_of(refine) else 1)
-        with precision.scope():
-            start = sampling.draw(
-                self.amortizer,
-                self.density,
-                task,
-                draws=n,
-                seed=seed,
-                progressbar=progressbar,
+        asked = Asked(
+            positive("draws", draws),
+            refine,
+            resample,
+            sampling.pick(self.compiled, None if var_names is None else list(var_names)),
+            seed_of(random_seed, self.seed),
+            log_likelihood,
+            log_prior,
+            posterior_predictive,
+        )
+        if store is None:
+            tree = sample_task(self.amortizer, self.density, task, asked, progressbar=progressbar)
+        else:
+            tree = sample_to_store(
+                store, self.amortizer, self.density, task, asked, progressbar=progressbar
             )
-            drawn = Drawn(*(v[:, :draws] for v in start))
-            corrected = correct(
-                self.density,
-                self.amortizer,
-                task,
-                drawn,
-                settings_of(refine),
-                everywhere=not isinstance(refine, str),
-                start=start.z,
-                centre=np.asarray(self.amortizer.z_scaling.loc, float),
-                spread=np.asarray(self.amortizer.z_scaling.scale, float),
-                draws=draws,
-                resample=resample,
-                seed=seed,
-                progressbar=progressbar,
-            )
-            found = finished(self.compiled, task, corrected, names, begin)
-            extra = {}
-            z = np.asarray(corrected.drawn.z)
-            if log_likelihood:
-                terms = sampling.pointwise(self.compiled, z, task)
-                extra["log_likelihood"] = observed_group(self.compiled, task, terms)
-            if log_prior:
-                terms = sampling.prior_terms(self.compiled, z, task)
-                extra["log_prior"] = scalars_group(self.compiled, task, terms)
-            if posterior_predictive:
-                at = [task.dataset(i) for i in range(len(task))]
-                extra["posterior_predictive"] = observed_group(
-                    self.compiled, task, predictions(self.compiled, z, at, seed=seed)
-                )
-        warn_of_khat(task.names, found.dataset_stats)
-        return posterior_tree(self.compiled, task, found, engine=engine_of(found), extra=extra)
+        stats = tree["dataset_stats"].to_dataset()
+        warn_of_khat(task.names, {"warning": stats["warning"].values})
+        return tree
 
     def log_prob(self, parameters: xr.DataTree | xr.Dataset, data: TaskLike) -> xr.DataArray:
         """Log density of the amortized posterior, log q(z | h(x)), on the unconstrained scale.

@@ -21,6 +21,12 @@ def observed_group(
         dims = infos[name].dims
         if value.ndim != len(dims) + 3:
             value = np.moveaxis(value, 0, 1)[None]
+        row = task.layout.row
+        if task.ragged and row in dims and value.ndim == len(dims) + 3:
+            # A part of a task may have no dataset as long as the whole's longest.
+            shape = list(value.shape[1:])
+            shape[2 + dims.index(row)] = task.width
+            value = _fill(value, tuple(shape))
         # A likelihood of whole vectors has one term for them: fewer dims than the variable.
         infos[name] = infos[name]._replace(dims=dims[: value.ndim - 3])
         ordered[name] = value
@@ -42,6 +48,7 @@ def predictions(
     at: Sequence[Mapping[str, np.ndarray]],
     *,
     seed: int,
+    first: int = 0,
 ) -> dict[str, np.ndarray]:
     """Draw the observed variables for z of shape (dataset, draw, dim).
 
@@ -52,16 +59,18 @@ def predictions(
     at : sequence of mappings
         For each dataset its covariates, and its observations where their length matters.
     seed : int
+        Each dataset's draws depend on the seed and its position alone.
+    first : int
+        Position of the first dataset.
 
     Returns
     -------
     dict of arrays of shape (chain, draw, dataset, ...)
         Filled up with NaN where datasets have different lengths.
     """
-    rng = np.random.default_rng(seed)
     parts = [
-        predict(compiled, u, data, lengths_of(compiled, data), rng=rng)
-        for u, data in zip(z, at, strict=True)
+        predict(compiled, u, data, lengths_of(compiled, data), rng=np.random.default_rng([seed, i]))
+        for i, (u, data) in enumerate(zip(z, at, strict=True), start=first)
     ]
     longest = {k: tuple(np.max([p[k].shape[1:] for p in parts], axis=0)) for k in parts[0]}
     return {k: np.stack([_fill(p[k], longest[k]) for p in parts], axis=1)[None] for k in parts[0]}

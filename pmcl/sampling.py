@@ -191,7 +191,9 @@ def draw(
     with progress_bar("Sampling", len(task), unit="datasets", enabled=progressbar) as bar:
         for chunk, n in chunks(task, size):
             filled = len(next(iter(chunk.values.values())))
-            keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(done + np.arange(filled))
+            keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(
+                task.first + done + np.arange(filled)
+            )
             found = _draw(amortizer, density, chunk, keys, draws)
             parts.append(tuple(np.array(f)[:n] for f in found))
             done += n
@@ -199,11 +201,17 @@ def draw(
     return Drawn(*(np.concatenate(p) for p in zip(*parts, strict=True)))
 
 
-def resampled(drawn: Drawn, log_weights: np.ndarray, which: np.ndarray, *, seed: int) -> Drawn:
-    """Resample the datasets `which` by their Pareto-smoothed weights; the others stay."""
+def resampled(
+    drawn: Drawn, log_weights: np.ndarray, which: np.ndarray, *, seed: int, first: int = 0
+) -> Drawn:
+    """Resample the datasets `which` by their Pareto-smoothed weights; the others stay.
+
+    `first` is the position of the first dataset (see `Task`).
+    """
     index = np.tile(np.arange(drawn.z.shape[1]), (len(drawn.z), 1))
     for i in which:
-        index[i] = resample(log_weights[i], index.shape[1], np.random.default_rng([seed, int(i)]))
+        rng = np.random.default_rng([seed, first + int(i)])
+        index[i] = resample(log_weights[i], index.shape[1], rng)
     rows = np.arange(len(index))[:, None]
     return Drawn(*(np.asarray(v)[rows, index] for v in drawn))
 

@@ -13,8 +13,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture
 def few_steps(monkeypatch):
-    """Make defaults small, where the README leaves a number to its default."""
-    monkeypatch.setattr(pmcl, "fit_amortized", partial(pmcl.fit_amortized, steps=20))
+    """Make defaults small, where the README leaves a number or the network to its default."""
+    network = pmcl.Network(
+        pmcl.DeepSet(outputs=4, width=8, depth=1, pooled=4, head_width=8, head_depth=1),
+        pmcl.CouplingFlow(layers=1, width=8, depth=1, knots=4, affine_width=8),
+    )
+    fit = partial(pmcl.fit_amortized, steps=20, network=network)
+    monkeypatch.setattr(pmcl, "fit_amortized", fit)
     adapt = partialmethod(pmcl.AmortizedPosterior.adapt, steps=5)
     monkeypatch.setattr(pmcl.AmortizedPosterior, "adapt", adapt)
     few = partial(pmcl.sample_reference, draws=50, tune=100, chains=2)

@@ -13,9 +13,11 @@ from pathlib import Path
 import equinox as eqx
 import jax
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
+from tiny_model import TINY
 
 import pmcl
 from pmcl.state import StateError, read_archive, write_archive
@@ -410,3 +412,82 @@ def test_killed_while_saving_the_file_is_the_last_whole_state(tmp_path, times):
         found = read_archive(path)
         assert found.attrs["i"] in (done, done + 1)  # the last that was finished, or said so late
         assert (found["x"].values == found.attrs["i"]).all()
+
+
+def command(state: Path, work: Path) -> list[str]:
+    """Adapt to four tasks, one after another, as a user does from a shell."""
+    tasks = [str(work / f"task{i}.csv") for i in range(4)]
+    return [
+        sys.executable, "-m", "pmcl.cli", "adapt", str(state), *tasks,
+        "--model", f"{work / 'tiny.py'}:model", "--checkpoint", str(state) + ".half",
+        "--strategy", "replay+ewc", "--steps", "120", "--quiet",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory) -> Path:
+    """A model, a state of it, four tasks, and where adapting to them ends if nobody interferes."""
+    work = tmp_path_factory.mktemp("killed")
+    (work / "tiny.py").write_text(TINY)
+    definition = pmcl.models.named(f"{work / 'tiny.py'}:model")
+    definition.fit(steps=50, random_seed=0, progressbar=False).save(work / "start.zarr.zip")
+    rng = np.random.default_rng(1)
+    for i in range(4):
+        frame = pd.DataFrame({"dataset": np.repeat(["a", "b"], 10), "y": rng.normal(i, 1, 20)})
+        frame.to_csv(work / f"task{i}.csv", index=False)
+    state = work / "undisturbed.zarr.zip"
+    state.write_bytes((work / "start.zarr.zip").read_bytes())
+    subprocess.run(command(state, work), check=True, env=CACHED)
+    return work
+
+
+# every process would compile all anew
+CACHED = {
+    **os.environ,
+    "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).resolve().parents[1] / ".cache" / "jax"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+
+
+@pytest.mark.slow
+def test_killed_while_adapting_no_finished_task_is_lost(work):
+    definition = pmcl.models.named(f"{work / 'tiny.py'}:model")
+    expected = definition.load(work / "undisturbed.zarr.zip")
+    begin = time.monotonic()
+    subprocess.run(command(fresh(work, "timed"), work), check=True, env=CACHED)
+    longest = time.monotonic() - begin
+    rng = np.random.default_rng(2)
+    kills = finished = rounds = 0
+    while kills < 50:
+        rounds += 1
+        state = fresh(work, f"state-{rounds}")
+        while True:
+            process = subprocess.Popen(
+                command(state, work), env=CACHED,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+            try:
+                # importing takes the first third: nothing is written then
+                process.wait(rng.uniform(0.3, 1.0) * longest)
+                break
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+                kills += 1
+            done = [r.name for r in definition.load(state).records]
+            assert done == [f"task{i}" for i in range(len(done))] and len(done) >= finished
+            finished = len(done)
+        assert process.returncode == 0
+        finished = 0
+        found = definition.load(state)
+        assert_same(found, expected)
+        assert found.memory.names == expected.memory.names
+        left = {p.name for p in work.iterdir() if p.name.startswith(state.name)}
+        assert left == {state.name}
+
+
+def fresh(work: Path, name: str) -> Path:
+    state = work / f"{name}.zarr.zip"
+    state.write_bytes((work / "start.zarr.zip").read_bytes())
+    return state

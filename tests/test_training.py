@@ -24,9 +24,11 @@ from pmcl.training import (
     negative_log_likelihood,
     pretrain,
     pretraining,
+    read_checkpoint,
     run,
     run_block,
     start,
+    write_checkpoint,
 )
 
 # --- the loop -----------------------------------------------------------------------------------
@@ -356,6 +358,19 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(
     assert [p.name for p in path.parent.iterdir()] == ["checkpoint"]
     assert_equal(tiny(checkpoint=path), whole)
     assert_equal(tiny(checkpoint=path), whole)  # and once more, with nothing left to do
+
+
+def test_a_checkpoint_that_is_damaged_or_cannot_be_written_is_said(tmp_path):
+    path, now = tmp_path / "checkpoint", {"a": np.arange(1000.0)}
+    write_checkpoint(path, {"run": 1}, now)
+    np.testing.assert_array_equal(read_checkpoint(path, {"run": 1}, now)["a"], now["a"])
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"checkpoint'.*is damaged.*another path"):
+        read_checkpoint(path, {"run": 1}, now)
+    with pytest.raises(OSError, match=r"could not be written \(.*\); what was there before is as"):
+        write_checkpoint(path / "below a file", {"run": 1}, now)
+    assert path.read_bytes() == whole[: len(whole) // 2]
 
 
 def test_a_checkpoint_of_another_run_is_refused(tiny, normal_mean, tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 NEEDED = ("pmcl/__init__.py", "pmcl/py.typed")
+PUBLISHED = ("model.py", "card.md", "state.zarr.zip", "README.md")
 
 
 def build_wheel(folder: Path) -> Path:
@@ -38,7 +39,7 @@ def problems(names: list[str], modules: list[str]) -> list[str]:
     names : list of str
         The files in the wheel.
     modules : list of str
-        The package's modules in the working tree, relative to its root.
+        What must be there: the package's modules, and the published models.
     """
     found = []
     for name in names:
@@ -47,6 +48,8 @@ def problems(names: list[str], modules: list[str]) -> list[str]:
             found.append(f"{name}: expected files under pmcl/ and pmcl-*.dist-info/ only")
         elif "__pycache__" in name or name.endswith(".pyc"):
             found.append(f"{name}: expected no compiled files")
+        elif "/published/" in name and name.split("/")[-1] not in PUBLISHED:
+            found.append(f"{name}: expected only {', '.join(PUBLISHED)} of a published model")
     present = set(names)
     found += [
         f"{name}: expected in the wheel, is not there"
@@ -60,6 +63,8 @@ def problems(names: list[str], modules: list[str]) -> list[str]:
 def main() -> int:
     """Build, look, report; give the process's exit status."""
     modules = [path.relative_to(ROOT).as_posix() for path in (ROOT / "pmcl").rglob("*.py")]
+    for path in (ROOT / "models").glob("*/*"):
+        modules.append(f"pmcl/published/{path.relative_to(ROOT / 'models').as_posix()}")
     with tempfile.TemporaryDirectory() as folder:
         try:
             wheel = build_wheel(Path(folder))

@@ -142,6 +142,7 @@ def refine_task(
             density,
             amortizer,
             task.batch(),
+            task.first,
             start,
             centre,
             spread,
@@ -154,11 +155,15 @@ def refine_task(
 
 
 class _Run(NamedTuple):
-    """Datasets that are refined together, and what they share; `part` are positions in the task."""
+    """Datasets that are refined together, and what they share.
+
+    `part` are positions in the task, of which `first` is that of its first dataset in the whole.
+    """
 
     density: Density
     amortizer: Amortizer | None
     whole: Batch
+    first: int
     start: np.ndarray
     centre: np.ndarray
     spread: np.ndarray
@@ -180,7 +185,7 @@ class _Run(NamedTuple):
             fill = _filled(which)
             index = self.part[rows[fill]]
             batch = jax.tree.map(lambda x, i=index: jnp.asarray(np.asarray(x)[i]), self.whole)
-            keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.asarray(index))
+            keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.asarray(self.first + index))
             given = jax.tree.map(lambda x, f=fill: jnp.asarray(x[f]), trees)
             found = function(batch, keys, *given)
             n = len(which)

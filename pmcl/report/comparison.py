@@ -13,6 +13,7 @@ def compare(
     reference: xr.DataTree,
     *,
     draws: int = 1000,
+    nulls: int = 100,
     classifier: bool = False,
     random_seed: int = 0,
 ) -> xr.Dataset:
@@ -27,6 +28,8 @@ def compare(
         Results of `sample` and of `sample_reference` for the same datasets.
     draws : int
         Draws of each that enter the MMD.
+    nulls : int
+        Values of the null, over all datasets, that the verdict rests on; at least one a dataset.
     classifier : bool
         Also train a classifier to tell the two apart (C2ST; 0.5 is a perfect match). Takes a
         second or more for each dataset.
@@ -36,9 +39,9 @@ def compare(
     -------
     xarray.Dataset
         Per dataset `bias_mean`, `bias_sd`, `mmd2`, `null_mmd2` (between two halves of the
-        reference's chains), `above_null` and, if asked for, `c2st`; averages over datasets as
-        `mean_*`. Attributes: `null_threshold` (the 99 % quantile of the null), `exceptions`,
-        `allowed` and `agrees`.
+        reference's chains; one value of the null), `above_null` and, if asked for, `c2st`; averages
+        over datasets as `mean_*`. Attributes: `null_threshold` (the 99 % quantile of the null),
+        `exceptions`, `allowed` and `agrees`.
 
     Raises
     ------
@@ -58,30 +61,23 @@ def compare(
             f"{reference_names[:5]}."
         )
     rng = np.random.default_rng(random_seed)
-    halves = b.shape[0] // 2
     columns: dict[str, list[float]] = {k: [] for k in ("bias_mean", "bias_sd", "mmd2", "null_mmd2")}
-    tested = []
+    tested, pooled = [], []
+    each = -(-nulls // len(names))
     for i in range(len(names)):
         x = a[:, :, i].reshape(-1, a.shape[-1])
         y = b[:, :, i].reshape(-1, b.shape[-1])
         found = posterior_discrepancy(x, y, n=draws, rng=rng)
         for name in ("bias_mean", "bias_sd", "mmd2"):
             columns[name].append(getattr(found, name))
-        if halves:
-            first, second = b[:halves, :, i], b[halves : 2 * halves, :, i]
-        else:
-            half = b.shape[1] // 2
-            first, second = b[:, :half, i], b[:, half : 2 * half, i]
-        columns["null_mmd2"].append(
-            null_mmd2(
-                first.reshape(-1, b.shape[-1]), second.reshape(-1, b.shape[-1]), n=draws, rng=rng
-            )
-        )
+        own = [null_mmd2(*_halves(b[:, :, i], k), n=draws, rng=rng) for k in range(max(each, 1))]
+        columns["null_mmd2"].append(own[0])
+        pooled += own
         if classifier:
             tested.append(c2st(x[:draws], y[:draws], random_seed=random_seed))
     if classifier:
         columns["c2st"] = tested
-    verdict = agreement(columns["mmd2"], columns["null_mmd2"])
+    verdict = agreement(columns["mmd2"], pooled)
     data: dict[str, tuple[str, np.ndarray]] = {
         k: (DATASET, np.asarray(v)) for k, v in columns.items()
     }
@@ -97,6 +93,21 @@ def compare(
             "agrees": int(verdict.agrees),
         },
     )
+
+
+def _halves(draws: np.ndarray, which: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cut draws (chain, draw, dim) in two halves by chains, another way for each `which`.
+
+    A single chain is cut in the middle.
+    """
+    chains = len(draws)
+    if chains < 2:
+        middle = draws.shape[1] // 2
+        return draws[0, :middle], draws[0, middle:]
+    order = np.random.default_rng(which).permutation(chains) if which else np.arange(chains)
+    halves = (order[: chains // 2], order[chains // 2 : 2 * (chains // 2)])
+    first, second = (draws[h].reshape(-1, draws.shape[-1]) for h in halves)
+    return first, second
 
 
 def _flat(tree: xr.DataTree, argument: str) -> tuple[np.ndarray, list[str]]:

@@ -52,10 +52,7 @@ def write_archive(path: str | os.PathLike, tree: xr.DataTree) -> None:
                 # A fixed date: the same state gives the same file.
                 archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
     except OSError as error:
-        raise StateError(
-            f"{target}: could not be written ({error.strerror or error}); what was there before is "
-            "as it was. Make room, or choose a folder that can be written to."
-        ) from error
+        raise StateError(f"{target}: {error.strerror or error}.") from error
 
 
 def read_archive(path: str | os.PathLike, *, largest: int = LARGEST) -> xr.DataTree:

@@ -38,4 +38,10 @@ def read_checkpoint[T](path: Path, label: dict, like: T) -> T:
                 f"{ {k: label[k] for k in differ} }, got { {k: found.get(k) for k in differ} }. "
                 "Delete it, or give another path."
             )
-        return eqx.tree_deserialise_leaves(file, like)
+        try:
+            return eqx.tree_deserialise_leaves(file, like)
+        except Exception as error:  # whatever a damaged file may hold
+            raise ValueError(
+                f"checkpoint {str(path)!r}: the file is damaged ({error}). Delete it, or give "
+                "another path."
+            ) from error

@@ -1,0 +1,54 @@
+"""Refinement by the number of datasets: time for each, warm, and peak memory (linear regression).
+
+One compilation serves all; sixteen datasets at a time go through a stage.
+"""
+
+import resource
+import time
+import warnings
+
+import numpy as np
+from refinement_models import CASES
+from results import parser, table, write
+
+import pmcl
+
+SETTINGS = {"aligned": pmcl.Refine(steps=0), "full": pmcl.Refine(enough=2.0)}
+
+
+def main() -> None:
+    """Refine more and more datasets, print the table and write JSON."""
+    arguments = parser(__doc__ or "")
+    arguments.add_argument("--datasets", type=int, nargs="+", default=[16, 128, 1024])
+    arguments.add_argument("--draws", type=int, default=1000)
+    given = arguments.parse_args()
+    warnings.simplefilter("ignore", UserWarning)
+    model, data = CASES["linear_regression"](max(given.datasets))
+    compiled = pmcl.compile_model(model, covariates=["X"])
+    rows = []
+    for n in (given.datasets[0], *given.datasets):  # the first compiles
+        some = {k: v[:n] for k, v in data.items()}
+        for label, settings in SETTINGS.items():
+            begin = time.perf_counter()
+            tree = pmcl.refine(
+                compiled, some, draws=given.draws, refine=settings, random_seed=0, progressbar=False
+            )
+            seconds = time.perf_counter() - begin
+            rows.append(
+                {
+                    "datasets": n,
+                    "stages": label,
+                    "ms_per_dataset": 1e3 * seconds / n,
+                    "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+                    "khat_below_0.7": float(np.mean(tree["dataset_stats"]["khat"] < 0.7)),
+                }
+            )
+            print(rows[-1], flush=True)
+    rows = rows[len(SETTINGS) :]
+    columns = list(rows[0])
+    table("Refinement by number of datasets", columns, [[r[c] for c in columns] for r in rows])
+    write("scaling", given.out, {"draws": given.draws, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""The command: a model fitted, adapted, sampled and compared from a shell."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from tiny_model import TINY
+
+import pmcl
+from pmcl.cli import main
+from pmcl.data import DataError
+from pmcl.reading import read_data
+
+
+class Work:
+    """A folder with a model, data and a state."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.file = path / "tiny.py"
+        self.file.write_text(TINY)
+        self.model = f"{self.file}:model"
+        self.state = path / "state.zarr.zip"
+        rng = np.random.default_rng(0)
+        self.y = rng.normal([[0.5], [2.0]], 1, (2, 10))
+        frame = pd.DataFrame({"who": np.repeat(["ann", "bob"], 10), "y": self.y.ravel()})
+        frame.to_csv(path / "first.csv", index=False)
+        renamed = frame.rename(columns={"who": "dataset"})
+        renamed.to_parquet(path / "second.parquet")
+
+    def __truediv__(self, name: str) -> str:
+        return str(self.path / name)
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory) -> Work:
+    work = Work(tmp_path_factory.mktemp("work"))
+    options = ["--steps", "600", "--seed", "1", "--quiet"]
+    assert main(["fit", "--model", work.model, "--out", str(work.state), *options]) == 0
+    return work
+
+
+def answer(capsys) -> dict:
+    """What a program reads: nothing but JSON on standard output."""
+    return json.loads(capsys.readouterr().out)
+
+
+def test_fit_adapt_sample_reference_compare(work, capsys):
+    adapted = work / "adapted.zarr.zip"
+    assert main(
+        ["adapt", str(work.state), work / "first.csv", "--model", work.model, "--out", adapted,
+         "--dataset", "who", "--steps", "30", "--strategy", "naive", "--json", "-q"]
+    ) == 0  # fmt: skip
+    told = answer(capsys)
+    assert told["state"] == adapted
+    (task,) = told["tasks"]
+    assert task["task"] == "first" and task["datasets"] == 2 and task["steps"] <= 30
+    # the state that was read is as it was
+    assert len(pmcl.load(work.state, pmcl.models.named(work.model).model()).records) == 0
+
+    draws = work / "draws.zarr"
+    data = work / "second.parquet"
+    asked = ["--model", work.model, "--out", draws, "--seed", "3", "--json", "-q"]
+    assert main(["sample", adapted, data, *asked]) == 0
+    told = answer(capsys)["datasets"]
+    assert list(told) == ["ann", "bob"]
+    assert all(v["khat"] < 0.7 and v["warning"] == "" for v in told.values())
+    drawn = xr.open_datatree(draws, engine="zarr", consolidated=False)["posterior"]["mu"]
+    # mu ~ N(1, 2), ten y ~ N(mu, 1)
+    exact = (1 / 4 + work.y.sum(axis=1)) / (1 / 4 + 10)
+    np.testing.assert_allclose(drawn.mean(("chain", "draw")), exact, atol=0.05)
+
+    assert main(["reference", data, "--model", work.model, "--out", work / "nuts.nc", "-q"]) == 0
+    assert main(["compare", draws, work / "nuts.nc", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.split("\n", 1)[1])
+    assert found["agrees"] and found["datasets"]["ann"]["mmd2"] < 0.02
+
+
+def test_tasks_in_turn_go_on_from_what_is_in_force(work, capsys):
+    state = work.path / "turns.zarr.zip"
+    state.write_bytes(work.state.read_bytes())
+    tasks = [work / "second.parquet", work / "second.parquet"]
+    more = ["--model", work.model, "--name", "u", "--name", "v", "--steps", "10", "-q"]
+    checkpoint = work.path / "half-done"
+    more += ["--strategy", "naive", "--checkpoint", str(checkpoint)]
+    assert main(["adapt", str(state), *tasks, *more]) == 0
+    said = capsys.readouterr().out
+    assert "u: 2 datasets" in said and said.endswith(f"wrote {state}\n")
+    found = pmcl.models.named(work.model).load(state)
+    assert [r.name for r in found.records] == ["u", "v"] and len(found.memory) == 0
+    assert isinstance(found.strategy, pmcl.Naive)
+    assert not list(work.path.glob("half-done*"))
+
+
+def test_draws_that_should_not_be_trusted_are_named(work, capsys):
+    far = pd.DataFrame({"dataset": "far", "y": np.full(10, 40.0)})
+    far.to_csv(work / "far.csv", index=False)
+    asked = ["--model", work.model, "--out", work / "far.nc", "--refine", "never", "-q"]
+    with pytest.warns(UserWarning, match="k-hat"):
+        assert main(["sample", str(work.state), work / "far.csv", *asked]) == 0
+    assert "not to be trusted (k-hat): far" in capsys.readouterr().out
+
+
+def test_draws_that_differ_end_with_status_1(work, capsys, tmp_path):
+    rng = np.random.default_rng(0)
+    for name, mean in (("a", 0.0), ("b", 1.0)):
+        z = rng.normal(mean, 1, (4, 250, 2))
+        data = xr.Dataset(
+            {"mu": (("chain", "draw", "dataset"), z)}, coords={"dataset": ["ann", "bob"]}
+        )
+        tree = xr.DataTree.from_dict({"unconstrained_posterior": data})
+        tree.to_netcdf(tmp_path / f"{name}.nc")
+    assert main(["compare", str(tmp_path / "a.nc"), str(tmp_path / "b.nc")]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == "they do not agree" and said[1].startswith("ann ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["adapt", "STATE", "none.csv", "-m", "MODEL"], "none.csv: expected a data file"),
+        (["adapt", "STATE", "-m", "MODEL"], "at least one data file"),
+        (["adapt", "STATE", "CSV", "-m", "MODEL"], "expected a column 'dataset'"),
+        (["adapt", "STATE", "CSV", "-m", "MODEL", "--name", "a", "--name", "b"], "1 names, got 2"),
+        (["adapt", "STATE", "CSV", "-m", "ar2"], "the state is of another model"),
+        (["adapt", "CSV", "CSV", "-m", "MODEL"], "not a pmcl state"),
+        (["sample", "STATE", "CSV", "-m", "MODEL", "-o", "CSV"], "is there already"),
+        (["sample", "STATE", "MODEL.py", "-m", "MODEL", "-o", "x.nc"], "expected one of .csv"),
+        (["sample", "STATE", "CSV", "-m", "nothing", "-o", "x.nc"], "no published model"),
+        (["models", "show", "nothing"], "no published model"),
+        (["compare", "none.nc", "none.nc"], "expected results"),
+        (["compare", "CSV", "CSV"], "could not be read as results"),
+        (["fit", "-m", "MODEL:no", "-o", "x.zarr.zip"], "no published model"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_line(work, capsys, arguments, message):
+    known = {
+        "STATE": str(work.state),
+        "CSV": work / "first.csv",
+        "MODEL": work.model,
+        "MODEL.py": str(work.file),
+    }
+    assert main([known.get(a, a) for a in arguments]) == 1
+    said = capsys.readouterr()
+    assert message in said.err and said.out == ""
+    assert said.err.startswith(f"pmcl {arguments[0]}: ") and said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["frobnicate"], ["fit"], ["sample", "a", "b", "--refine", "maybe"]]
+)
+def test_what_is_not_understood_ends_with_status_2(capsys, arguments):
+    assert main(arguments) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_every_command_has_help(capsys):
+    commands = ["demo", "publish", "fit", "adapt", "sample", "reference", "compare"]
+    for command in [[c] for c in commands] + [["models", c] for c in ("list", "show", "check")]:
+        assert main([*command, "--help"]) == 0
+        said = capsys.readouterr().out
+        assert " ".join(command) in said and "--" in said
+
+
+def test_models_are_listed_shown_and_checked(capsys, tmp_path):
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "model.py").write_text(TINY)
+    folder = ["--folder", str(tmp_path)]
+    assert main(["models", "list", *folder, "--json"]) == 0
+    assert answer(capsys) == {"tiny": "A normal mean: what ten numbers have in common."}
+    assert main(["models", "check", *folder]) == 1
+    assert capsys.readouterr().out == "tiny: no card; write it with `pmcl publish tiny`\n"
+    assert main(["models", "show", "tiny", *folder]) == 1
+    assert main(["models", "check", "other", *folder]) == 1
+    assert "no published model" in capsys.readouterr().out
+    publish = ["publish", "tiny", *folder, "--steps", "400", "--simulations", "50", "-q"]
+    status = main([*publish, "--json"])
+    told = answer(capsys)
+    assert status == int(bool(told["problems"])) and set(told["calibration"]["network"]["p"]) == {
+        "mu"
+    }
+    assert main(["models", "check", *folder]) == 0
+    assert main(["models", "show", "tiny", *folder]) == 0
+    assert capsys.readouterr().out.split("\n")[1] == "# tiny"
+
+
+def test_data_files_of_every_kind_are_the_same_data(tmp_path):
+    frame = pd.DataFrame({"dataset": ["a", "a", "b", "b"], "y": [1.0, 2.0, 3.0, 4.0]})
+    frame.to_csv(tmp_path / "d.csv.gz", index=False)
+    frame.to_csv(tmp_path / "d.tsv", sep="\t", index=False)
+    frame.to_parquet(tmp_path / "d.parquet")
+    for name in ("d.csv.gz", "d.tsv", "d.parquet"):
+        pd.testing.assert_frame_equal(read_data(tmp_path / name), frame)
+    data = xr.Dataset({"y": (("who", "obs"), [[1.0, 2.0], [3.0, 4.0]])}, coords={"who": ["a", "b"]})
+    data.to_netcdf(tmp_path / "d.nc")
+    data.to_zarr(tmp_path / "d.zarr", consolidated=False)
+    for name in ("d.nc", "d.zarr"):
+        found = read_data(tmp_path / name, dataset="who")
+        assert list(found["dataset"].values) == ["a", "b"]
+        np.testing.assert_array_equal(found["y"], data["y"])
+    with pytest.raises(DataError, match="a column or dim 'who'"):
+        read_data(tmp_path / "d.csv.gz", dataset="who")
+    (tmp_path / "d.nc").write_bytes(b"nonsense")
+    with pytest.raises(DataError, match="could not be read"):
+        read_data(tmp_path / "d.nc")
