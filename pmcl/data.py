@@ -174,6 +174,11 @@ class Task:
             yield replace(part, first=self.first + begin)
 
 
+def listed(names: Sequence[object], most: int = 5) -> str:
+    """Names for a message: the first few, and dots where there are more."""
+    return ", ".join(map(repr, names[:most])) + (", ..." if len(names) > most else "")
+
+
 def concatenate(tasks: Sequence[Task]) -> Task:
     """Join the datasets of several tasks, padding all to the longest."""
     layout = tasks[0].layout

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo
-from pmcl.data import DATASET, Task
+from pmcl.data import DATASET, Task, listed
 
 
 class Draws(NamedTuple):
@@ -184,8 +184,9 @@ def one(tree: xr.DataTree, dataset: str | int) -> xr.DataTree:
     names = [str(n) for n in tree["posterior"].to_dataset()[DATASET].values]
     if isinstance(dataset, str):
         if dataset not in names:
-            shown = ", ".join(map(repr, names[:10])) + (", ..." if len(names) > 10 else "")
-            raise KeyError(f"one: expected the name of a dataset ({shown}), got {dataset!r}.")
+            raise KeyError(
+                f"one: expected the name of a dataset ({listed(names, 10)}), got {dataset!r}."
+            )
         position = names.index(dataset)
     else:
         position = range(len(names))[dataset]
@@ -215,10 +216,9 @@ def warn_of_khat(names: Sequence[str], stats: Mapping[str, np.ndarray]) -> None:
     """Warn of datasets whose posterior should not be trusted, by name."""
     bad = [n for n, w in zip(names, stats["warning"], strict=True) if w]
     if bad:
-        shown = ", ".join(map(repr, bad[:5])) + (", ..." if len(bad) > 5 else "")
         warnings.warn(
             f"The posterior of {len(bad)} of {len(names)} datasets has a high Pareto "
-            f"k-hat ({shown}): adapt to data like these, or compare with `sample_reference`. "
+            f"k-hat ({listed(bad)}): adapt to data like these, or compare with `sample_reference`. "
             "`dataset_stats` has the values.",
             stacklevel=3,
         )

@@ -25,7 +25,6 @@ from pmcl.training import (
     pretrain,
     pretraining,
     read_checkpoint,
-    run,
     run_block,
     start,
     write_checkpoint,
@@ -148,28 +147,6 @@ def test_blocks_cover_the_steps_and_are_equal():
             number, size = blocks(steps, longest=longest)
             assert size <= longest and number * size >= steps > (number - 1) * size
             assert number == -(-steps // longest)
-
-
-def test_run_joins_blocks_and_reports_every_step_once():
-    chosen = optimiser(8)
-    said = []
-    bar = SimpleNamespace(advance=lambda n, note="": said.append((n, note)))
-    state, losses = run(
-        Parabola(TARGET, nothing),
-        chosen,
-        TOY,
-        start(TOY, chosen, jax.random.key(0)),
-        size=3,
-        hosts=({} for _ in range(3)),
-        bar=bar,
-    )
-    expected, expected_losses = loop(chosen, 8)
-    np.testing.assert_array_equal(state.params.weights, expected.params.weights)
-    np.testing.assert_array_equal(losses[:8], expected_losses)
-    assert [n for n, _ in said] == [3, 3, 2]
-    assert float(said[-1][1].split()[1]) == pytest.approx(
-        float(expected_losses[6:].mean()), rel=1e-3
-    )
 
 
 # --- the loss -------------------------------------------------------------------------------------

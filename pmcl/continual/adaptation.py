@@ -20,7 +20,7 @@ from pmcl.continual.objectives import AbstractObjective
 from pmcl.continual.pool import Gathered, Pool, gather
 from pmcl.continual.problem import SelfConsistency, mean_loss
 from pmcl.continual.strategies import AbstractStrategy, Occasion, Rehearsal
-from pmcl.data import Task
+from pmcl.data import Task, listed
 from pmcl.networks import Amortizer
 from pmcl.progress import progress_bar
 from pmcl.training import (
@@ -362,11 +362,10 @@ def _hosts(
 
 def _warn_of(excluded: Sequence[str], number: int) -> None:
     if excluded:
-        shown = ", ".join(map(repr, excluded[:10])) + (", ..." if len(excluded) > 10 else "")
         warnings.warn(
             f"{len(excluded)} of {number} datasets are left out of the adaptation: their log "
-            f"density is not finite at any draw of the posterior: {shown}. Look at their values, "
-            "and at the likelihood's support.",
+            f"density is not finite at any draw of the posterior: {listed(excluded, 10)}. Look at "
+            "their values, and at the likelihood's support.",
             stacklevel=4,
         )
     if len(excluded) == number:

@@ -14,7 +14,7 @@ from pmcl.continual.memory import Memory
 from pmcl.continual.objectives import AbstractObjective, Labels, Teaching
 from pmcl.continual.pseudo import pseudo_datasets
 from pmcl.continual.strategies import Occasion, Rehearsal
-from pmcl.data import Batch, Task, concatenate
+from pmcl.data import Batch, Task, concatenate, listed
 from pmcl.refinement import judge
 
 _WORTH = 10  # all pseudo-datasets of a task count like so many real ones: one alone tells little
@@ -122,7 +122,7 @@ def gather(
     if not good_all.any():
         raise ValueError(
             f"adapt: the teacher trusts its draws for none of the {len(good_all)} datasets "
-            f"({', '.join(map(repr, sources.names[:5]))}, ...); expected at least one with a k-hat "
+            f"({listed(sources.names)}); expected at least one with a k-hat "
             "below its limit. Use PathGradient(), or a teacher that refines more."
         )
     weights = _weights(groups_all, good_all, len(sources), by_task=plan.by_task)

@@ -8,6 +8,7 @@ import numpy as np
 
 from pmcl.continual.memory import Memory
 from pmcl.continual.strategies import AbstractStrategy, Occasion
+from pmcl.data import listed
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def carried(
             found.append(None)
             continue
         known = by_kind.get(kind)
-        reason = f"it has not seen {_shown(_missing(known, done))}"
+        reason = f"it has not seen {listed(_missing(known, done))}"
         if known is not None and not _missing(known, done):
             reason = strategy.accepts(known.state)
             if not reason:
@@ -121,7 +122,3 @@ def _missing(known: StrategyState | None, done: Sequence[str]) -> list[str]:
     seen = () if known is None else known.tasks
     # By position: a name may come twice.
     return [name for i, name in enumerate(done) if i >= len(seen) or seen[i] != name]
-
-
-def _shown(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")

@@ -20,6 +20,7 @@ from pmcl.demo.model import linear_regression_model
 from pmcl.demo.show import DemoResult, TaskScore, draw_figure, make_table, write_results
 from pmcl.demo.tables import bundled_tables, draw_datasets, paper_tables, simulated_datasets
 from pmcl.fit import fit_amortized
+from pmcl.networks import CouplingFlow, DeepSet, Network
 from pmcl.posterior import AmortizedPosterior
 from pmcl.progress import progress_bar
 from pmcl.reference import sample_reference
@@ -40,6 +41,8 @@ class DemoSettings:
 
     Attributes
     ----------
+    network : Network or None
+        None is the default one.
     tasks : int or None
         How many of the tasks; None is all of them.
     datasets, rows : int
@@ -51,6 +54,7 @@ class DemoSettings:
         Of NUTS, per dataset.
     """
 
+    network: Network | None = None
     tasks: int | None = None
     datasets: int = 10
     rows: int = 100
@@ -63,6 +67,10 @@ class DemoSettings:
 
 
 QUICK = DemoSettings(
+    network=Network(
+        DeepSet(outputs=8, width=16, depth=1, pooled=16, head_width=16, head_depth=1),
+        CouplingFlow(layers=1, width=16, depth=1, knots=4, affine_width=16),
+    ),
     tasks=2,
     datasets=2,
     rows=50,
@@ -135,6 +143,7 @@ def run_demo(
         model,
         covariates={"X": pm.Normal.dist(0, 1)},
         exchangeable="obs",
+        network=settings.network,
         steps=settings.pretraining_steps,
         random_seed=random_seed,
     )

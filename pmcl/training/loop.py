@@ -1,7 +1,6 @@
 """One scanned training loop, used by pretraining and adaptation alike."""
 
 from abc import abstractmethod
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -12,7 +11,6 @@ from jax import Array
 
 from pmcl.compile import jit
 from pmcl.networks import Amortizer
-from pmcl.progress import Bar
 
 
 class Problem(eqx.Module):
@@ -163,23 +161,3 @@ def blocks(steps: int, *, longest: int) -> tuple[int, int]:
     """Split `steps` into equal blocks of at most `longest`: (number of blocks, their size)."""
     number = -(-steps // longest)
     return number, -(-steps // number)
-
-
-def run(
-    problem: Problem,
-    optimiser: Optimiser,
-    amortizer: Amortizer,
-    state: LoopState,
-    *,
-    size: int,
-    hosts: Iterable[dict[str, Array]],
-    bar: Bar,
-) -> tuple[LoopState, Array]:
-    """Run a block for each element of `hosts`; return the last state and all losses."""
-    losses: list[Array] = []
-    for host in hosts:
-        taken = min(size, optimiser.steps - size * len(losses))
-        state, block = run_block(problem, optimiser, amortizer, state, host, size)
-        losses.append(block)
-        bar.advance(taken, f"loss {float(jnp.nanmean(block)):.4g}")
-    return state, jnp.concatenate(losses)

@@ -1,186 +1,19 @@
-"""The command ``pmcl``: fit, adapt, sample and compare from a shell; published models.
+"""Commands that work with data: fit, adapt, sample, reference, compare."""
 
-PyMC and JAX take seconds to import: nothing here imports them before an answer needs them.
-"""
-
-import contextlib
-import json
-import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import Parameter
 
 import pmcl
+from pmcl.cli.common import Flag, Json, ModelName, Quiet, answer, apart
 
 if TYPE_CHECKING:
     from pmcl.posterior import AmortizedPosterior
 
-app = App(name="pmcl", version=f"pmcl {pmcl.__version__}", help=(pmcl.__doc__ or "").split("\n")[0])
-models = App(name="models", help="Published models: list, show, check.")
-app.command(models)
-
-ModelName = Annotated[str, Parameter(name=["--model", "-m"])]
-Json = Annotated[bool, Parameter(name="--json", negative="")]
-Quiet = Annotated[bool, Parameter(name=["--quiet", "-q"], negative="")]
-Flag = Parameter(negative="")
 Strategies = Literal["replay", "naive", "ewc", "replay+ewc", "si", "laplace"]
 
 
-@app.command
-def demo(
-    *, out: Path = Path("demo-out"), seed: int = 1, quick: Annotated[bool, Flag] = False
-) -> None:
-    """Linear regressions on real data, end to end.
-
-    Pretrain an amortized posterior of a linear regression, adapt it to one real data set after
-    another, and compare it with NUTS of the same model. Needs the extra "demo". With the
-    environment variable PMCL_DATA set to a folder with regression/, the nine data sets of the paper
-    are used.
-
-    Parameters
-    ----------
-    out
-        Folder for table.json, figure.png and results.zarr.
-    seed
-        Random seed.
-    quick
-        Two tasks and hardly any training: shows that everything runs, and nothing else.
-    """
-    from pmcl.demo.run import QUICK, DemoSettings, run_demo
-
-    run_demo(out, settings=QUICK if quick else DemoSettings(), random_seed=seed)
-
-
-@models.command(name="list")
-def list_models(*, folder: Path | None = None, json: Json = False) -> None:
-    """List the published models, and what each is for.
-
-    Parameters
-    ----------
-    folder
-        A folder of models; by default that of PMCL_MODELS and the package's.
-    json
-        As JSON.
-    """
-    from pmcl.models import find, names
-
-    rows = {name: find(name, folder).description for name in names(folder)}
-    _answer(rows, json, "\n".join(f"{k:<24}{v}" for k, v in rows.items()))
-
-
-@models.command
-def show(name: str, /, *, folder: Path | None = None, json: Json = False) -> None:
-    """Show a published model's card.
-
-    Parameters
-    ----------
-    name
-        Name of the model.
-    folder
-        A folder of models.
-    json
-        Facts of the card as JSON.
-    """
-    from pmcl.models import ModelError, card_of, find
-
-    found = find(name, folder)
-    facts = card_of(found)
-    if facts is None:
-        raise ModelError(f"{name}: has no card yet; write it with `pmcl publish {name}`.")
-    text = found.card.read_text(encoding="utf-8").split("\n", 1)[1].strip()
-    _answer({"name": name, "path": str(found.path), **facts}, json, text)
-
-
-@models.command
-def check(*names: str, folder: Path | None = None, json: Json = False) -> int:
-    """Check published models: they compile and simulate, and card and state are theirs.
-
-    Ends with status 1 where one has a problem.
-
-    Parameters
-    ----------
-    names
-        Names of models; all by default.
-    folder
-        A folder of models.
-    json
-        As JSON.
-    """
-    from pmcl import models as registry
-
-    found = {}
-    for name in names or registry.names(folder):
-        with _apart():
-            try:
-                found[name] = registry.check(registry.find(name, folder))
-            except registry.ModelError as error:
-                found[name] = [str(error)]
-    lines = [f"{name}: {'; '.join(problems) or 'good'}" for name, problems in found.items()]
-    _answer(found, json, "\n".join(lines))
-    return int(any(found.values()))
-
-
-@app.command
-def publish(
-    name: str,
-    /,
-    *,
-    folder: Path | None = None,
-    steps: int = 4000,
-    adapt: Annotated[bool, Flag] = False,
-    state: Annotated[bool, Flag] = False,
-    simulations: int = 200,
-    seed: int = 0,
-    json: Json = False,
-    quiet: Quiet = False,
-) -> int:
-    """Train a published model, check it against simulations and NUTS, and write its card.
-
-    Ends with status 1 where a check fails; the card says which.
-
-    Parameters
-    ----------
-    name
-        Name of the model's folder.
-    folder
-        A folder of models; by default that of PMCL_MODELS and the package's.
-    steps
-        Steps of pretraining.
-    adapt
-        Adapt to the example data, too.
-    state
-        Publish the trained state where it is at most 2 MB; it never holds stored datasets.
-    simulations
-        Datasets for calibration.
-    seed
-        Random seed.
-    json
-        All figures as JSON.
-    quiet
-        No progress.
-    """
-    from pmcl.models import find
-    from pmcl.publishing import publish as publish_model
-
-    with _apart():
-        found = publish_model(
-            find(name, folder),
-            adapt=adapt,
-            state=state,
-            simulations=simulations,
-            random_seed=seed,
-            steps=steps,
-            progressbar=not quiet,
-        )
-    card = found.definition.card
-    told = f"{card}: {'; '.join(found.problems) or 'all checks passed'}"
-    _answer({"card": str(card), "problems": found.problems, **found.figures}, json, told)
-    return int(bool(found.problems))
-
-
-@app.command
 def fit(
     *,
     model: ModelName,
@@ -213,7 +46,7 @@ def fit(
     """
     from pmcl.models import named
 
-    with _apart():
+    with apart():
         posterior = named(model).fit(
             checkpoint=checkpoint,
             random_seed=seed,
@@ -227,10 +60,9 @@ def fit(
         "steps": record.steps,
         "validation_loss": float(min(record.validation)),
     }
-    _answer(facts, json, f"{out}: trained for {record.steps} steps")
+    answer(facts, json, f"{out}: trained for {record.steps} steps")
 
 
-@app.command
 def adapt(
     state: Path,
     /,
@@ -290,7 +122,7 @@ def adapt(
         raise DataError(f"--name: expected {len(tasks)} names, got {len(name)}.")
     target = state if out is None else out
     found = []
-    with _apart():
+    with apart():
         posterior = _loaded(target if checkpoint and target.exists() else state, model)
         done = {r.name for r in posterior.records}
         for label, path in zip(name or [_stem(p) for p in tasks], tasks, strict=True):
@@ -318,10 +150,9 @@ def adapt(
         f"{t['efficiency_before']:.2f} before and {t['efficiency']:.2f} after"
         for t in found
     ]
-    _answer({"state": str(target), "tasks": found}, json, "\n".join([*lines, f"wrote {target}"]))
+    answer({"state": str(target), "tasks": found}, json, "\n".join([*lines, f"wrote {target}"]))
 
 
-@app.command
 def sample(
     state: Path,
     data: Path,
@@ -367,7 +198,7 @@ def sample(
     if out.exists():
         raise DataError(f"{out}: is there already; choose another name, or remove it.")
     how: dict[str, Any] = {"auto": "auto", "always": True, "never": False}
-    with _apart():
+    with apart():
         netcdf = out.name.endswith(".nc")
         tree = _loaded(state, model).sample(
             read_data(data, dataset=dataset),  # type: ignore[arg-type]
@@ -394,10 +225,9 @@ def sample(
     if warned:
         told += f"; not to be trusted (k-hat): {', '.join(warned[:10])}"
         told += ", ..." if len(warned) > 10 else ""
-    _answer({"results": str(out), "datasets": rows}, json, told)
+    answer({"results": str(out), "datasets": rows}, json, told)
 
 
-@app.command
 def reference(
     data: Path,
     /,
@@ -432,7 +262,7 @@ def reference(
     from pmcl.reading import read_data, write_results
     from pmcl.reference import sample_reference
 
-    with _apart():
+    with apart():
         tree = sample_reference(
             named(model).model(),
             read_data(data, dataset=dataset),  # type: ignore[arg-type]
@@ -444,7 +274,6 @@ def reference(
     print(out)
 
 
-@app.command
 def compare(
     results: Path, reference: Path, /, *, draws: int = 1000, seed: int = 0, json: Json = False
 ) -> int:
@@ -468,7 +297,7 @@ def compare(
     from pmcl.reading import read_results
     from pmcl.report import compare as compare_results
 
-    with _apart():
+    with apart():
         found = compare_results(
             read_results(results), read_results(reference), draws=draws, random_seed=seed
         )
@@ -485,71 +314,8 @@ def compare(
         for name, row in rows.items()
     ]
     lines.append("in agreement with the reference" if agrees else "they do not agree")
-    _answer({"agrees": agrees, "datasets": rows}, json, "\n".join(lines))
+    answer({"agrees": agrees, "datasets": rows}, json, "\n".join(lines))
     return int(not agrees)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Arguments; those of the process by default.
-
-    Returns
-    -------
-    int
-        The exit status: 0 done, 1 refused or failed (said in a line), 2 not understood.
-    """
-    tokens = list(sys.argv[1:] if argv is None else argv)
-    if not tokens:
-        app.help_print([], console=_console())
-        return 2
-    try:
-        status = app(
-            tokens, exit_on_error=False, result_action="return_value", error_console=_console()
-        )
-    except CycloptsError:
-        return 2
-    except KeyboardInterrupt:
-        print("pmcl: interrupted", file=sys.stderr)
-        return 130
-    except Exception as error:
-        if not _expected(error):
-            raise
-        said = error.args[0] if isinstance(error, KeyError) and error.args else error
-        print(f"pmcl {tokens[0]}: {' '.join(str(said).split())}", file=sys.stderr)
-        return 1
-    return status if isinstance(status, int) else 0
-
-
-def _expected(error: Exception) -> bool:
-    """Whether an error is about what the user gave, and says so itself."""
-    if isinstance(error, OSError):
-        return True
-    # The errors of pmcl are all of these kinds; none needs to be imported to be known.
-    return isinstance(error, ValueError | ImportError | KeyError)
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console(stderr=True)
-
-
-@contextlib.contextmanager
-def _apart() -> Iterator[None]:
-    """Send progress, and whatever else is said on the way, to standard error."""
-    import rich
-
-    rich.reconfigure(stderr=True)
-    with contextlib.redirect_stdout(sys.stderr):
-        yield
-
-
-def _answer(facts: Any, as_json: bool, text: str) -> None:
-    print(json.dumps(facts, indent=1) if as_json else text)
 
 
 def _loaded(state: Path, model: str) -> "AmortizedPosterior":
@@ -586,7 +352,3 @@ def _told(posterior: "AmortizedPosterior") -> dict[str, Any]:
 
 def _stem(path: Path) -> str:
     return path.name.split(".")[0]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,89 @@
+"""The command ``pmcl``: fit, adapt, sample and compare from a shell; published models.
+
+PyMC and JAX take seconds to import: nothing here imports them before an answer needs them.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, CycloptsError
+
+import pmcl
+from pmcl.cli import work
+from pmcl.cli.common import Flag, console
+from pmcl.cli.registry import models, publish
+
+app = App(name="pmcl", version=f"pmcl {pmcl.__version__}", help=(pmcl.__doc__ or "").split("\n")[0])
+app.command(models)
+for command in (publish, work.fit, work.adapt, work.sample, work.reference, work.compare):
+    app.command(command)
+
+
+@app.command
+def demo(
+    *, out: Path = Path("demo-out"), seed: int = 1, quick: Annotated[bool, Flag] = False
+) -> None:
+    """Linear regressions on real data, end to end.
+
+    Pretrain an amortized posterior of a linear regression, adapt it to one real data set after
+    another, and compare it with NUTS of the same model. Needs the extra "demo". With the
+    environment variable PMCL_DATA set to a folder with regression/, the nine data sets of the paper
+    are used.
+
+    Parameters
+    ----------
+    out
+        Folder for table.json, figure.png and results.zarr.
+    seed
+        Random seed.
+    quick
+        Two tasks and hardly any training: shows that everything runs, and nothing else.
+    """
+    from pmcl.demo.run import QUICK, DemoSettings, run_demo
+
+    run_demo(out, settings=QUICK if quick else DemoSettings(), random_seed=seed)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments; those of the process by default.
+
+    Returns
+    -------
+    int
+        The exit status: 0 done, 1 refused or failed (said in a line), 2 not understood.
+    """
+    tokens = list(sys.argv[1:] if argv is None else argv)
+    if not tokens:
+        app.help_print([], console=console())
+        return 2
+    try:
+        status = app(
+            tokens, exit_on_error=False, result_action="return_value", error_console=console()
+        )
+    except CycloptsError:
+        return 2
+    except KeyboardInterrupt:
+        print("pmcl: interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if not _expected(error):
+            raise
+        said = error.args[0] if isinstance(error, KeyError) and error.args else error
+        print(f"pmcl {tokens[0]}: {' '.join(str(said).split())}", file=sys.stderr)
+        return 1
+    return status if isinstance(status, int) else 0
+
+
+def _expected(error: Exception) -> bool:
+    """Whether an error is about what the user gave, and says so itself."""
+    if isinstance(error, OSError):
+        return True
+    # The errors of pmcl are all of these kinds; none needs to be imported to be known.
+    return isinstance(error, ValueError | ImportError | KeyError)

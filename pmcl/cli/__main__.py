@@ -1,0 +1,7 @@
+"""``python -m pmcl.cli``."""
+
+import sys
+
+from pmcl.cli import main
+
+sys.exit(main())

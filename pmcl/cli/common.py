@@ -1,0 +1,39 @@
+"""What the commands share: options, where answers and progress go."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Flag = Parameter(negative="")
+Json = Annotated[bool, Parameter(name="--json", negative="")]
+ModelName = Annotated[str, Parameter(name=["--model", "-m"])]
+Quiet = Annotated[bool, Parameter(name=["--quiet", "-q"], negative="")]
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """Send progress, and whatever else is said on the way, to standard error."""
+    import rich
+
+    rich.reconfigure(stderr=True)
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
+def answer(facts: Any, as_json: bool, text: str) -> None:
+    """Print an answer: as JSON for a program, as text for a person."""
+    print(json.dumps(facts, indent=1) if as_json else text)
+
+
+def console() -> "Console":
+    """Where usage and errors go."""
+    from rich.console import Console
+
+    return Console(stderr=True)

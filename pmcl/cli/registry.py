@@ -1,0 +1,136 @@
+"""Commands about published models: list, show, check, publish."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App
+
+from pmcl.cli.common import Flag, Json, Quiet, answer, apart
+
+models = App(name="models", help="Published models: list, show, check.")
+
+
+@models.command(name="list")
+def list_models(*, folder: Path | None = None, json: Json = False) -> None:
+    """List the published models, and what each is for.
+
+    Parameters
+    ----------
+    folder
+        A folder of models; by default that of PMCL_MODELS and the package's.
+    json
+        As JSON.
+    """
+    from pmcl.models import find, names
+
+    rows = {name: find(name, folder).description for name in names(folder)}
+    answer(rows, json, "\n".join(f"{k:<24}{v}" for k, v in rows.items()))
+
+
+@models.command
+def show(name: str, /, *, folder: Path | None = None, json: Json = False) -> None:
+    """Show a published model's card.
+
+    Parameters
+    ----------
+    name
+        Name of the model.
+    folder
+        A folder of models.
+    json
+        Facts of the card as JSON.
+    """
+    from pmcl.models import ModelError, card_of, find
+
+    found = find(name, folder)
+    facts = card_of(found)
+    if facts is None:
+        raise ModelError(f"{name}: has no card yet; write it with `pmcl publish {name}`.")
+    text = found.card.read_text(encoding="utf-8").split("\n", 1)[1].strip()
+    answer({"name": name, "path": str(found.path), **facts}, json, text)
+
+
+@models.command
+def check(*names: str, folder: Path | None = None, json: Json = False) -> int:
+    """Check published models: they compile and simulate, and card and state are theirs.
+
+    Ends with status 1 where one has a problem.
+
+    Parameters
+    ----------
+    names
+        Names of models; all by default.
+    folder
+        A folder of models.
+    json
+        As JSON.
+    """
+    from pmcl import models as registry
+
+    found = {}
+    for name in names or registry.names(folder):
+        with apart():
+            try:
+                found[name] = registry.check(registry.find(name, folder))
+            except registry.ModelError as error:
+                found[name] = [str(error)]
+    lines = [f"{name}: {'; '.join(problems) or 'good'}" for name, problems in found.items()]
+    answer(found, json, "\n".join(lines))
+    return int(any(found.values()))
+
+
+def publish(
+    name: str,
+    /,
+    *,
+    folder: Path | None = None,
+    steps: int = 4000,
+    adapt: Annotated[bool, Flag] = False,
+    state: Annotated[bool, Flag] = False,
+    simulations: int = 200,
+    seed: int = 0,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Train a published model, check it against simulations and NUTS, and write its card.
+
+    Ends with status 1 where a check fails; the card says which.
+
+    Parameters
+    ----------
+    name
+        Name of the model's folder.
+    folder
+        A folder of models; by default that of PMCL_MODELS and the package's.
+    steps
+        Steps of pretraining.
+    adapt
+        Adapt to the example data, too.
+    state
+        Publish the trained state where it is at most 2 MB; it never holds stored datasets.
+    simulations
+        Datasets for calibration.
+    seed
+        Random seed.
+    json
+        All figures as JSON.
+    quiet
+        No progress.
+    """
+    from pmcl.models import find
+    from pmcl.publishing import publish as publish_model
+
+    with apart():
+        found = publish_model(
+            find(name, folder),
+            adapt=adapt,
+            state=state,
+            simulations=simulations,
+            random_seed=seed,
+            steps=steps,
+            progressbar=not quiet,
+        )
+    card = found.definition.card
+    told = f"{card}: {'; '.join(found.problems) or 'all checks passed'}"
+    answer({"card": str(card), "problems": found.problems, **found.figures}, json, told)
+    return int(bool(found.problems))
