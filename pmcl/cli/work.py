@@ -125,13 +125,15 @@ def adapt(
     with apart():
         posterior = _loaded(target if checkpoint and target.exists() else state, model)
         done = {r.name for r in posterior.records}
-        for label, path in zip(name or [_stem(p) for p in tasks], tasks, strict=True):
+        labels = name or [_stem(p) for p in tasks]
+        for i, (label, path) in enumerate(zip(labels, tasks, strict=True)):
             part = None
             if checkpoint is not None:
+                part = checkpoint.with_name(f"{checkpoint.name}.{i}")
                 if label in done:
                     print(f"{label}: done before")
+                    part.unlink(missing_ok=True)
                     continue
-                part = checkpoint.with_name(f"{checkpoint.name}.{len(posterior.records)}")
             posterior = posterior.adapt(
                 read_data(path, dataset=dataset),  # type: ignore[arg-type]
                 name=label,
