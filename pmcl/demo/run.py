@@ -58,7 +58,7 @@ class DemoSettings:
     tasks: int | None = None
     datasets: int = 10
     rows: int = 100
-    pretraining_steps: int = 4000
+    pretraining_steps: int = 3000
     adaptation_steps: int = 300
     draws: int = 500
     chains: int = 4
@@ -274,7 +274,7 @@ def judge(
             return posterior.sample(every, draws, refine=False, random_seed=0)
 
     def distance(tree: xr.DataTree, task: str) -> float:
-        found = compare(tree.sel(chosen[task]), reference.sel(chosen[task]), draws=draws)
+        found = compare(tree.sel(chosen[task]), reference.sel(chosen[task]), draws=draws, nulls=1)
         return float(found["mean_mmd2"])
 
     with progress_bar("Comparing", rounds, unit="posteriors", enabled=True) as bar:
