@@ -1,14 +1,14 @@
 """Tasks as labelled data: the one place where labels become padded arrays, lengths and masks."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 from jax import Array
 
-from pmcl.compile import CompiledModel, VariableInfo
+from pmcl.compile import CompiledModel, Mask, VariableInfo
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,13 +35,15 @@ class Batch(NamedTuple):
     Attributes
     ----------
     values : dict of arrays of shape (dataset, ...)
-        Padded along the row dim with copies of a dataset's last row, which are valid values.
-    mask : array of bool of shape (dataset, row), or None
-        False for padding; None where every dataset has the same length.
+        Padded along the row dim with copies of a dataset's last row, and filled where values are
+        missing: all are valid.
+    mask : Mask or None
+        What is no padding and not missing; None where every dataset has the same length and all
+        its values.
     """
 
     values: dict[str, Array]
-    mask: Array | None
+    mask: Mask | None
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Task:
     Attributes
     ----------
     values : dict of array of shape (dataset, ...)
-        Padded along the layout's row dim.
+        Padded along the layout's row dim, and filled where values are missing.
     names : tuple of str
         One name a dataset.
     lengths : array of int of shape (dataset,) or None
@@ -99,6 +101,8 @@ class Task:
     first : int
         Position of the first dataset in the task that this one is a part of; random numbers follow
         from a dataset's position, so that parts give what the whole does.
+    there : dict of array of bool of shape (dataset, ...)
+        False where a value is missing; observed variables that lack some, and no others.
     """
 
     layout: Layout
@@ -106,6 +110,7 @@ class Task:
     names: tuple[str, ...]
     lengths: np.ndarray | None
     first: int = 0
+    there: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -124,36 +129,54 @@ class Task:
         return self.lengths is not None and bool((self.lengths < self.width).any())
 
     @property
-    def mask(self) -> np.ndarray | None:
+    def rows(self) -> np.ndarray | None:
+        """False for padding, shape (dataset, row); None where there is none."""
         if not self.ragged:
             return None
         assert self.lengths is not None
         return np.arange(self.width) < self.lengths[:, None]
 
+    @property
+    def mask(self) -> Mask | None:
+        rows = self.rows
+        if rows is None and not self.there:
+            return None
+        return Mask(rows, dict(self.there))  # type: ignore[arg-type]
+
     def batch(self) -> Batch:
         return Batch(dict(self.values), self.mask)  # type: ignore[arg-type]
 
+    def with_nan(self, name: str) -> np.ndarray:
+        """Values of a variable, NaN where one is missing."""
+        value = np.asarray(self.values[name])
+        return np.where(self.there[name], value, np.nan) if name in self.there else value
+
     def dataset(self, i: int) -> dict[str, np.ndarray]:
-        """Arrays of one dataset, without padding."""
+        """Arrays of one dataset, without padding; NaN where a value is missing."""
         row = self.layout.row
         found = {}
         for info in self.layout.variables:
-            value = self.values[info.name][i]
+            value = np.asarray(self.values[info.name][i])
+            if info.name in self.there and not self.there[info.name][i].all():
+                value = np.where(self.there[info.name][i], value, np.nan)
             if row in info.dims and self.lengths is not None:
                 value = value.take(np.arange(self.lengths[i]), axis=info.dims.index(row))
             found[info.name] = value
         return found
 
     def labelled(self) -> xr.Dataset:
-        """Return the datasets as one `xarray.Dataset`; NaN past the end of the shorter ones."""
+        """Return the datasets as one `xarray.Dataset`.
+
+        NaN where a value is missing, and past the end of the shorter ones.
+        """
         found = {}
         for info in self.layout.variables:
-            value = np.asarray(self.values[info.name])
-            mask, row = self.mask, self.layout.row
-            if mask is not None and row in info.dims:
+            value = self.with_nan(info.name)
+            rows, row = self.rows, self.layout.row
+            if rows is not None and row in info.dims:
                 shape = [1] * value.ndim
-                shape[0], shape[1 + info.dims.index(row)] = mask.shape
-                value = np.where(mask.reshape(shape), value, np.nan)
+                shape[0], shape[1 + info.dims.index(row)] = rows.shape
+                value = np.where(rows.reshape(shape), value, np.nan)
             found[info.name] = ((DATASET, *info.dims), value)
         return xr.Dataset(found, coords={DATASET: list(self.names)})
 
@@ -165,6 +188,8 @@ class Task:
             {k: v[index] for k, v in self.values.items()},
             tuple(self.names[i] for i in index),
             None if self.lengths is None else self.lengths[index],
+            # kept where nothing of it is missing: the shapes that functions are compiled for stay
+            there={k: v[index] for k, v in self.there.items()},
         )
 
     def parts(self, size: int) -> Iterator["Task"]:
@@ -249,13 +274,47 @@ def stack(
                         else "pass datasets of one length in each call."
                     )
                 )
-        values[info.name] = np.stack(padded).astype(info.dtype)
-    return Task(
-        layout,
-        values,
-        tuple(names),
-        None if longest is None else np.asarray(lengths, dtype=int),
-    )
+        values[info.name] = np.stack(padded)
+    there = {}
+    for info in layout.variables:
+        value = values[info.name]
+        if info.dtype.startswith(("float", "int")) and np.isnan(value.astype(float)).any():
+            there[info.name] = ~np.isnan(value)
+            value = filled(value, np.issubdtype(np.dtype(info.dtype), np.integer))
+        values[info.name] = value.astype(info.dtype)
+    _check_something(there, names, layout)
+    lengths_of_all = None if longest is None else np.asarray(lengths, dtype=int)
+    return Task(layout, values, tuple(names), lengths_of_all, there=there)
+
+
+def filled(value: np.ndarray, whole: bool) -> np.ndarray:
+    """Put a value that is valid, as others of the dataset are, where one is missing (NaN).
+
+    `value` has a leading dim of datasets. It is the smallest of counts, which no upper bound of a
+    row's own excludes, and else the median.
+    """
+    middle: Any = np.nanmin if whole else np.nanmedian
+    everywhere = np.nan_to_num(middle(value)) if not np.isnan(value).all() else 0.0
+    filled = value.copy()
+    for one in filled:
+        gap = np.isnan(one)
+        if gap.any():
+            one[gap] = everywhere if gap.all() else middle(one)
+    return filled
+
+
+def _check_something(there: Mapping[str, np.ndarray], names: Sequence[str], layout: Layout) -> None:
+    """Refuse datasets of which no value is there."""
+    observed = layout.names[: layout.n_observed]
+    if not all(n in there for n in observed):
+        return
+    nothing = np.all([~there[n].reshape(len(names), -1).any(axis=1) for n in observed], axis=0)
+    if nothing.any():
+        name = names[int(np.argmax(nothing))]
+        raise DataError(
+            f"Dataset {name!r}: expected at least one observed value, all of {observed} are "
+            "missing (NaN); leave the dataset out."
+        )
 
 
 def _read_one(data: Mapping, layout: Layout, name: str) -> dict[str, np.ndarray]:
@@ -424,14 +483,15 @@ def _check(one: Mapping[str, np.ndarray], name: str, layout: Layout) -> int | No
             raise DataError(f"{where}: expected numbers ({info.dtype}), got {value.dtype}.")
         real = value.astype(float)
         bad = int(np.isnan(real).sum())
-        if bad:
+        if bad and info.name not in layout.names[: layout.n_observed]:
             raise DataError(
-                f"{where}: expected complete data, got {bad} missing values (NaN); drop those rows."
+                f"{where}: expected a covariate without gaps, got {bad} missing values (NaN); drop "
+                "those rows, or model the covariate."
             )
-        if not np.isfinite(real).all():
+        if np.isinf(real).any():
             raise DataError(f"{where}: expected finite values, got infinite ones.")
         if np.issubdtype(np.dtype(info.dtype), np.integer) and not np.array_equal(
-            real, np.round(real)
+            real, np.round(real), equal_nan=True
         ):
             raise DataError(f"{where}: expected integers ({info.dtype}), got fractions.")
         for dim, n in zip(info.dims, value.shape, strict=True):

@@ -6,16 +6,27 @@ from dataclasses import replace
 from typing import Literal
 
 import jax
+import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pmcl.compile import Simulator, compile_model, make_simulator, precision, read_covariates
+from pmcl.batching import check_masked
+from pmcl.compile import (
+    Masking,
+    Simulator,
+    compile_model,
+    make_simulator,
+    precision,
+    read_covariates,
+)
 from pmcl.compile.covariates import Source
 from pmcl.compile.refuse import check_finite
+from pmcl.data import Layout, Task
 from pmcl.networks import (
     AbstractSummary,
     InputLayout,
     Network,
+    Structure,
     build_amortizer,
     default_network,
     read_structure,
@@ -39,6 +50,8 @@ def fit_amortized(
     validation: int = 512,
     patience: int | None = None,
     simulator: Literal["auto", "jax", "pytensor"] = "auto",
+    lengths: tuple[int, int] | None = None,
+    missing: float = 0.0,
     checkpoint: str | os.PathLike | None = None,
     random_seed: int | None = None,
     progressbar: bool = True,
@@ -70,6 +83,14 @@ def fit_amortized(
         Stop after this many blocks of 100 steps without a better validation loss.
     simulator : {"auto", "jax", "pytensor"}
         Where simulations are made; "auto" takes JAX where it can sample the model.
+    lengths : tuple of int, optional
+        Shortest and longest dataset, along the exchangeable or sequence dim, that the network is
+        trained over (log-uniform between); by default all have the model's own length. Tables of
+        whole datasets, as a covariate's source, have to be of the longest.
+    missing : float
+        Mean fraction of observed values that are missing in training. Real data may have gaps
+        (NaN) without it: the densities leave them out in any case, and the network takes a row
+        without any observation for none.
     checkpoint : path, optional
         Written after every block; training goes on from it where it exists.
     random_seed : int, optional
@@ -86,6 +107,8 @@ def fit_amortized(
         If the model cannot be compiled or simulated, naming the variable and the way out.
     ValueError
         If a covariate's source does not fit, naming it.
+    DataError
+        If the likelihood cannot leave out what `lengths` or `missing` would leave out.
     """
     model = pm.modelcontext(model)
     seed = seed_of(random_seed, None)
@@ -103,15 +126,19 @@ def fit_amortized(
         source = simulator_of(model, covariates, backend=simulator)
         compiled = source.compiled
         structure = read_structure(compiled, source, exchangeable=exchangeable, sequence=sequence)
+        masking = _masking(structure, lengths, missing)
+        if masking:
+            infos = masking.sized(compiled.covariates)
+            source = make_simulator(
+                compiled, read_covariates(covariates, infos), backend=simulator, masking=masking
+            )
+            _check_masking(source, structure, seed)
         chosen = default_network(structure, network)
         z, data = source.simulate(1000, random_seed=seed)
-        amortizer = build_amortizer(
-            chosen,
-            InputLayout.of(compiled.data, structure.row),
-            z,
-            data,
-            key=jax.random.key(seed),
+        inputs = InputLayout.of(
+            compiled.data, structure.row, masking=masking, observed=len(compiled.observed)
         )
+        amortizer = build_amortizer(chosen, inputs, z, data, key=jax.random.key(seed))
         posterior = AmortizedPosterior(
             compiled, source, structure, chosen, amortizer, settings, seed
         )
@@ -121,6 +148,38 @@ def fit_amortized(
             amortizer, source, settings, seed=seed, checkpoint=checkpoint, progressbar=progressbar
         )
     return replace(posterior, amortizer=amortizer, pretraining=(record,))
+
+
+def _masking(structure: Structure, lengths: tuple[int, int] | None, missing: float) -> Masking:
+    """Read the arguments `lengths` and `missing`."""
+    if not 0 <= missing < 1:
+        raise ValueError(f"missing: expected a fraction from 0 to less than 1, got {missing}.")
+    if lengths is None:
+        return Masking(missing=float(missing))
+    if structure.row is None:
+        raise ValueError(
+            "lengths: expected a dim along which datasets may differ in length; name it by "
+            "`exchangeable=` or `sequence=`."
+        )
+    pair = tuple(lengths)
+    if len(pair) != 2 or any(int(n) != n for n in pair) or not 1 <= pair[0] <= pair[1]:
+        raise ValueError(
+            "lengths: expected the shortest and the longest number of rows, such as (20, 200), "
+            f"got {lengths!r}."
+        )
+    return Masking(structure.row, (int(pair[0]), int(pair[1])), float(missing))
+
+
+def _check_masking(source: Simulator, structure: Structure, seed: int) -> None:
+    """Refuse lengths and gaps that the likelihood cannot leave out."""
+    _, data = source.simulate(8, random_seed=seed)
+    masks = source.masks(8, random_seed=seed)
+    assert masks is not None
+    layout = Layout.of(source.compiled, structure.row)
+    lengths = None if masks.rows is None else np.asarray(masks.rows).sum(axis=1)
+    names = tuple(map(str, range(8)))
+    there = {k: np.asarray(v) for k, v in masks.values.items()}
+    check_masked(source.compiled, Task(layout, data, names, lengths, there=there))
 
 
 def simulator_of(

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from pmcl import sampling
-from pmcl.batching import check_padding
+from pmcl.batching import check_masked
 from pmcl.compile import (
     CompiledModel,
     Density,
@@ -565,8 +565,7 @@ class AmortizedPosterior:
 
     def _task(self, data: TaskLike) -> Task:
         task = as_task(data, self.layout)
-        if task.ragged:
-            check_padding(self.compiled, task)
+        check_masked(self.compiled, task)
         return task
 
 

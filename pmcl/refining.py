@@ -10,7 +10,7 @@ import xarray as xr
 from jax import Array
 
 from pmcl import sampling
-from pmcl.batching import check_padding
+from pmcl.batching import check_masked
 from pmcl.compile import CompiledModel, Density, compile_model, jit, precision
 from pmcl.compile.graphs import host_mode
 from pmcl.correction import correct, engine_of, finished
@@ -83,8 +83,7 @@ def refine(
         model = pm.modelcontext(model)
         compiled = compile_model(model, covariates=covariates_among(model, data))
     task = task_of(compiled, data)
-    if task.ragged:
-        check_padding(compiled, task)
+    check_masked(compiled, task)
     names = sampling.pick(compiled, var_names)
     begin = time.perf_counter()
     with precision.scope():

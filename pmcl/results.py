@@ -66,12 +66,12 @@ def labelled(
         dims = infos[name].dims
         row = task.layout.row
         if task.ragged and row in dims and np.issubdtype(value.dtype, np.floating):
-            mask = task.mask
-            assert mask is not None
+            rows = task.rows
+            assert rows is not None
             shape = [1] * value.ndim
-            shape[leading.index(DATASET)] = mask.shape[0]
-            shape[len(leading) + dims.index(row)] = mask.shape[1]
-            value = np.where(mask.reshape(shape), value, np.nan)
+            shape[leading.index(DATASET)] = rows.shape[0]
+            shape[len(leading) + dims.index(row)] = rows.shape[1]
+            value = np.where(rows.reshape(shape), value, np.nan)
         variables[name] = ((*leading, *dims), value)
     used = {d for dims, _ in variables.values() for d in dims}
     return xr.Dataset(variables, coords=_coords(compiled, task, used))
@@ -85,7 +85,7 @@ def data_groups(compiled: CompiledModel, task: Task) -> dict[str, xr.Dataset]:
         ("constant_data", compiled.covariates),
     ):
         by_name = {i.name: i for i in infos}
-        arrays = {i.name: task.values[i.name] for i in infos}
+        arrays = {i.name: task.with_nan(i.name) for i in infos}
         if arrays:
             groups[group] = labelled(compiled, task, by_name, arrays, (DATASET,))
             if task.lengths is not None and task.ragged:

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from pmcl.batching import chunks, over_datasets
-from pmcl.compile import CompiledModel, Density, jit
+from pmcl.compile import CompiledModel, Density, Mask, jit
 from pmcl.compile.precision import NETWORK
 from pmcl.data import Batch, Task
 from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold, resample
@@ -24,7 +24,7 @@ from pmcl.results import Draws
 def draw_only(amortizer: Amortizer, batch: Batch, key: Array, draws: int) -> Array:
     """Draw z of shape (dataset, draw, dim) without evaluating any density."""
 
-    def one(data: dict[str, Array], mask: Array | None, key: Array) -> Array:
+    def one(data: dict[str, Array], mask: Mask | None, key: Array) -> Array:
         context = amortizer.context(data, mask)
         eps = jax.random.normal(key, (draws, amortizer.dim), NETWORK)
         return jax.vmap(amortizer.transform, in_axes=(0, None))(eps, context)[0]
@@ -40,7 +40,7 @@ def _draw(
     """Draw z and evaluate log q, log prior and log likelihood: arrays of (dataset, draw, ...)."""
     compiled, row = density.compiled, density.row
 
-    def one(data: dict[str, Array], mask: Array | None, key: Array) -> tuple[Array, ...]:
+    def one(data: dict[str, Array], mask: Mask | None, key: Array) -> tuple[Array, ...]:
         context = amortizer.context(data, mask)
         eps = jax.random.normal(key, (draws, amortizer.dim), NETWORK)
         z, log_q = jax.vmap(amortizer.transform, in_axes=(0, None))(eps, context)
@@ -65,7 +65,7 @@ def _constrain(
 
 @jit
 def _log_q(amortizer: Amortizer, batch: Batch, z: Array) -> Array:
-    def one(data: dict[str, Array], mask: Array | None, u: Array) -> Array:
+    def one(data: dict[str, Array], mask: Mask | None, u: Array) -> Array:
         context = amortizer.context(data, mask)
         return jax.vmap(amortizer.log_prob, in_axes=(0, None))(u, context)
 
@@ -87,16 +87,16 @@ def _prior_terms(compiled: CompiledModel, z: Array, values: dict[str, Array]) ->
 def _densities(
     compiled: CompiledModel, row: str | None, z: Array, batch: Batch
 ) -> tuple[Array, Array]:
-    def one(u: Array, data: dict[str, Array], mask: Array | None) -> tuple[Array, Array]:
+    def one(u: Array, data: dict[str, Array], mask: Mask | None) -> tuple[Array, Array]:
         return (
             compiled.log_prior(u, data),
             compiled.log_likelihood(u, data, mask=mask, dim=row),
         )
 
-    inner = jax.vmap(one, in_axes=(0, None, None))
-    return jax.vmap(inner, in_axes=(0, 0, None if batch.mask is None else 0))(
-        z, batch.values, batch.mask
-    )
+    def all_draws(data: dict[str, Array], mask: Mask | None, u: Array) -> tuple[Array, Array]:
+        return jax.vmap(one, in_axes=(0, None, None))(u, data, mask)
+
+    return over_datasets(all_draws, batch, z)
 
 
 def pick(compiled: CompiledModel, var_names: list[str] | None) -> tuple[str, ...]:

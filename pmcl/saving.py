@@ -16,6 +16,7 @@ import xarray as xr
 import pmcl
 from pmcl.compile import (
     CompiledModel,
+    Masking,
     UnsupportedModelError,
     compile_model,
     make_simulator,
@@ -34,6 +35,7 @@ from pmcl.state.errors import StateError
 from pmcl.training import PretrainingSettings
 
 SCHEMA = 1
+_LONGEST = 10**5  # rows of a dataset
 _LARGEST_SIZE = 2**16  # of anything in a network
 _DEEPEST = 256
 _PACKAGES = ("pymc", "pytensor", "jax", "equinox", "flowjax", "xarray", "numpy")
@@ -162,22 +164,24 @@ def from_datatree(
     with precision.scope():
         compiled = compile_model(model, covariates=named)
         fingerprint.check(compiled, probe, where=where)
+        structure = _structure(attrs, compiled, where)
+        masking = _masking(attrs, structure, where)
+        infos = masking.sized(compiled.covariates)
         found = covariates
         if found is None:
             stored = _group(tree, "covariates", where)
-            found = sources.from_dataset(stored, compiled, where=where)
+            found = sources.from_dataset(stored, infos, where=where)
         backend = attrs.get("simulator")
         if backend not in ("jax", "pytensor"):
             raise StateError(f"{where}: expected a simulator 'jax' or 'pytensor', got {backend!r}.")
         simulator = make_simulator(
-            compiled, read_covariates(found, compiled.covariates), backend=backend
+            compiled, read_covariates(found, infos), backend=backend, masking=masking
         )
-        structure = _structure(attrs, compiled, where)
         network = decode(
             loads(attrs.get("network"), where=where), where=f"{where}: network", expected=Network
         )
         _check_sizes(network, f"{where}: network")
-        skeleton = _skeleton(network, compiled, structure)
+        skeleton = _skeleton(network, compiled, structure, masking)
         amortizer = weights.from_dataset(
             _group(tree, "network", where), skeleton, where=f"{where}: network"
         )
@@ -225,6 +229,8 @@ def _attrs(p: AmortizedPosterior) -> dict[str, Any]:
         "seed": p.seed,
         "simulator": p.simulator.backend,
         "structure": dumps(list(p.structure)),
+        "lengths": dumps(p.simulator.masking.lengths),
+        "missing": p.simulator.masking.missing,
         "network": dumps(encode(p.network, where="network")),
         "settings": dumps(dataclasses.asdict(p.settings)),
         "strategy": dumps(None if strategy is None else encode(strategy, where="strategy")),
@@ -285,6 +291,21 @@ def _structure(attrs: Mapping[Any, Any], compiled: CompiledModel, where: str) ->
     return Structure(kind, row, why)
 
 
+def _masking(attrs: Mapping[Any, Any], structure: Structure, where: str) -> Masking:
+    """Read lengths and missing values of training; states before these have neither."""
+    lengths = loads(attrs.get("lengths", "null"), where=where)
+    missing = attrs.get("missing", 0.0)
+    whole = isinstance(lengths, list) and [type(n) for n in lengths] == [int, int]
+    if lengths is not None and not (
+        whole and structure.row is not None and 1 <= lengths[0] <= lengths[1] <= _LONGEST
+    ):
+        raise StateError(f"{where}: {lengths!r} are no lengths of datasets.")
+    if not isinstance(missing, float | int) or not 0 <= missing < 1:
+        raise StateError(f"{where}: expected a fraction of missing values, got {missing!r}.")
+    row = None if lengths is None else structure.row
+    return Masking(row, None if lengths is None else tuple(lengths), float(missing))
+
+
 def _check_sizes(value: Any, where: str) -> None:
     """Refuse a network that could not have been trained, before any of it is built."""
     for f in dataclasses.fields(value):
@@ -298,10 +319,14 @@ def _check_sizes(value: Any, where: str) -> None:
                 raise StateError(f"{where}.{f.name}: expected 0 to {most}, got {found}.")
 
 
-def _skeleton(network: Network, compiled: CompiledModel, structure: Structure) -> Amortizer:
+def _skeleton(
+    network: Network, compiled: CompiledModel, structure: Structure, masking: Masking
+) -> Amortizer:
     """A network of the right shapes, whose numbers mean nothing."""
     data = {i.name: np.zeros((2, *i.shape)) for i in compiled.data}
-    inputs = InputLayout.of(compiled.data, structure.row)
+    inputs = InputLayout.of(
+        compiled.data, structure.row, masking=masking, observed=len(compiled.observed)
+    )
     z = np.zeros((2, compiled.dim))
     return build_amortizer(network, inputs, z, data, key=jax.random.key(0))
 

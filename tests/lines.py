@@ -21,7 +21,7 @@ class Line(eqx.Module):
     dim: int = eqx.field(static=True, default=1)
 
     def context(self, data, mask=None):
-        keep = jnp.ones(data["y"].shape, bool) if mask is None else mask
+        keep = jnp.ones(data["y"].shape, bool) if mask is None else mask.rows
         return jnp.sum(jnp.where(keep, data["y"], 0.0), keepdims=True) / jnp.sum(keep)
 
     def transform(self, eps, context):

@@ -17,6 +17,7 @@ from pymc_models import (
     autoregressive,
     case,
     centred,
+    correlated,
     gaussian_process,
     linear,
     non_centred,
@@ -24,7 +25,7 @@ from pymc_models import (
 )
 from scipy import stats
 
-from pmcl.compile import compile_model, precision
+from pmcl.compile import Mask, compile_model, precision
 from pmcl.compile.graphs import host_mode
 
 each_model = pytest.mark.parametrize("build", MODELS, ids=[m.__name__ for m in MODELS])
@@ -171,7 +172,7 @@ def test_mask_leaves_the_padding_out() -> None:
     compiled = case(linear).compiled
     rng = np.random.default_rng(3)
     x, y, z = rng.normal(size=(6, 2)), rng.normal(size=6), rng.normal(size=4)
-    mask = np.arange(6) < 4
+    mask = Mask(np.arange(6) < 4)
     with precision.scope():
         masked = jax.value_and_grad(
             lambda u: compiled.log_likelihood(u, {"X": x, "y": y}, mask=mask, dim="obs")
@@ -179,9 +180,83 @@ def test_mask_leaves_the_padding_out() -> None:
         alone = jax.value_and_grad(compiled.log_likelihood)(z, {"X": x[:4], "y": y[:4]})
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), masked, alone)
 
-    series = case(autoregressive).compiled
-    with precision.scope(), pytest.raises(ValueError, match="'y'.*each of the 6 elements"):
-        series.log_likelihood(z[:3], {"y": y}, mask=mask, dim="y_dim_0")
+    vectors = case(correlated).compiled
+    wide = Mask(np.arange(2) < 1)
+    with precision.scope(), pytest.raises(ValueError, match="'y'.*each of the 2 elements"):
+        vectors.log_likelihood(np.zeros(vectors.dim), {"y": x}, mask=wide, dim="predictor")
+
+
+def test_mask_leaves_missing_values_out() -> None:
+    compiled = case(linear).compiled
+    rng = np.random.default_rng(3)
+    x, y, z = rng.normal(size=(6, 2)), rng.normal(size=6), rng.normal(size=4)
+    there = np.array([True, False, True, True, False, True])
+    mask = Mask(np.arange(6) < 5, {"y": there})
+    kept = there & (np.arange(6) < 5)
+    with precision.scope():
+        masked = jax.value_and_grad(
+            lambda u: compiled.log_likelihood(u, {"X": x, "y": y}, mask=mask, dim="obs")
+        )(z)
+        alone = jax.value_and_grad(compiled.log_likelihood)(z, {"X": x[kept], "y": y[kept]})
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), masked, alone)
+
+
+def ar1() -> None:
+    rho = pm.Normal("rho", 0.3, 0.2, shape=2)
+    init = pm.Normal.dist(0, 1.5)
+    pm.AR("y", rho, sigma=0.7, constant=True, init_dist=init, observed=TIME, dims="time")
+
+
+def walk() -> None:
+    sigma = pm.HalfNormal("sigma")
+    init = pm.Normal.dist(0.3, 1.5)
+    pm.GaussianRandomWalk("y", 0.1, sigma, init_dist=init, observed=TIME, dims="time")
+
+
+def walks() -> None:
+    mu = pm.Normal("mu", shape=2)
+    init = pm.MvNormal.dist(np.zeros(2), np.eye(2))
+    pm.MvGaussianRandomWalk(
+        "y", mu=mu, cov=np.array([[1, 0.3], [0.3, 0.5]]), init_dist=init,
+        observed=np.stack([TIME, TIME**2], axis=1), dims=("time", "predictor"),
+    )  # fmt: skip
+
+
+def garch() -> None:
+    omega = pm.HalfNormal("omega", shape=2)
+    pm.GARCH11(
+        "y", omega, 0.3, 0.2, 1.1, observed=np.stack([TIME, TIME**2]), dims=("predictor", "time")
+    )
+
+
+def diffusion() -> None:
+    rate = pm.HalfNormal("rate")
+    pm.EulerMaruyama(
+        "y", 0.1, lambda x, k: (-k * x, 0.5), (rate,), init_dist=pm.Normal.dist(0, 1),
+        observed=TIME, dims="time",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("build", [autoregressive, ar1, walk, walks, garch, diffusion])
+def test_padding_at_the_end_of_a_series_is_left_out(build: Callable[[], None]) -> None:
+    with pm.Model(coords={"time": TIME, "predictor": [0, 1]}) as model:
+        build()
+    compiled = compile_model(model)
+    (info,) = compiled.observed
+    dim = "time" if "time" in info.dims else "y_dim_0"
+    axis, n = info.dims.index(dim), info.shape[info.dims.index(dim)]
+    y = np.random.default_rng(1).normal(size=info.shape)
+    z = np.random.default_rng(2).normal(size=compiled.dim)
+    mask = Mask(np.arange(n) < n - 2)
+    with precision.scope():
+        whole = compiled.log_likelihood(z, {"y": y}, mask=Mask(np.ones(n, bool)), dim=dim)
+        np.testing.assert_allclose(whole, compiled.log_likelihood(z, {"y": y}), rtol=1e-12)
+        masked = jax.value_and_grad(
+            lambda u: compiled.log_likelihood(u, {"y": y}, mask=mask, dim=dim)
+        )(z)
+        short = {"y": y.take(np.arange(n - 2), axis=axis)}
+        alone = jax.value_and_grad(compiled.log_likelihood)(z, short)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), masked, alone)
 
 
 def test_terms_add_up() -> None:

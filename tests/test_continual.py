@@ -15,7 +15,7 @@ from scipy import stats
 from scipy.spatial.distance import cdist
 
 from pmcl.batching import chunks
-from pmcl.compile import Density, compile_model, precision
+from pmcl.compile import Density, Mask, compile_model, precision
 from pmcl.continual import (
     AbstractObjective,
     AdaptationSettings,
@@ -129,8 +129,8 @@ def test_losses_are_the_variance_and_the_divergence(density):
 @pytest.mark.parametrize("objective", [PathGradient(draws=4), LogRatioVariance(draws=4)])
 def test_padding_is_left_out(density, objective):
     alone = evaluate(objective, OFF, density, Y[:6], 3)
-    mask = np.arange(ROWS) < 6
-    padded = evaluate(objective, OFF, density, np.where(mask, Y, Y[5]), 3, mask)
+    rows = np.arange(ROWS) < 6
+    padded = evaluate(objective, OFF, density, np.where(rows, Y, Y[5]), 3, Mask(rows))
     for a, b in zip(alone, padded, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10)
 

@@ -10,8 +10,8 @@ import pytest
 import xarray as xr
 from scipy import stats
 
-from pmcl.batching import check_padding
-from pmcl.compile import CompiledModel, compile_model, precision
+from pmcl.batching import check_masked
+from pmcl.compile import CompiledModel, Mask, compile_model, precision
 from pmcl.data import DataError, Layout, Task, as_task, concatenate, stack
 
 type Arrays = dict[str, np.ndarray]
@@ -193,14 +193,15 @@ def test_a_task_is_passed_on_and_checked_against_the_model(compiled, layout):
 def test_padding_is_copies_of_the_last_row(layout):
     task = as_task(RAGGED, layout)
     np.testing.assert_array_equal(task.lengths, [5, 3, 4])
-    np.testing.assert_array_equal(task.mask, [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0]])
+    np.testing.assert_array_equal(task.rows, [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0]])
     for name in ("y", "count", "X"):
         padded, alone = task.values[name][1], RAGGED["south"][name]
         np.testing.assert_array_equal(padded[:3], alone)
         np.testing.assert_array_equal(padded[3:], [alone[-1], alone[-1]])
     assert task.values["dose"].shape == (3,) and task.values["offset"].shape == (3, 2)
     batch = task.batch()
-    np.testing.assert_array_equal(batch.mask, task.mask)
+    np.testing.assert_array_equal(batch.mask.rows, task.rows)
+    assert batch.mask.values == {}
     assert as_task(EQUAL, layout).batch().mask is None
 
 
@@ -258,7 +259,7 @@ def test_masked_likelihood_is_that_of_the_unpadded_data(compiled, layout):
         for i, d in enumerate(RAGGED.values()):
             z = np.random.default_rng(i).normal(size=compiled.dim)
             padded = {k: v[i] for k, v in task.values.items()}
-            value, gradient = masked(z, padded, task.mask[i])
+            value, gradient = masked(z, padded, Mask(task.rows[i]))
             expected, expected_gradient = alone(z, task.dataset(i))
             np.testing.assert_allclose(value, expected, rtol=1e-12)
             np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-10, atol=1e-12)
@@ -273,7 +274,7 @@ def test_masked_likelihood_is_that_of_the_unpadded_data(compiled, layout):
 
 
 def test_padding_of_an_elementwise_likelihood_passes(compiled, layout):
-    check_padding(compiled, as_task(RAGGED, layout))
+    check_masked(compiled, as_task(RAGGED, layout))
 
 
 def _mean_of_rows() -> None:
@@ -306,7 +307,7 @@ def _last_row() -> None:
 
 @pytest.mark.parametrize(
     "build",
-    [_mean_of_rows, _mean_of_rows_in_the_prior, _autoregression, _correlated_rows, _last_row],
+    [_mean_of_rows, _mean_of_rows_in_the_prior, _correlated_rows, _last_row],
     ids=lambda f: f.__name__.strip("_"),
 )
 def test_padding_is_refused_where_rows_depend_on_one_another(build):
@@ -316,7 +317,93 @@ def test_padding_is_refused_where_rows_depend_on_one_another(build):
     datasets = {n: {"y": d["y"], "X": d["X"][:, 0]} for n, d in RAGGED.items()}
     task = as_task(datasets, Layout.of(compiled, "obs"))
     with pytest.raises(DataError, match=r"'obs'.*\['y'\].*one length"):
-        check_padding(compiled, task)
+        check_masked(compiled, task)
+
+
+def test_a_series_may_be_padded_but_has_no_gaps():
+    with pm.Model(coords={"obs": range(4)}) as model:
+        _autoregression()
+    compiled = compile_model(model, covariates=("X",))
+    layout = Layout.of(compiled, "obs")
+    datasets = {n: {"y": d["y"], "X": d["X"][:, 0]} for n, d in RAGGED.items()}
+    check_masked(compiled, as_task(datasets, layout))
+    datasets["north"] = {**datasets["north"], "y": np.array([0.1, np.nan, 0.3, 0.2, 0.5])}
+    with pytest.raises(DataError, match=r"Values of \['y'\] are missing.*cut a series before"):
+        check_masked(compiled, as_task(datasets, layout))
+
+
+# --- missing values -----------------------------------------------------------------------------
+
+
+def with_gaps() -> dict[str, Arrays]:
+    found = {k: dict(v) for k, v in RAGGED.items()}
+    found["north"]["y"] = found["north"]["y"].copy()
+    found["north"]["y"][[0, 3]] = np.nan
+    found["east"]["count"] = np.array([np.nan, *found["east"]["count"][1:]])
+    return found
+
+
+def test_missing_values_are_flagged_and_filled(layout):
+    task = as_task(with_gaps(), layout)
+    assert set(task.there) == {"y", "count"}
+    np.testing.assert_array_equal(task.there["y"][0], [0, 1, 1, 0, 1])
+    np.testing.assert_array_equal(task.there["count"][2], [0, 1, 1, 1, 1])
+    assert task.values["count"].dtype == np.int64
+    assert task.values["count"][2, 0] == min(RAGGED["east"]["count"][1:])
+    np.testing.assert_allclose(task.values["y"][0, 0], np.median(RAGGED["north"]["y"][[1, 2, 4]]))
+    assert_holds(task, with_gaps())
+    assert_holds(task.select([1]), {"south": RAGGED["south"]})
+    again = as_task(task.labelled().isel(dataset=[0], obs=slice(5)), layout)
+    np.testing.assert_array_equal(again.there["y"], task.there["y"][:1])
+    assert set(task.batch().mask.values) == {"y", "count"}
+
+
+def test_missing_values_are_left_out_of_the_likelihood(compiled, layout):
+    task = as_task(with_gaps(), layout)
+    check_masked(compiled, task)
+    z = np.random.default_rng(0).normal(size=compiled.dim)
+    beta, log_sigma = z[:2], z[2]
+    with precision.scope():
+        for i, d in enumerate(with_gaps().values()):
+            values = {k: v[i] for k, v in task.values.items()}
+            mask = Mask(task.rows[i], {k: v[i] for k, v in task.there.items()})
+            value, gradient = jax.value_and_grad(
+                lambda u, v=values, m=mask: compiled.log_likelihood(u, v, mask=m, dim="obs")
+            )(z)
+            mean = d["X"] @ (beta + d["offset"]) * d["dose"]
+            terms = stats.norm(mean, np.exp(log_sigma)).logpdf(d["y"])
+            counts = np.asarray(d["count"], float)
+            known = ~np.isnan(counts)
+            truth = np.nansum(terms) + stats.poisson(np.exp(beta[0])).logpmf(counts[known]).sum()
+            np.testing.assert_allclose(value, truth, rtol=1e-12)
+            assert np.isfinite(gradient).all()
+
+
+def test_an_entry_of_a_vector_cannot_be_missing_alone():
+    with pm.Model(coords={"obs": range(3), "side": ["l", "r"]}) as model:
+        mu = pm.Normal("mu", dims="side")
+        pm.MvNormal("y", mu, np.eye(2), observed=np.zeros((3, 2)), dims=("obs", "side"))
+    compiled = compile_model(model)
+    layout = Layout.of(compiled, "obs")
+    y = np.arange(6.0).reshape(3, 2)
+    y[1] = np.nan
+    check_masked(compiled, as_task({"y": y}, layout))
+    y[2, 0] = np.nan
+    with pytest.raises(DataError, match=r"'y' of dataset '0': some entries of a vector"):
+        check_masked(compiled, as_task({"y": y}, layout))
+
+
+def test_values_that_others_depend_on_cannot_be_missing():
+    with pm.Model(coords={"obs": range(3)}) as model:
+        mu = pm.Normal("mu")
+        x = pm.Normal("x", mu, 1, observed=np.zeros(3), dims="obs")
+        pm.Normal("y", x, 1, observed=np.zeros(3), dims="obs")
+    compiled = compile_model(model)
+    layout = Layout.of(compiled, "obs")
+    gap = np.array([0.1, np.nan, 0.4])
+    check_masked(compiled, as_task({"x": np.arange(3.0), "y": gap}, layout))
+    with pytest.raises(DataError, match=r"Values of \['x'\] are missing.*other variables depend"):
+        check_masked(compiled, as_task({"x": gap, "y": np.arange(3.0)}, layout))
 
 
 # --- errors: the variable, the dataset, what was expected, what came ----------------------------
@@ -341,9 +428,15 @@ def broken(**changes: object) -> dict[str, Arrays]:
         ({"y": np.array([1, "v", None], object)}, r"'y'.*'south'.*numbers.*object"),
         ({"y": np.zeros(3, complex)}, r"'y'.*'south'.*numbers.*complex128"),
         ({"count": np.array([1.0, 2.5, 3.0])}, r"'count'.*'south'.*integers.*int64.*fractions"),
-        ({"y": np.array([0.0, np.nan, np.nan])}, r"'y'.*'south'.*complete.*2 missing"),
-        ({"y": np.ma.masked_equal([0.0, 1.0, 2.0], 1)}, r"'y'.*'south'.*complete.*1 missing"),
-        ({"count": np.array([0, np.nan, 1])}, r"'count'.*'south'.*complete.*1 missing"),
+        ({"X": np.full((3, 2), np.nan)}, r"'X'.*'south'.*covariate without gaps.*6 missing"),
+        (
+            {"X": np.ma.masked_equal([[0.0, 1.0]] * 3, 1)},
+            r"'X'.*'south'.*covariate without gaps.*3 missing",
+        ),
+        (
+            {"y": np.full(3, np.nan), "count": np.full(3, np.nan)},
+            r"Dataset 'south': expected at least one observed value",
+        ),
         ({"dose": np.array(np.inf)}, r"'dose'.*'south'.*finite.*infinite"),
         (
             {"y": np.zeros(0), "count": np.zeros(0, int), "X": np.zeros((0, 2))},
@@ -363,7 +456,7 @@ def broken(**changes: object) -> dict[str, Arrays]:
         "fractions",
         "NaN",
         "masked",
-        "NaN in integers",
+        "nothing observed",
         "infinite",
         "empty",
     ],

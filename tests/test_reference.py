@@ -303,6 +303,30 @@ def test_initial_values_and_data_in_priors_are_kept():
     )
 
 
+@pytest.mark.parametrize("builder", [normal, mixture, censored, multivariate, ordered_counts])
+def test_missing_values_leave_the_density_of_those_that_are_there(builder):
+    y = np.random.default_rng(3).normal(size=6)
+    whole = build(builder, y)
+    (rv,) = whole.observed_RVs
+    data = np.asarray(whole.rvs_to_values[rv].eval(), float)
+    gone = np.array([1, 4])
+    gaps, kept = data.copy(), np.delete(np.arange(6), gone)
+    gaps[gone] = np.nan
+    checked = check_datasets(whole, [{rv.name: data}, {rv.name: gaps}], ["whole", "gaps"])
+    shared = share_data(whole, checked.arrays)
+    alone = build(builder, y[kept])
+    logp, logp_alone, logp_whole = (
+        m.compile_logp(mode=PLAIN) for m in (shared.model, alone, whole)
+    )
+    for seed in range(3):
+        start = np.random.default_rng(seed)
+        at = {k: start.normal(size=np.shape(v)) for k, v in whole.initial_point().items()}
+        shared.set(checked.arrays[0], checked.lengths[0])
+        np.testing.assert_allclose(logp(at), logp_whole(at), rtol=1e-10)
+        shared.set(checked.arrays[1], checked.lengths[1])
+        np.testing.assert_allclose(logp(at), logp_alone(at), rtol=1e-10)
+
+
 # --- what is refused ---------------------------------------------------------------------------
 
 
@@ -319,7 +343,10 @@ def small_with(**changes):
         (small_with(beta=np.zeros(2)), "'bad' has 'beta'"),
         (small_with(y_values=np.zeros(8)), "'y_values'.*values of 'y'"),
         (small_with(k=np.array([0.5, 1.0])), "'k' of dataset 'bad'.*whole numbers"),
-        (small_with(t=np.array([0.0, np.nan])), "'t' of dataset 'bad' has 1 NaN"),
+        (
+            small_with(X=np.where(DATASETS[0]["X"] > 9, 0, np.nan)),
+            r"'X' of dataset 'bad' has \d+ NaN. A covariate",
+        ),
         (small_with(t=np.ma.masked_invalid([0.0, np.nan])), "'t' of dataset 'bad' has masked"),
         (small_with(t=np.array(["a"])), "'t' of dataset 'bad': expected dtype float64"),
         (small_with(t=np.zeros((1, 5))), r"'t' of dataset 'bad': expected 1 dim.*\(1, 5\)"),

@@ -3,6 +3,7 @@
 from pmcl.compile.covariates import Covariates, read_covariates
 from pmcl.compile.density import Density
 from pmcl.compile.jitting import jit
+from pmcl.compile.mask import Mask, Masking
 from pmcl.compile.model import CompiledModel, ValueSlice, VariableInfo, compile_model
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.simulator import Simulator, finite_fraction, make_simulator, prefetched
@@ -11,6 +12,8 @@ __all__ = [
     "CompiledModel",
     "Covariates",
     "Density",
+    "Mask",
+    "Masking",
     "Simulator",
     "UnsupportedModelError",
     "ValueSlice",

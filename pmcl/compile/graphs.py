@@ -18,7 +18,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomGeneratorType
 
 from pmcl.compile import precision
-from pmcl.compile.samplers import replace_samplers
+from pmcl.compile.substitution import expand, substitute
 
 
 def shared_inputs(outputs: Sequence[Variable]) -> list[SharedVariable]:
@@ -66,8 +66,9 @@ def to_jax(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Callable[
         # PyTensor warns of each parameter check that JAX cannot raise; pmcl counts NaNs instead.
         warnings.filterwarnings("ignore", message=".*CheckAndRaise.*")
         warnings.filterwarnings("ignore", message=".*Skipping.*")
+        expand(fgraph, to_jax)
         pytensor_mode.JAX.optimizer.rewrite(fgraph)
-        replace_samplers(fgraph)
+        substitute(fgraph)
         function = jax_funcify(fgraph)
 
     def call(*arguments: object) -> tuple:

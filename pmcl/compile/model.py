@@ -17,7 +17,8 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
-from pmcl.compile import graphs, precision, refuse, variables
+from pmcl.compile import causal, graphs, precision, refuse, variables
+from pmcl.compile.mask import Mask
 from pmcl.compile.variables import ValueSlice, VariableInfo
 
 Dataset = Mapping[str, Array]
@@ -67,8 +68,14 @@ class CompiledModel:
     _log_prior: Function = field(repr=False)
     _log_constrained_prior: Function = field(repr=False)
     _log_likelihood: Function = field(repr=False)
+    _log_steps: Function = field(repr=False)
+    _term_dims: dict[str, int] = field(repr=False)
     _constrain: Function = field(repr=False)
     _unconstrain: Function = field(repr=False)
+
+    def term_dims(self, name: str) -> int:
+        """Give the number of an observed variable's first dims that its likelihood has terms of."""
+        return self._term_dims[name]
 
     @property
     def data(self) -> tuple[VariableInfo, ...]:
@@ -110,7 +117,7 @@ class CompiledModel:
         return {info.name: term for info, term in zip(self.observed, terms, strict=True)}
 
     def log_likelihood(
-        self, z: Array, dataset: Dataset, *, mask: Array | None = None, dim: str | None = None
+        self, z: Array, dataset: Dataset, *, mask: Mask | None = None, dim: str | None = None
     ) -> Array:
         """Log likelihood of a dataset (nats, shape ()).
 
@@ -118,38 +125,30 @@ class CompiledModel:
         ----------
         z : Array of shape (dim,)
         dataset : mapping
-        mask : Array of bool of shape (n,), optional
-            False for the padding of `dim`; padding has to hold valid values, and the likelihood has
-            to be elementwise along `dim`.
+        mask : Mask, optional
+            Padding of `dim`, and missing values. Both have to hold valid values here. The
+            likelihood has to be elementwise, or, for padding alone, causal along `dim`.
         dim : str, optional
-            The dim that `mask` belongs to.
+            The dim that padding belongs to.
 
         Raises
         ------
         ValueError
-            If a variable is missing or has the wrong shape, or its likelihood has no term for each
-            element of `dim`.
+            If a variable is missing or has the wrong shape, or its likelihood has no term of its
+            own for what the mask leaves out.
         """
+        if mask is None:
+            terms = self.log_likelihood_terms(z, dataset)
+            return sum(map(jnp.sum, terms.values()), start=jnp.zeros(()))
+        observed = self._read([*self.observed, *self._log_steps.data], dataset)
+        found = self._log_steps.call(*self.split(z), *observed)
         total = jnp.zeros(())
-        terms = self.log_likelihood_terms(z, dataset)
-        for info in self.observed:
-            term = terms[info.name]
-            if mask is not None and dim in info.dims:
-                axis = info.dims.index(dim)
-                if axis >= term.ndim or term.shape[axis] != mask.shape[0]:
-                    raise ValueError(
-                        f"Variable {info.name!r}: expected a likelihood with a term for each of "
-                        f"the {mask.shape[0]} elements of dim {dim!r}, got terms of shape "
-                        f"{term.shape}; padding cannot be masked out of it."
-                    )
-                shape = [1] * term.ndim
-                shape[axis] = mask.shape[0]
-                term = jnp.where(mask.reshape(shape), term, 0.0)
-            total = total + jnp.sum(term)
+        for info, term in zip(self.observed, found, strict=True):
+            total = total + jnp.sum(_left_out(info, term, mask, dim))
         return total
 
     def log_joint(
-        self, z: Array, dataset: Dataset, *, mask: Array | None = None, dim: str | None = None
+        self, z: Array, dataset: Dataset, *, mask: Mask | None = None, dim: str | None = None
     ) -> Array:
         """log p(z) + log p(x | z)."""
         return self.log_prior(z, dataset) + self.log_likelihood(z, dataset, mask=mask, dim=dim)
@@ -205,6 +204,31 @@ class CompiledModel:
                         f"{dim!r}, got {n} ({why})."
                     )
         return found
+
+
+def _left_out(info: VariableInfo, term: Array, mask: Mask, dim: str | None) -> Array:
+    """Put zero for the terms of padding and of missing values."""
+    keep: Array | None = None
+    if mask.rows is not None and dim in info.dims:
+        axis, n = info.dims.index(dim), mask.rows.shape[0]
+        if axis >= term.ndim or term.shape[axis] != n:
+            raise ValueError(
+                f"Variable {info.name!r}: expected a likelihood with a term for each of the {n} "
+                f"elements of dim {dim!r}, got terms of shape {term.shape}; padding cannot be "
+                "masked out of it."
+            )
+        keep = mask.rows.reshape([n if i == axis else 1 for i in range(term.ndim)])
+    if info.name in mask.values:
+        there = mask.values[info.name]
+        if there.shape[: term.ndim] != term.shape:
+            raise ValueError(
+                f"Variable {info.name!r}: expected a likelihood with a term for each value, got "
+                f"terms of shape {term.shape} for values of shape {there.shape}; missing values "
+                "cannot be masked out of it."
+            )
+        there = jnp.all(there, axis=tuple(range(term.ndim, there.ndim)))
+        keep = there if keep is None else keep & there
+    return term if keep is None else jnp.where(keep, term, 0.0)
 
 
 def compile_model(
@@ -318,9 +342,22 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
     prior, _ = function(values, [term.sum() for term in terms[: len(free)]], names)
     plain = [term.sum() for term in densities(free, jacobian=False)]
     constrained_prior, _ = function(values, plain, names)
-    likelihood, _ = function(
-        [*values, *observed.values()], terms[len(free) :], [rv.name for rv in observed]
-    )
+    arguments, names_observed = [*values, *observed.values()], [rv.name for rv in observed]
+    likelihood, by_term = function(arguments, terms[len(free) :], names_observed)
+    by_step = []
+    for rv in observed:
+        node = sized[rv].owner
+        given = replace_rvs_by_values(
+            list(node.inputs), rvs_to_values=rvs_to_values, rvs_to_transforms=rvs_to_transforms
+        )
+        by_step.append(causal.steps(node.op, given, observed[rv]))
+    steps = likelihood
+    if any(step is not None for step in by_step):
+        split = [
+            term if step is None else step
+            for term, step in zip(terms[len(free) :], by_step, strict=True)
+        ]
+        steps, by_term = function(arguments, split, names_observed)
     unconstrain, _ = function(list(parameters.values()), forward, names)
     return CompiledModel(
         model=model,
@@ -336,6 +373,8 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         _log_prior=prior,
         _log_constrained_prior=constrained_prior,
         _log_likelihood=likelihood,
+        _log_steps=steps,
+        _term_dims={n: t.ndim for n, t in zip(names_observed, by_term, strict=True)},
         _constrain=constrain,
         _unconstrain=unconstrain,
     )

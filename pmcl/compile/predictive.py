@@ -11,7 +11,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 
-from pmcl.compile import graphs, precision
+from pmcl.compile import graphs, precision, refuse
 from pmcl.compile.model import CompiledModel
 from pmcl.compile.variables import resize_observed
 
@@ -107,7 +107,8 @@ def _drawer(
             )
         return draw
 
-    def on_host() -> Callable:
+    def on_host(reason: str) -> Callable:
+        refuse.check_host(bound, reason)
         seeded = graphs.to_host([*values, *explicit.values()], bound, generators)
 
         def draw(z: np.ndarray, covariates: Mapping[str, np.ndarray], rng: np.random.Generator):
@@ -126,5 +127,5 @@ def _drawer(
 
     try:
         return on_jax()
-    except (NotImplementedError, TypeError, jax.errors.JAXTypeError):
-        return on_host()
+    except (NotImplementedError, TypeError, jax.errors.JAXTypeError) as error:
+        return on_host(str(error))

@@ -9,11 +9,13 @@ import pymc as pm
 from pymc.data import MinibatchOp
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.distributions.custom import CustomDistRV
+from pymc.distributions.multivariate import CARRV, ICARRV
 from pymc.distributions.simulator import SimulatorRV
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, applys_between
+from scipy.sparse.csgraph import connected_components
 
 from pmcl.compile.graphs import ShapedFunction, host_mode
 
@@ -76,6 +78,23 @@ def check_finite(simulator: "Simulator", *, n: int = 200, random_seed: int = 0) 
         "`pm.sample_prior_predictive` draws: narrow a prior that over- or underflows, and write "
         "densities that stay finite wherever the model can simulate."
     )
+
+
+def check_host(outputs: Sequence[Variable], reason: str) -> None:
+    """Refuse to simulate on the host what PyMC's own samplers draw wrongly, or not at all.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Naming the distribution, and why JAX cannot draw it here.
+    """
+    for node in applys_between([], outputs):
+        if isinstance(node.op, CARRV | ICARRV):
+            raise UnsupportedModelError(
+                f"A `pm.{node.op.name.upper()}` can only be simulated in JAX (PyMC has no sampler "
+                f"of the ICAR density, and its sampler of CAR has another covariance), and JAX "
+                f"cannot simulate the rest of this model: {reason or 'it was not asked to'}."
+            )
 
 
 def trace_or_name(
@@ -197,6 +216,24 @@ def _check_operation(rv: Variable) -> None:
         raise UnsupportedModelError(
             f"Variable {name!r} has an improper prior (`{op.name}`): it cannot be simulated. Give "
             "it a proper one, however wide."
+        )
+    if isinstance(op, ICARRV):
+        _check_icar(rv)
+
+
+def _check_icar(rv: Variable) -> None:
+    W, *scales = rv.owner.op.dist_params(rv.owner)
+    name = rv.name
+    if any(v.owner and hasattr(v.owner.op, "ndim_supp") for v in ancestors(scales)):
+        raise UnsupportedModelError(
+            f"Variable {name!r} is a `pm.ICAR` whose `sigma` is not a constant: PyMC leaves the "
+            "factor of the density that depends on it out, so that it is no distribution. Write "
+            f"`sigma * pm.ICAR({name!r}, W=W)`."
+        )
+    if isinstance(W, Constant) and connected_components(W.data)[0] > 1:
+        raise UnsupportedModelError(
+            f"Variable {name!r} is a `pm.ICAR` of places that are not all connected: it is "
+            "improper and cannot be simulated. Give each connected part a variable of its own."
         )
 
 

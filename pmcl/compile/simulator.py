@@ -18,8 +18,9 @@ from pytensor.graph.basic import Variable
 
 from pmcl.compile import graphs, precision, refuse
 from pmcl.compile.covariates import Covariates
+from pmcl.compile.mask import Mask, Masking
 from pmcl.compile.model import CompiledModel
-from pmcl.compile.variables import unconstrained
+from pmcl.compile.variables import resize_observed, unconstrained
 
 Draws = dict[str, Array]
 Z = "__z__"  # the key of z among a simulation's arrays; no PyMC variable may start with "__"
@@ -29,7 +30,7 @@ TRIES = 1000  # draws of a prior that a transform truncates, before it is given 
 
 @dataclass(frozen=True, eq=False)
 class Simulator:
-    """Simulated datasets of one compiled model at its own sizes.
+    """Simulated datasets of one compiled model, at its own sizes or at others.
 
     Attributes
     ----------
@@ -38,6 +39,9 @@ class Simulator:
         and prefetched in the background.
     reason : str
         Why PyTensor's backend is in use ("" for JAX).
+    masking : Masking
+        Lengths and missing values of what is simulated; everything is drawn whole, and :meth:`mask`
+        says what of it counts.
     """
 
     compiled: CompiledModel = field(repr=False)
@@ -45,6 +49,22 @@ class Simulator:
     backend: Literal["jax", "pytensor"]
     reason: str
     _draw: Callable = field(repr=False)
+    masking: Masking = Masking()  # noqa: RUF009  (immutable)
+
+    def mask(self, key: Array) -> Mask | None:
+        """Draw what of one simulation counts; None for all of it."""
+        if not self.masking:
+            return None
+        observed = self.masking.sized(self.compiled.observed)
+        terms = self.compiled.term_dims
+        return self.masking.draw(key, {v.name: (v.shape, terms(v.name)) for v in observed})
+
+    def masks(self, n: int, *, random_seed: int) -> Mask | None:
+        """Draw masks of `n` simulations, with a leading dim."""
+        if not self.masking:
+            return None
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(random_seed), 1), n)
+        return jax.tree.map(np.asarray, jax.vmap(self.mask)(keys))
 
     def prefetch(self, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Whatever has to be made outside jit for `n` simulations: arrays of shape (n, ...)."""
@@ -115,7 +135,10 @@ class Simulator:
     def __repr__(self) -> str:
         where = "inside jit (JAX)" if self.backend == "jax" else "on PyTensor, prefetched"
         because = f", because {self.reason}" if self.reason else ""
-        return f"Simulator({where}{because}; covariates: {self.covariates!r})"
+        m = self.masking
+        lengths = f"; lengths {m.lengths[0]} to {m.lengths[1]}" if m.lengths else ""
+        missing = f"; {m.missing:.0%} missing" if m.missing else ""
+        return f"Simulator({where}{because}; covariates: {self.covariates!r}{lengths}{missing})"
 
 
 def make_simulator(
@@ -123,6 +146,7 @@ def make_simulator(
     covariates: Covariates,
     *,
     backend: Literal["auto", "jax", "pytensor"] = "auto",
+    masking: Masking | None = None,
 ) -> Simulator:
     """Derive the simulator of a compiled model.
 
@@ -135,6 +159,9 @@ def make_simulator(
     covariates : Covariates
     backend : {"auto", "jax", "pytensor"}
         "auto" takes JAX where it has samplers for all of the model's variables.
+    masking : Masking, optional
+        Lengths other than the model's own (`covariates` have to be of the longest), and missing
+        values.
 
     Raises
     ------
@@ -146,11 +173,12 @@ def make_simulator(
     if backend not in ("auto", "jax", "pytensor"):
         raise ValueError(f"backend: expected 'auto', 'jax' or 'pytensor', got {backend!r}.")
     reason = "it was asked for"
+    masking = Masking() if masking is None else masking
     if backend != "pytensor":
         try:
             with precision.scope():
-                draw = _jax_draw(compiled, covariates)
-                simulator = Simulator(compiled, covariates, "jax", "", draw)
+                draw = _jax_draw(compiled, covariates, masking)
+                simulator = Simulator(compiled, covariates, "jax", "", draw, masking)
                 # Trace it once: a missing sampler shows when JAX sees the graph, not before.
                 host = simulator.prefetch(1, np.random.default_rng(0))
                 jax.eval_shape(
@@ -161,7 +189,8 @@ def make_simulator(
             if backend == "jax":
                 raise
             reason = _reason(compiled, str(error))
-    return Simulator(compiled, covariates, "pytensor", reason, _host_draw(compiled, covariates))
+    draw = _host_draw(compiled, covariates, masking, reason)
+    return Simulator(compiled, covariates, "pytensor", reason, draw, masking)
 
 
 def _reason(compiled: CompiledModel, message: str) -> str:
@@ -175,24 +204,31 @@ def _reason(compiled: CompiledModel, message: str) -> str:
 
 
 def _joint(
-    compiled: CompiledModel, covariates: Covariates
+    compiled: CompiledModel, covariates: Covariates, masking: Masking
 ) -> tuple[list[Variable], list[SharedVariable], dict[str, Variable]]:
     """The simulation's graph: outputs z, observed, covariates; its generators; its inputs."""
     model = compiled.model
     shared: dict[SharedVariable, Variable] = {}
     explicit: dict[str, Variable] = {}
-    for info in compiled.covariates:
+    for info in masking.sized(compiled.covariates):
         var = model[info.name]
         if info.name in covariates.distributions:
             shared[var] = covariates.distributions[info.name].astype(info.dtype)
         else:
             explicit[info.name] = pt.tensor(info.name, dtype=info.dtype, shape=info.shape)
             shared[var] = explicit[info.name]
-    itself = {rv: rv for rv in model.basic_RVs}
-    parts = [unconstrained(model, value, itself).astype("float64") for value in model.value_vars]
-    z = pt.concatenate([part.ravel() for part in parts])
-    outputs = [z, *model.observed_RVs, *shared.values()]
     # Lengths of dims become constants: JAX samples only at sizes it knows.
+    graph = {rv: rv for rv in model.basic_RVs}
+    given = list(shared.values())
+    if masking.lengths is not None:
+        length = model.dim_lengths.get(masking.row)
+        if isinstance(length, SharedVariable):
+            shared[length] = pt.constant(masking.lengths[1], dtype=length.type.dtype)
+        sizes = {model[v.name]: v.shape for v in masking.sized(compiled.observed)}
+        graph = resize_observed(model, sizes)
+    parts = [unconstrained(model, value, graph).astype("float64") for value in model.value_vars]
+    z = pt.concatenate([part.ravel() for part in parts])
+    outputs = [z, *(graph[rv] for rv in model.observed_RVs), *given]
     bound, generators = graphs.bind(outputs, shared)
     return bound, generators, explicit
 
@@ -209,8 +245,8 @@ def _truncated(compiled: CompiledModel) -> np.ndarray:
     return found
 
 
-def _jax_draw(compiled: CompiledModel, covariates: Covariates) -> Callable:
-    outputs, generators, explicit = _joint(compiled, covariates)
+def _jax_draw(compiled: CompiledModel, covariates: Covariates, masking: Masking) -> Callable:
+    outputs, generators, explicit = _joint(compiled, covariates, masking)
     function = graphs.to_jax([*generators, *explicit.values()], outputs)
     names = [info.name for info in compiled.data]
     truncated = _truncated(compiled)
@@ -237,8 +273,11 @@ def _jax_draw(compiled: CompiledModel, covariates: Covariates) -> Callable:
     return draw
 
 
-def _host_draw(compiled: CompiledModel, covariates: Covariates) -> Callable:
-    outputs, generators, explicit = _joint(compiled, covariates)
+def _host_draw(
+    compiled: CompiledModel, covariates: Covariates, masking: Masking, reason: str
+) -> Callable:
+    outputs, generators, explicit = _joint(compiled, covariates, masking)
+    refuse.check_host(outputs, reason)
     seeded = graphs.to_host(list(explicit.values()), outputs, generators)
     names = [Z, *(info.name for info in compiled.data)]
     truncated = _truncated(compiled)

@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 
 from pmcl.batching import chunks, over_datasets
-from pmcl.compile import Density, jit
+from pmcl.compile import Density, Mask, jit
 from pmcl.compile.precision import NETWORK
 from pmcl.continual.objectives import Example, LogRatioVariance
 from pmcl.data import Batch, Task
@@ -25,7 +25,7 @@ def _fisher(amortizer: Amortizer, batch: Batch, keys: Array, draws: int) -> Amor
     """E_{z~q}[(d log q(z | h(x)) / dw)^2] of each dataset of a batch."""
     weights = weights_of(amortizer)
 
-    def one(data: dict[str, Array], mask: Array | None, key: Array) -> Amortizer:
+    def one(data: dict[str, Array], mask: Mask | None, key: Array) -> Amortizer:
         context = amortizer.context(data, mask)
         eps = jax.random.normal(key, (draws, amortizer.dim), NETWORK)
         z = jax.vmap(amortizer.transform, in_axes=(0, None))(eps, context)[0]
@@ -55,7 +55,7 @@ def _self_consistency(
     """(dL(x)/dw)^2 of each dataset of a batch, L the self-consistency variance."""
     objective = LogRatioVariance(draws)
 
-    def one(data: dict[str, Array], mask: Array | None, key: Array) -> Amortizer:
+    def one(data: dict[str, Array], mask: Mask | None, key: Array) -> Amortizer:
         def loss(w: Amortizer) -> Array:
             q = combine(w, amortizer)
             return objective(q, density, Example(data, mask), key).loss

@@ -1,6 +1,6 @@
 """The episodic memory: stored past datasets, and which to keep when there are too many."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -47,7 +47,7 @@ class Memory:
                 again += 1
                 name = f"{task}/{n} ({again})"
             names.append(name)
-        renamed = Task(datasets.layout, datasets.values, tuple(names[known:]), datasets.lengths)
+        renamed = replace(datasets, names=tuple(names[known:]))
         joined = renamed if self.datasets is None else concatenate([self.datasets, renamed])
         new = len(datasets)
         return Memory(joined, (*self.tasks, *[task] * new), (*self.times, *[time] * new))

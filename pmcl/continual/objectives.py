@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl.compile import Density
+from pmcl.compile import Density, Mask
 from pmcl.compile.precision import NETWORK
 from pmcl.data import Task
 from pmcl.networks import Amortizer
@@ -73,7 +73,7 @@ class Example(NamedTuple):
     """
 
     data: dict[str, Array]
-    mask: Array | None = None
+    mask: Mask | None = None
     labels: Array | None = None
 
 

@@ -1,6 +1,7 @@
 """The pool: all datasets that one adaptation trains on, their labels and their weights."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from pmcl import sampling
-from pmcl.batching import check_padding
+from pmcl.batching import check_masked
 from pmcl.continual.memory import Memory
 from pmcl.continual.objectives import AbstractObjective, Labels, Teaching
 from pmcl.continual.pseudo import pseudo_datasets
@@ -87,8 +88,7 @@ def gather(
     memory = plan.memory
     stored = memory.datasets
     sources = now.task if stored is None else _joined(now.task, stored)
-    if sources.ragged:  # also where each of the two is not
-        check_padding(now.density.compiled, sources)
+    check_masked(now.density.compiled, sources)  # lengths may differ between the two alone
     # A task that comes again under its old name is protected as a task of its own.
     groups = np.array([-1] * len(now.task) + _numbered(memory.tasks))
     good = np.concatenate([keep, np.ones(len(memory), bool)])
@@ -188,4 +188,4 @@ def _posterior_draws(now: Occasion, datasets: Task) -> np.ndarray:
 def _joined(task: Task, stored: Task) -> Task:
     """Join a task with stored datasets, whose names may be the same."""
     names = tuple(f"memory: {n}" for n in stored.names)
-    return concatenate([task, Task(stored.layout, stored.values, names, stored.lengths)])
+    return concatenate([task, replace(stored, names=names)])

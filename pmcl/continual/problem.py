@@ -13,7 +13,7 @@ from pmcl.continual.objectives import AbstractObjective, Example
 from pmcl.continual.pool import Pool
 from pmcl.continual.strategies import AbstractStrategy
 from pmcl.networks import Amortizer
-from pmcl.training import Problem, negative_log_likelihood
+from pmcl.training import Problem, simulation_loss
 
 _STEEP = 100.0  # gradient per draw, in standardised units, above which a dataset is held back
 
@@ -55,8 +55,7 @@ class SelfConsistency(Problem):
         loss = mean_loss(self.objective, amortizer, self.density, pool, key)
         if self.simulations:
             keys = jax.random.split(simulation, self.simulations)
-            z, data = jax.vmap(self.simulator.draw)(keys, host)
-            loss += self.simulation_weight * negative_log_likelihood(amortizer, z, data)
+            loss += self.simulation_weight * simulation_loss(amortizer, self.simulator, keys, host)
         return loss
 
     def penalty(self, params: Amortizer) -> Array | None:

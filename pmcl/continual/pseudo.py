@@ -74,6 +74,10 @@ def pseudo_datasets(
             u = z[i, rng.integers(z.shape[1])][None]
             drawn = predict(compiled, u, data, lengths_of(compiled, data), rng=rng)
             if all(np.isfinite(value).all() for value in drawn.values()):
-                data |= {name: value[0] for name, value in drawn.items()}
+                gone = {name: np.isnan(data[name].astype(float)) for name in drawn}
+                data |= {
+                    name: np.where(gone[name], np.nan, value[0]) if gone[name].any() else value[0]
+                    for name, value in drawn.items()
+                }
         made.append(data)
     return stack(made, [f"{sources.names[p]}~{i}" for i, p in enumerate(parent)], layout), parent

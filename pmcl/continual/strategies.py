@@ -63,7 +63,10 @@ class Occasion:
         return sampling.embed(self.amortizer, datasets)
 
     def simulate(self, n: int) -> Task:
-        """Datasets drawn from the model's joint; those with non-finite values are left out."""
+        """Datasets drawn from the model's joint; those with non-finite values are left out.
+
+        They have the lengths and gaps of training.
+        """
         _, data = self.simulator.simulate(n, random_seed=self.seed)
         keep = np.all([np.isfinite(v).reshape(n, -1).all(axis=1) for v in data.values()], axis=0)
         layout = Layout.of(self.simulator.compiled, self.structure.row)
@@ -76,7 +79,13 @@ class Occasion:
                 if layout.row in i.dims
             )
             lengths = np.full(int(keep.sum()), length)
-        return Task(layout, values, tuple(f"simulated {i}" for i in np.flatnonzero(keep)), lengths)
+        mask = self.simulator.masks(n, random_seed=self.seed)
+        there = {}
+        if mask is not None:
+            lengths = lengths if mask.rows is None else np.asarray(mask.rows)[keep].sum(axis=1)
+            there = {k: np.asarray(v)[keep] for k, v in mask.values.items()}
+        names = tuple(f"simulated {i}" for i in np.flatnonzero(keep))
+        return Task(layout, values, names, lengths, there=there)
 
 
 class Rehearsal(NamedTuple):
@@ -264,7 +273,7 @@ class Replay(AbstractStrategy):
         if self.distance == "summary":
             return now.embed(stored)
         if self.distance == "raw":
-            if stored.ragged:
+            if stored.ragged:  # values that are missing take part as they are filled
                 raise ValueError(
                     "Replay(distance='raw'): expected stored datasets of one length, got "
                     f"{sorted(set(np.asarray(stored.lengths).tolist()))}; use distance='summary'."

@@ -59,7 +59,7 @@ class DemoSettings:
     datasets: int = 10
     rows: int = 100
     pretraining_steps: int = 3000
-    adaptation_steps: int = 300
+    adaptation_steps: int = 200
     draws: int = 500
     chains: int = 4
     tune: int = 400

@@ -10,7 +10,7 @@ from flowjax.bijections import AbstractBijection
 from jax import Array
 from jax.typing import ArrayLike
 
-from pmcl.compile import VariableInfo
+from pmcl.compile import Mask, Masking, VariableInfo
 from pmcl.compile.precision import NETWORK, as_network, network_scope
 from pmcl.networks.flow import AbstractFlow, CouplingFlow
 from pmcl.networks.summary import AbstractSummary, AbstractSummaryNetwork, DeepSet
@@ -42,20 +42,38 @@ class InputLayout(eqx.Module):
         Variables without it: their values join the context directly.
     shapes : tuple of (str, tuple)
         The shape that each variable must have, None along the row dim.
+    lengths : tuple of int, optional
+        Shortest and longest dataset of training: the network then sees how long one is.
+    flagged : tuple of str
+        Variables of which the network sees what is missing, in columns of their own.
     """
 
     rows: tuple[tuple[str, int], ...] = eqx.field(static=True)
     fixed: tuple[str, ...] = eqx.field(static=True)
     shapes: tuple[tuple[str, tuple[int | None, ...]], ...] = eqx.field(static=True)
+    lengths: tuple[int, int] | None = eqx.field(static=True, default=None)
+    flagged: tuple[str, ...] = eqx.field(static=True, default=())
 
     @classmethod
-    def of(cls, variables: tuple[VariableInfo, ...], row: str | None) -> "InputLayout":
+    def of(
+        cls,
+        variables: tuple[VariableInfo, ...],
+        row: str | None,
+        *,
+        masking: Masking | None = None,
+        observed: int = 0,
+    ) -> "InputLayout":
+        """Lay out variables, of which the first `observed` may have missing values."""
         rows = tuple((v.name, v.dims.index(row)) for v in variables if row in v.dims)
         shapes = tuple(
             (v.name, tuple(None if d == row else n for d, n in zip(v.dims, v.shape, strict=True)))
             for v in variables
         )
-        return cls(rows, tuple(v.name for v in variables if row not in v.dims), shapes)
+        fixed = tuple(v.name for v in variables if row not in v.dims)
+        if masking is None:
+            return cls(rows, fixed, shapes)
+        flagged = tuple(v.name for v in variables[:observed]) if masking.missing else ()
+        return cls(rows, fixed, shapes, masking.lengths, flagged)
 
     def split(self, data: Mapping[str, ArrayLike]) -> tuple[Array | None, Array]:
         """Arrays of one dataset -> rows (n, features) or None, and fixed values (m,)."""
@@ -79,6 +97,33 @@ class InputLayout(eqx.Module):
             jnp.concatenate(parts, axis=1) if parts else None,
             jnp.concatenate(fixed) if fixed else jnp.zeros(0, NETWORK),
         )
+
+    def there(
+        self, data: Mapping[str, ArrayLike], mask: Mask
+    ) -> tuple[Array | None, Array, Array | None]:
+        """Say which numbers of :meth:`split` are there, and which rows count (None: all)."""
+        whole = {name: jnp.ones(jnp.shape(data[name]), bool) for name, _ in self.shapes}
+        rows, fixed = self.split({**whole, **mask.values})
+        counts = mask.rows
+        seen = [(n, axis) for n, axis in self.rows if n in mask.values]
+        if seen and not self.flagged:
+            # To a network that learned of no gaps a row without any observation is no row.
+            gaps = [jnp.moveaxis(mask.values[n], axis, 0) for n, axis in seen]
+            some = jnp.any(jnp.stack([g.reshape(g.shape[0], -1).any(axis=1) for g in gaps]), 0)
+            counts = some if counts is None else counts & some
+        return None if rows is None else rows > 0, fixed > 0, counts
+
+    def flags(self, data: Mapping[str, ArrayLike], mask: Mask | None) -> tuple[Array | None, Array]:
+        """Columns (1: there, -1: missing) of what may be missing, along rows and of fixed size."""
+        gone = {} if mask is None else mask.values
+        parts = InputLayout(
+            tuple(r for r in self.rows if r[0] in self.flagged),
+            tuple(n for n in self.fixed if n in self.flagged),
+            tuple(s for s in self.shapes if s[0] in self.flagged),
+        )
+        whole = {n: jnp.ones(jnp.shape(data[n]), bool) for n in self.flagged}
+        rows, fixed = parts.split({**whole, **{n: v for n, v in gone.items() if n in whole}})
+        return None if rows is None else 2 * rows - 1, 2 * fixed - 1
 
 
 class Scaling(eqx.Module):
@@ -128,13 +173,37 @@ class Amortizer(eqx.Module):
     inputs: InputLayout
     dim: int = eqx.field(static=True)
 
-    def context(self, data: dict[str, Array], mask: Array | None = None) -> Array:
-        """Context vector h(x) of one dataset."""
-        rows, fixed = self.inputs.split(data)
-        fixed = self.fixed_scaling.squash(fixed)
+    def context(self, data: dict[str, Array], mask: Mask | None = None) -> Array:
+        """Context vector h(x) of one dataset; `mask` says what of it counts."""
+        rows, fixed, counts = self._inputs(data, mask)
         if rows is None:
             return fixed
-        return jnp.concatenate([self.summary(self.row_scaling.squash(rows), mask), fixed])
+        return jnp.concatenate([self.summary(rows, counts), fixed])
+
+    def _inputs(
+        self, data: dict[str, Array], mask: Mask | None
+    ) -> tuple[Array | None, Array, Array | None]:
+        """Standardised rows, fixed values, and which rows count."""
+        rows, fixed = self.inputs.split(data)
+        fixed, counts = self.fixed_scaling.squash(fixed), None
+        if rows is not None:
+            rows = self.row_scaling.squash(rows)
+        if mask is not None:
+            rows_there, fixed_there, counts = self.inputs.there(data, mask)
+            fixed = jnp.where(fixed_there, fixed, 0.0)
+            if rows is not None and rows_there is not None:
+                rows = jnp.where(rows_there, rows, 0.0)
+        row_flags, fixed_flags = self.inputs.flags(data, mask)
+        if row_flags is not None:
+            assert rows is not None
+            rows = jnp.concatenate([rows, row_flags], axis=1)
+        more = [fixed, fixed_flags]
+        if self.inputs.lengths is not None and rows is not None:
+            n = rows.shape[0] if counts is None else jnp.maximum(jnp.sum(counts), 1)
+            low, high = self.inputs.lengths
+            position = jnp.log(n / low) / max(np.log(high / low), 1e-6)
+            more.append((2 * position - 1).reshape(1).astype(NETWORK))
+        return rows, jnp.concatenate(more), counts
 
     def transform(self, eps: Array, context: Array) -> tuple[Array, Array]:
         """Return z = T(eps; context) and log q(z | context)."""
@@ -213,11 +282,15 @@ def build_amortizer(
         features = rows.shape[2]
         row_scaling = Scaling.robust(np.asarray(rows, float)[keep].reshape(-1, features))
     summary_key, flow_key = jax.random.split(key)
+    one = {k: jax.ShapeDtypeStruct(np.shape(v)[1:], np.asarray(v).dtype) for k, v in data.items()}
+    row_flags, fixed_flags = jax.eval_shape(lambda d: inputs.flags(d, None), one)
+    features += 0 if row_flags is None else row_flags.shape[1]
+    others = fixed.shape[1] + fixed_flags.shape[0] + (inputs.lengths is not None)
     with network_scope():
         summary = network.summary.build(features, key=summary_key)
-        row = None if rows is None else jax.ShapeDtypeStruct(rows.shape[1:], NETWORK)
+        row = None if rows is None else jax.ShapeDtypeStruct((rows.shape[1], features), NETWORK)
         outputs = 0 if row is None else jax.eval_shape(summary, row, None).shape[0]
-        flow = network.flow.build(z.shape[1], outputs + fixed.shape[1], key=flow_key)
+        flow = network.flow.build(z.shape[1], outputs + others, key=flow_key)
     return as_network(
         Amortizer(
             summary=summary,

@@ -9,14 +9,19 @@ import pytensor
 from pytensor.compile.mode import Mode
 from pytensor.graph import Constant
 
-from pmcl.reference.shared import Arrays, SharedModel, holder_of
+from pmcl.data import filled
+from pmcl.reference.shared import Arrays, SharedModel, holder_of, there_of
 
 # compiles at once, for functions that are called a few times
 _PLAIN = Mode(linker="py", optimizer="fast_compile")
 
 
 class Checked(NamedTuple):
-    """Arrays and dim lengths of every dataset, in the model's dtypes."""
+    """Arrays and dim lengths of every dataset, in the model's dtypes.
+
+    Where values of an observed variable are missing they are filled, and an array beside it, by the
+    name that :func:`there_of` gives, is False for them.
+    """
 
     arrays: list[Arrays]
     lengths: list[dict[str, int]]
@@ -45,7 +50,7 @@ def check_datasets(
     ------
     ValueError
         If a dataset lacks a variable, has an unknown one, or one of a wrong rank, dtype or length,
-        or with missing values; or if the model is not one that NUTS can sample.
+        or a covariate with missing values; or if the model is not one that NUTS can sample.
     """
     if len(names) != len(datasets):
         raise ValueError(
@@ -60,10 +65,23 @@ def check_datasets(
         _check_variables(model, dataset, name, covariates)
         for dataset, name in zip(datasets, names, strict=True)
     ]
+    for rv in model.observed_RVs:
+        _flag(arrays, rv.name, np.dtype(rv.type.dtype))
     lengths = [
         _dim_lengths(model, dataset, name) for dataset, name in zip(arrays, names, strict=True)
     ]
     return Checked(arrays, lengths)
+
+
+def _flag(arrays: Sequence[Arrays], name: str, dtype: np.dtype) -> None:
+    """Fill the gaps of an observed variable and say where they were, in all datasets if in one."""
+    gaps = [np.isnan(one[name]) if one[name].dtype.kind == "f" else None for one in arrays]
+    if any(gap is not None and gap.any() for gap in gaps):
+        for one, gap in zip(arrays, gaps, strict=True):
+            one[there_of(name)] = np.ones(one[name].shape, bool) if gap is None else ~gap
+            one[name] = filled(one[name][None].astype(float), dtype.kind in "bui")[0]
+    for one in arrays:
+        one[name] = one[name].astype(dtype)
 
 
 def _check_model(model: pm.Model) -> None:
@@ -130,22 +148,23 @@ def _check_array(model: pm.Model, key: str, value: np.ndarray, name: str) -> np.
             f"{what}: expected {variable.type.ndim} dimensions, as in the model (and no dataset "
             f"dimension), got shape {array.shape}."
         )
-    if np.isnan(array).any():
+    gaps = np.isnan(array)
+    observed = key in {rv.name for rv in model.observed_RVs}
+    if gaps.any() and not observed:
         raise ValueError(
-            f"{what} has {np.isnan(array).sum()} NaN. The reference needs complete data: drop "
-            "those entries."
+            f"{what} has {gaps.sum()} NaN. A covariate has to be complete: drop those entries."
         )
-    cast = array.astype(target)
-    if target.kind in "bui" and not np.array_equal(cast, array):
+    cast = np.where(gaps, 0, array).astype(target)
+    if target.kind in "bui" and not np.array_equal(cast, np.where(gaps, 0, array)):
         raise ValueError(f"{what}: expected whole numbers ({target}), got {array.dtype} values.")
-    if key not in {rv.name for rv in model.observed_RVs}:
+    if not observed:
         for axis, length in enumerate(variable.type.shape):
             if length not in (None, array.shape[axis]):
                 raise ValueError(
                     f"{what}: expected shape {variable.type.shape}, fixed in the model, got "
                     f"{array.shape}."
                 )
-    return cast
+    return array if gaps.any() else cast
 
 
 def _dim_lengths(model: pm.Model, arrays: Arrays, name: str) -> dict[str, int]:

@@ -9,6 +9,7 @@ import pymc as pm
 import xarray as xr
 
 from pmcl import sampling
+from pmcl.batching import check_masked
 from pmcl.compile import CompiledModel, compile_model, precision
 from pmcl.data import DATASET, Layout, Task, TaskLike, as_task
 from pmcl.reference.nuts import nuts
@@ -60,6 +61,8 @@ def sample_reference(
     model = pm.modelcontext(model)
     compiled = compile_model(model, covariates=covariates_among(model, data))
     task = task_of(compiled, data)
+    if task.there:
+        check_masked(compiled, task)
     found = nuts(
         model,
         [task.dataset(i) for i in range(len(task))],

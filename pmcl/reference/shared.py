@@ -1,19 +1,21 @@
 """One rebuilt copy of a PyMC model whose data can be exchanged without compiling it again."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from pymc.distributions.shape_utils import change_dist_size
+from pymc.logprob.basic import logp
 from pymc.model.fgraph import (
     ModelDeterministic,
     ModelObservedRV,
     fgraph_from_model,
     model_from_fgraph,
     model_observed_rv,
+    model_potential,
 )
 from pytensor.compile import SharedVariable
 from pytensor.graph import Constant, FunctionGraph, Variable
@@ -37,24 +39,31 @@ class SharedModel:
         Names of the observed variables.
     holders
         For an observed variable whose value was a ``pm.Data``: that data's name.
+    gaps
+        Shared variables of observed variables that lack values: the values and where they are
+        there. In the copy such a variable is the sum of its terms that are there (a Potential).
     """
 
     model: pm.Model
     observed: tuple[str, ...]
     holders: Mapping[str, str]
+    gaps: Mapping[str, SharedVariable] = field(default_factory=dict)
 
     def frozen(self) -> "SharedModel":
         """Return this model with PyMC's cache of compiled functions, data still exchangeable."""
         from pymc.model.transform.optimization import freeze_model
 
-        return SharedModel(freeze_model(self.model), self.observed, self.holders)
+        return replace(self, model=freeze_model(self.model))
 
     def variables(self, name: str) -> list[SharedVariable]:
         """Shared variables that hold the data of one observed variable or covariate."""
+        holder = self.holders.get(name)
+        if name in self.gaps:
+            held = [] if holder is None else [self.model[holder]]
+            return [self.gaps[name], *held]
         variable = self.model[name]
         if name not in self.observed:
             return [variable]
-        holder = self.holders.get(name)
         value = self.model.rvs_to_values[variable]
         return [value] if holder is None else [value, self.model[holder]]
 
@@ -117,11 +126,21 @@ def share_data(model: pm.Model, datasets: Sequence[Arrays]) -> SharedModel:
     fgraph, _ = fgraph_from_model(_without_initial_values(model))
     # Rebuilt node by node: what is downstream of a resized variable carries its old static shape
     new: dict[Variable, Variable] = {}
+    gaps: dict[str, SharedVariable] = {}
     for node in fgraph.toposort():
         inputs = [new.get(variable, variable) for variable in node.inputs]
         if isinstance(node.op, ModelObservedRV):
-            values = [arrays[node.op.name] for arrays in datasets]
-            new[node.outputs[0]] = _observe(node.op, inputs[0], inputs[1], values)
+            name = node.op.name
+            values = [arrays[name] for arrays in datasets]
+            rv, value = _observe(node.op, inputs[0], inputs[1], values)
+            if there_of(name) in datasets[0]:
+                there = pytensor.shared(
+                    datasets[0][there_of(name)], name=there_of(name), shape=value.type.shape
+                )
+                gaps |= {name: value, there_of(name): there}
+                new[node.outputs[0]] = model_potential(_part(rv, value, there), name)
+            else:
+                new[node.outputs[0]] = model_observed_rv(rv, value, name, *node.op.dims)
         elif inputs != node.inputs:
             outputs = node.clone_with_new_inputs(inputs, strict=False).outputs
             new.update(zip(node.outputs, outputs, strict=True))
@@ -148,7 +167,19 @@ def share_data(model: pm.Model, datasets: Sequence[Arrays]) -> SharedModel:
 
     names = tuple(rv.name for rv in model.observed_RVs)
     holders = {name: holder for name in names if (holder := holder_of(model, name)) is not None}
-    return SharedModel(shared, names, holders)
+    return SharedModel(shared, names, holders, gaps)
+
+
+def there_of(name: str) -> str:
+    """Name of the array that says which values of an observed variable are there."""
+    return f"{name}__there"
+
+
+def _part(rv: Variable, value: Variable, there: Variable) -> Variable:
+    """Log likelihood of what is there of an observed variable."""
+    terms = logp(rv, value)
+    kept = pt.all(there, axis=tuple(range(terms.type.ndim, there.type.ndim)))
+    return pt.where(kept, terms, 0.0).sum()
 
 
 def _without_initial_values(model: pm.Model) -> pm.Model:
@@ -161,7 +192,7 @@ def _without_initial_values(model: pm.Model) -> pm.Model:
 
 def _observe(
     op: ModelObservedRV, rv: Variable, old_value: Variable, values: Sequence[np.ndarray]
-) -> Variable:
+) -> tuple[Variable, SharedVariable]:
     """Give an observed variable a shared value, of free length wherever lengths vary."""
     static = tuple(
         length if all(value.shape[axis] == length for value in values) else None
@@ -181,7 +212,7 @@ def _observe(
                 f"Give {op.name!r} named dims, and make what it depends on follow them or a "
                 "pm.Data."
             )
-    return model_observed_rv(rv, value, op.name, *op.dims)
+    return rv, value
 
 
 def _resize(rv: Variable, value: Variable) -> Variable:

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from pmcl.batching import over_datasets
-from pmcl.compile import Density, jit
+from pmcl.compile import Density, Mask, jit
 from pmcl.data import Batch
 from pmcl.networks import Amortizer
 from pmcl.refinement.alignment import Mode, lbfgs, newton, starts
@@ -59,7 +59,7 @@ def align(
     `centre` and `spread` are the prior's mean and sd.
     """
 
-    def one(data: dict[str, Array], mask: Array | None, z: Array) -> Mode:
+    def one(data: dict[str, Array], mask: Mask | None, z: Array) -> Mode:
         def log_density(u: Array) -> Array:
             return density(u, data, mask)
 
@@ -145,7 +145,7 @@ def pilot(
 ) -> Choice:
     """Choose the proposal of every dataset from `draws` pilot draws of every component."""
 
-    def one(data: dict[str, Array], mask: Array | None, pool: Pool, key: Array) -> Choice:
+    def one(data: dict[str, Array], mask: Mask | None, pool: Pool, key: Array) -> Choice:
         dim = density.compiled.dim
         z = pool.draw(base, key, draws, dim).reshape(-1, dim)
         log_p = jax.vmap(lambda u: density(u, data, mask))(z)
@@ -169,7 +169,7 @@ def local(
     by = ShapedNormal(density.compiled.dim) if base is None else base
 
     def one(
-        data: dict[str, Array], mask: Array | None, component: Component, key: Array
+        data: dict[str, Array], mask: Mask | None, component: Component, key: Array
     ) -> tuple[Component, Array]:
         def log_density(u: Array) -> Array:
             return density(u, data, mask)
@@ -198,7 +198,7 @@ def populate(
 ) -> Student:
     """Population Monte Carlo from a pool's draws: fields (dataset, component, ...)."""
 
-    def one(data: dict[str, Array], mask: Array | None, pool: Pool, key: Array) -> Student:
+    def one(data: dict[str, Array], mask: Mask | None, pool: Pool, key: Array) -> Student:
         dim = density.compiled.dim
 
         def log_density(u: Array) -> Array:
@@ -236,7 +236,7 @@ def draw_one(
     by = ShapedNormal(dim) if base is None else base
 
     def one(
-        data: dict[str, Array], mask: Array | None, component: Component, key: Array
+        data: dict[str, Array], mask: Mask | None, component: Component, key: Array
     ) -> Evaluated:
         eps = jax.random.normal(key, (draws, dim), jnp.float64)
         z, log_q = jax.vmap(lambda e: component.transform(by, e))(eps)
@@ -258,7 +258,7 @@ def draw_mixture(
     """Draw from mixtures of a pool's components, in numbers as equal to the weights as can be."""
 
     def one(
-        data: dict[str, Array], mask: Array | None, pool: Pool, weights: Array, key: Array
+        data: dict[str, Array], mask: Mask | None, pool: Pool, weights: Array, key: Array
     ) -> Evaluated:
         first, second, third = jax.random.split(key, 3)
         points = (jnp.arange(draws) + jax.random.uniform(first)) / draws
@@ -272,7 +272,7 @@ def draw_mixture(
 
 
 def _evaluate(
-    density: Density, z: Array, log_q: Array, data: dict[str, Array], mask: Array | None
+    density: Density, z: Array, log_q: Array, data: dict[str, Array], mask: Mask | None
 ) -> Evaluated:
     compiled, row = density.compiled, density.row
     log_prior = jax.vmap(lambda u: compiled.log_prior(u, data))(z)

@@ -71,8 +71,17 @@ def check(compiled: CompiledModel, stored: xr.Dataset, *, where: str) -> None:
         raise StateError(f"{where}: the fingerprint lacks {missing}.")
     z = stored["z"].values
     data = {i.name: stored[f"data {i.name}"].values for i in compiled.data}
-    shapes = {i.name: (len(z), *i.shape) for i in compiled.data}
-    if z.shape != (len(z), compiled.dim) or {k: v.shape for k, v in data.items()} != shapes:
+    fits = all(
+        len(data[i.name].shape) == 1 + len(i.shape)
+        and len(data[i.name]) == len(z)
+        # lengths that may differ are compared when the densities are evaluated
+        and all(
+            n == m or d in compiled.data_dims
+            for d, n, m in zip(i.dims, data[i.name].shape[1:], i.shape, strict=True)
+        )
+        for i in compiled.data
+    )
+    if z.shape != (len(z), compiled.dim) or not fits:
         raise StateError(f"{where}: the fingerprint has points of another shape.")
     for name, value in zip(("log_prior", "log_likelihood"), _at(compiled, z, data), strict=True):
         old = stored[name].values

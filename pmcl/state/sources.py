@@ -1,5 +1,6 @@
 """Where simulated covariates come from, as data: tables, and distributions by their names."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import xarray as xr
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.op import RandomVariable
 
-from pmcl.compile import CompiledModel, graphs
+from pmcl.compile import VariableInfo, graphs
 from pmcl.compile.covariates import Covariates
 from pmcl.state.configuration import dumps, loads
 from pmcl.state.errors import StateError
@@ -46,7 +47,9 @@ def to_dataset(covariates: Covariates) -> xr.Dataset:
     return xr.Dataset(found, attrs={"sources": dumps(kinds)})
 
 
-def from_dataset(stored: xr.Dataset, compiled: CompiledModel, *, where: str) -> dict[str, Any]:
+def from_dataset(
+    stored: xr.Dataset, infos: Sequence[VariableInfo], *, where: str
+) -> dict[str, Any]:
     """Read the argument `covariates` of `fit_amortized` again.
 
     Raises
@@ -55,11 +58,11 @@ def from_dataset(stored: xr.Dataset, compiled: CompiledModel, *, where: str) -> 
         Naming a covariate that came from a function, which a state does not hold.
     """
     kinds = loads(stored.attrs.get("sources"), where=f"{where}: sources")
-    expected = [i.name for i in compiled.covariates]
+    expected = [i.name for i in infos]
     if not isinstance(kinds, dict) or sorted(kinds) != sorted(expected):
         raise StateError(f"{where}: expected sources of the covariates {expected}.")
     found: dict[str, Any] = {}
-    for info in compiled.covariates:
+    for info in infos:
         kind = kinds[info.name]
         if not isinstance(kind, dict):
             raise StateError(f"{where}: {info.name!r}: expected a description of its source.")

@@ -17,6 +17,7 @@ from pmcl.training.pretraining import (
     negative_log_likelihood,
     pretrain,
     simulation_hosts,
+    simulation_loss,
 )
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "blocks",
     "combine",
     "negative_log_likelihood",
+    "simulation_loss",
     "pretrain",
     "read_checkpoint",
     "run_block",

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl.compile import Simulator, jit, prefetched
+from pmcl.compile import Mask, Simulator, jit, prefetched
 from pmcl.networks import Amortizer
 from pmcl.progress import progress_bar
 from pmcl.training.checkpoint import read_checkpoint, write_checkpoint
@@ -53,11 +53,23 @@ class SimulationLoss(Problem):
 
     def loss(self, amortizer: Amortizer, key: Array, host: dict[str, Array]) -> Array:
         keys = jax.random.split(key, self.batch_size)
-        z, data = jax.vmap(self.simulator.draw)(keys, host)
-        return negative_log_likelihood(amortizer, z, data)
+        return simulation_loss(amortizer, self.simulator, keys, host)
 
 
-def negative_log_likelihood(amortizer: Amortizer, z: Array, data: dict[str, Array]) -> Array:
+def simulation_loss(
+    amortizer: Amortizer, simulator: Simulator, keys: Array, host: dict[str, Array]
+) -> Array:
+    """L_SB over one fresh simulation a key, each with a length and gaps of its own."""
+    z, data = jax.vmap(simulator.draw)(keys, host)
+    mask = None
+    if simulator.masking:
+        mask = jax.vmap(lambda key: simulator.mask(jax.random.fold_in(key, 1)))(keys)
+    return negative_log_likelihood(amortizer, z, data, mask)
+
+
+def negative_log_likelihood(
+    amortizer: Amortizer, z: Array, data: dict[str, Array], mask: Mask | None = None
+) -> Array:
     """Mean of -log q(z | h(x)) over simulations, leaving out those with non-finite values."""
     valid = jnp.isfinite(z).all(axis=1)
     for value in data.values():
@@ -68,11 +80,16 @@ def negative_log_likelihood(amortizer: Amortizer, z: Array, data: dict[str, Arra
         k: jnp.where(valid.reshape((-1,) + (1,) * (v.ndim - 1)), v, jnp.zeros((), v.dtype))
         for k, v in data.items()
     }
-    log_q = jax.vmap(lambda zi, xi: amortizer.log_prob(zi, amortizer.context(xi)))(z, data)
+    log_q = jax.vmap(
+        lambda zi, xi, mi: amortizer.log_prob(zi, amortizer.context(xi, mi)),
+        in_axes=(0, 0, None if mask is None else 0),
+    )(z, data, mask)
     return -jnp.sum(jnp.where(valid, log_q, 0.0)) / jnp.maximum(jnp.sum(valid), 1)
 
 
-_validate = jit(negative_log_likelihood)
+@jit
+def _validate(amortizer: Amortizer, z: Array, data: dict[str, Array], mask: Mask | None) -> Array:
+    return negative_log_likelihood(amortizer, z, data, mask)
 
 
 class _Progressed(NamedTuple):
@@ -122,9 +139,10 @@ def pretrain(
     )
     key = jax.random.key(seed)
     problem = SimulationLoss(simulator, settings.batch_size)
-    validation = jax.tree.map(
+    fresh_z, fresh = jax.tree.map(
         jnp.asarray, simulator.simulate(settings.validation, random_seed=_other(seed))
     )
+    gaps = simulator.masks(settings.validation, random_seed=_other(seed))
     initial = start(amortizer, optimiser, jax.random.key_data(key))
     now = _Progressed(
         state=initial._replace(key=jax.random.key_data(key)),
@@ -152,7 +170,7 @@ def pretrain(
         for block, host in zip(left, hosts, strict=True):
             state = now.state._replace(key=jax.random.wrap_key_data(now.state.key))
             state, losses = run_block(problem, optimiser, amortizer, state, host, size)
-            loss = _validate(combine(state.params, amortizer), *validation)
+            loss = _validate(combine(state.params, amortizer), fresh_z, fresh, gaps)
             better = bool(loss < now.best_loss)
             now = now._replace(
                 state=state._replace(key=jax.random.key_data(state.key)),
@@ -213,6 +231,7 @@ def _identity(amortizer: Amortizer) -> dict:
     numbers = ",".join(f"{x:.3g}" for s in jax.tree.leaves(scalings) for x in np.ravel(s))
     return {
         "inputs": [name for name, _ in amortizer.inputs.shapes],
+        "lengths": list(amortizer.inputs.lengths or ()),
         "weights": sum(w.size for w in weights),
         "shapes": zlib.crc32(str([w.shape for w in weights]).encode()),
         "standardisation": zlib.crc32(numbers.encode()),
