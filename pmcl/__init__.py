@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pmcl.data import DataError as DataError
     from pmcl.data import as_task as as_task
     from pmcl.fit import fit_amortized as fit_amortized
+    from pmcl.handover import as_prior as as_prior
     from pmcl.networks import AbstractSummary as AbstractSummary
     from pmcl.networks import AbstractSummaryNetwork as AbstractSummaryNetwork
     from pmcl.networks import CouplingFlow as CouplingFlow
@@ -86,6 +87,7 @@ _PUBLIC = {
     "SynapticIntelligence": "continual",
     "TeacherDistillation": "continual",
     "UnsupportedModelError": "compile",
+    "as_prior": "handover",
     "as_task": "data",
     "calibrate": "report",
     "compare": "report",

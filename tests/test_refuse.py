@@ -109,9 +109,27 @@ def nameless_randomness() -> None:
     pm.Deterministic("noisy", mu + pm.Normal.dist(0, 1))
 
 
+RING = np.array([[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]])
+PAIRS = np.array([[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]])
+
+
+def free_scale_of_icar() -> None:
+    phi = pm.ICAR("phi", W=RING, sigma=pm.HalfNormal("sigma"))
+    pm.Normal("y", phi, 1, observed=np.zeros(4))
+
+
+def unconnected_places() -> None:
+    pm.Normal("y", pm.ICAR("phi", W=PAIRS), 1, observed=np.zeros(4))
+
+
+def conditional_places() -> None:
+    phi = pm.CAR("phi", np.zeros(4), RING, 0.5, 1.3)
+    pm.Normal("y", phi, 1, observed=np.zeros(4))
+
+
 def no_jax_conversion() -> None:
     mu = pm.Normal("mu")
-    pm.Interpolated("bump", np.linspace(0, 1, 5), np.ones(5))
+    pm.PolyaGamma("bump", 1.0, mu)
     pm.Normal("y", mu, 1, observed=ZEROS)
 
 
@@ -135,6 +153,8 @@ def no_jax_conversion() -> None:
         (improper, "'mu' has an improper prior", "a proper one"),
         (own_past, "`pm.Data` 'series' holds the observations of 'y'", "pm.AR"),
         (nameless_randomness, "'noisy'", "give it a name"),
+        (free_scale_of_icar, "'phi' is a `pm.ICAR` whose `sigma`", "sigma * pm.ICAR('phi'"),
+        (unconnected_places, "'phi' is a `pm.ICAR` of places", "each connected part"),
         (no_jax_conversion, "'bump' cannot be compiled to JAX", "another distribution"),
     ],
 )
@@ -152,6 +172,12 @@ def simulator_of(build: Callable[[], None], backend: str = "auto") -> Simulator:
         build()
     compiled = compile_model(model)
     return make_simulator(compiled, read_covariates(None, ()), backend=backend)  # type: ignore[arg-type]
+
+
+def test_what_pymc_draws_wrongly_is_not_drawn_by_pymc() -> None:
+    assert simulator_of(conditional_places).backend == "jax"
+    with pytest.raises(UnsupportedModelError, match="`pm.CAR` can only be simulated in JAX"):
+        simulator_of(conditional_places, "pytensor")
 
 
 def negative_scale() -> None:

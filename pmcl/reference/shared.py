@@ -12,6 +12,7 @@ from pymc.logprob.basic import logp
 from pymc.model.fgraph import (
     ModelDeterministic,
     ModelObservedRV,
+    ModelVar,
     fgraph_from_model,
     model_from_fgraph,
     model_observed_rv,
@@ -19,6 +20,7 @@ from pymc.model.fgraph import (
 )
 from pytensor.compile import SharedVariable
 from pytensor.graph import Constant, FunctionGraph, Variable
+from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar import Cast
 from pytensor.tensor.elemwise import Elemwise
@@ -177,7 +179,13 @@ def there_of(name: str) -> str:
 
 def _part(rv: Variable, value: Variable, there: Variable) -> Variable:
     """Log likelihood of what is there of an observed variable."""
-    terms = logp(rv, value)
+    # PyMC derives some densities on a copy, in which the model's own variables would come twice
+    own = [v for v in ancestors([rv]) if v.owner is not None and isinstance(v.owner.op, ModelVar)]
+    stand_in = {v: v.type(name=v.name) for v in own}
+    alone = graph_replace([rv], stand_in, strict=False)[0]
+    terms = graph_replace(
+        [logp(alone, value)], {new: old for old, new in stand_in.items()}, strict=False
+    )[0]
     kept = pt.all(there, axis=tuple(range(terms.type.ndim, there.type.ndim)))
     return pt.where(kept, terms, 0.0).sum()
 
