@@ -43,11 +43,13 @@ if TYPE_CHECKING:
     from pmcl.networks import Network as Network
     from pmcl.networks import Recurrent as Recurrent
     from pmcl.networks import SetTransformer as SetTransformer
+    from pmcl.networks.familiarity import FarDataWarning as FarDataWarning
     from pmcl.posterior import AmortizedPosterior as AmortizedPosterior
     from pmcl.reference import sample_reference as sample_reference
     from pmcl.refinement import Refine as Refine
     from pmcl.refining import refine as refine
     from pmcl.report import calibrate as calibrate
+    from pmcl.report import check_data as check_data
     from pmcl.report import compare as compare
     from pmcl.report import retention as retention
     from pmcl.results import one as one
@@ -67,6 +69,7 @@ _PUBLIC = {
     "DeepSet": "networks",
     "ElasticWeightConsolidation": "continual",
     "Example": "continual",
+    "FarDataWarning": "networks.familiarity",
     "Flatten": "networks",
     "LogRatioVariance": "continual",
     "MaskedAutoregressiveFlow": "networks",
@@ -90,6 +93,7 @@ _PUBLIC = {
     "as_prior": "handover",
     "as_task": "data",
     "calibrate": "report",
+    "check_data": "report",
     "compare": "report",
     "compile_model": "compile",
     "fit_amortized": "fit",

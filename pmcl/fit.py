@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Literal
 
 import jax
-import numpy as np
 import pymc as pm
 import xarray as xr
 
@@ -21,7 +20,6 @@ from pmcl.compile import (
 )
 from pmcl.compile.covariates import Source
 from pmcl.compile.refuse import check_finite
-from pmcl.data import Layout, Task
 from pmcl.networks import (
     AbstractSummary,
     InputLayout,
@@ -31,7 +29,9 @@ from pmcl.networks import (
     default_network,
     read_structure,
 )
+from pmcl.networks.familiarity import familiar_inputs
 from pmcl.posterior import AmortizedPosterior, positive, seed_of
+from pmcl.simulation import simulated_task
 from pmcl.training import PretrainingSettings, pretrain
 
 
@@ -132,15 +132,24 @@ def fit_amortized(
             source = make_simulator(
                 compiled, read_covariates(covariates, infos), backend=simulator, masking=masking
             )
-            _check_masking(source, structure, seed)
+            few = simulated_task(source, structure.row, 8, random_seed=seed)
+            check_masked(compiled, few)
         chosen = default_network(structure, network)
         z, data = source.simulate(1000, random_seed=seed)
         inputs = InputLayout.of(
             compiled.data, structure.row, masking=masking, observed=len(compiled.observed)
         )
         amortizer = build_amortizer(chosen, inputs, z, data, key=jax.random.key(seed))
+        gaps = source.masks(len(z), random_seed=seed)
         posterior = AmortizedPosterior(
-            compiled, source, structure, chosen, amortizer, settings, seed
+            compiled,
+            source,
+            structure,
+            chosen,
+            amortizer,
+            settings,
+            seed,
+            familiar=familiar_inputs(amortizer, data, gaps),
         )
         if progressbar:
             print(posterior)  # noqa: T201  (what was chosen is shown, as PyMC shows its samplers)
@@ -168,18 +177,6 @@ def _masking(structure: Structure, lengths: tuple[int, int] | None, missing: flo
             f"got {lengths!r}."
         )
     return Masking(structure.row, (int(pair[0]), int(pair[1])), float(missing))
-
-
-def _check_masking(source: Simulator, structure: Structure, seed: int) -> None:
-    """Refuse lengths and gaps that the likelihood cannot leave out."""
-    _, data = source.simulate(8, random_seed=seed)
-    masks = source.masks(8, random_seed=seed)
-    assert masks is not None
-    layout = Layout.of(source.compiled, structure.row)
-    lengths = None if masks.rows is None else np.asarray(masks.rows).sum(axis=1)
-    names = tuple(map(str, range(8)))
-    there = {k: np.asarray(v) for k, v in masks.values.items()}
-    check_masked(source.compiled, Task(layout, data, names, lengths, there=there))
 
 
 def simulator_of(

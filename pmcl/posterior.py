@@ -1,6 +1,7 @@
 """The amortized posterior of a PyMC model: fit, adapt, sample."""
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,12 +39,13 @@ from pmcl.continual import (
     strategies_of,
 )
 from pmcl.correction import Asked, RefineLike, sample_task, sample_to_store
-from pmcl.data import DATASET, Layout, Task, TaskLike, as_task
+from pmcl.data import DATASET, Layout, Task, TaskLike, as_task, listed
 from pmcl.networks import (
     Amortizer,
     Network,
     Structure,
 )
+from pmcl.networks.familiarity import Familiar, FarDataWarning
 from pmcl.prediction import predictions_groups
 from pmcl.results import SAMPLE, flat_z, warn_of_khat
 from pmcl.training import PretrainingRecord, PretrainingSettings, pretrain
@@ -75,6 +77,8 @@ class AmortizedPosterior:
         The weights before the first adaptation.
     records : tuple of TaskRecord
         One entry an adaptation, oldest first; `history` shows them.
+    familiar : Familiar or None
+        What the inputs of simulations are like; `sample` and `adapt` warn of data far from them.
     """
 
     compiled: CompiledModel
@@ -89,6 +93,7 @@ class AmortizedPosterior:
     pretraining: tuple[PretrainingRecord, ...] = field(default=(), repr=False)
     pretrained: Amortizer | None = field(default=None, repr=False)
     records: tuple[TaskRecord, ...] = field(default=(), repr=False)
+    familiar: Familiar | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         tasks = ", ".join(t.name for t in self.records) or "none"
@@ -255,10 +260,12 @@ class AmortizedPosterior:
             restore_best,
         )
         chosen = objective if objective is not None else PathGradient()
+        data = self._task(task)
+        self._warn_if_far(data)
         pretrained = self.amortizer if self.pretrained is None else self.pretrained
         now = Occasion(
             name,
-            self._task(task),
+            data,
             self.amortizer,
             self.density,
             self.simulator,
@@ -412,8 +419,11 @@ class AmortizedPosterior:
         -----
         UserWarning
             Naming the datasets whose k-hat says that the draws should not be trusted.
+        FarDataWarning
+            Naming the datasets that are far from what was simulated, and from any that is stored.
         """
         task = self._task(data)
+        self._warn_if_far(task)
         asked = Asked(
             positive("draws", draws),
             refine,
@@ -567,6 +577,27 @@ class AmortizedPosterior:
         task = as_task(data, self.layout)
         check_masked(self.compiled, task)
         return task
+
+    def _warn_if_far(self, task: Task) -> None:
+        """Warn of datasets that are far from simulations, and like none that is stored."""
+        if self.familiar is None:
+            return
+        with precision.scope():
+            found = sampling.features(self.amortizer, task)
+            far = self.familiar.far(self.familiar.distance(found))
+            if far.any() and len(self.memory):
+                stored = sampling.features(self.amortizer, self.memory.stored())
+                apart = self.familiar.distance(found[:, None] - stored + self.familiar.mean)
+                far &= self.familiar.far(apart.min(axis=1))
+        names = [n for n, f in zip(task.names, far, strict=True) if f]
+        if names:
+            warnings.warn(
+                f"{len(names)} of {len(task)} datasets ({listed(names)}) lie far outside what the "
+                "network was trained on (`pmcl.check_data` says how far): look at their k-hat, "
+                "adapt to data like these, or widen `covariates` and priors and fit again.",
+                FarDataWarning,
+                stacklevel=3,
+            )
 
 
 def positive(name: str, value: int) -> int:

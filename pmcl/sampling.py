@@ -14,6 +14,7 @@ from pmcl.compile.precision import NETWORK
 from pmcl.data import Batch, Task
 from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold, resample
 from pmcl.networks import Amortizer
+from pmcl.networks.familiarity import input_features
 from pmcl.progress import progress_bar
 from pmcl.refinement import Drawn
 from pmcl.refinement.stages import contexts
@@ -160,6 +161,12 @@ def log_q(amortizer: Amortizer, z: np.ndarray, task: Task, *, size: int = 64) ->
 def embed(amortizer: Amortizer, task: Task, *, size: int = 64) -> np.ndarray:
     """Context vectors h(x) of a task's datasets, shape (dataset, context)."""
     return np.concatenate([np.asarray(contexts(amortizer, c))[:n] for c, n in chunks(task, size)])
+
+
+def features(amortizer: Amortizer, task: Task, *, size: int = 256) -> np.ndarray:
+    """What a task's inputs are like, whatever the network makes of them: (dataset, feature)."""
+    parts = [np.asarray(input_features(amortizer, c))[:n] for c, n in chunks(task, size)]
+    return np.concatenate(parts).astype(float)
 
 
 def draw(

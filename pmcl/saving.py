@@ -25,8 +25,9 @@ from pmcl.compile import (
 )
 from pmcl.compile.covariates import Source
 from pmcl.continual import AbstractStrategy, Memory, Occasion, StrategyState, memory_of
-from pmcl.data import DATASET, Layout, Task, as_task
+from pmcl.data import DATASET, Batch, Layout, Task, as_task
 from pmcl.networks import Amortizer, InputLayout, Network, Structure, build_amortizer
+from pmcl.networks.familiarity import Familiar, describe_inputs
 from pmcl.posterior import AmortizedPosterior
 from pmcl.state import fingerprint, records, sources, weights
 from pmcl.state.archive import read_archive, write_archive
@@ -78,6 +79,8 @@ def to_datatree(posterior: AmortizedPosterior, *, include_memory: bool = True) -
     }
     if p.pretrained is not None:
         groups["/pretrained"] = weights.to_dataset(p.pretrained)
+    if p.familiar is not None:
+        groups["/familiar"] = _familiar_to_dataset(p.familiar)
     for i, record in enumerate(p.pretraining):
         groups[f"/pretraining/{i}"] = records.pretraining_to_dataset(record)
     memory = memory_of(p.states)
@@ -204,6 +207,7 @@ def from_datatree(
                 for node in _numbered(tree, "pretraining", where)
             ),
             pretrained=pretrained,
+            familiar=_familiar(tree, amortizer, compiled, where),
             records=tuple(
                 records.task_from_tree(node, where=f"{where}: history")
                 for node in _numbered(tree, "history", where)
@@ -329,6 +333,30 @@ def _skeleton(
     )
     z = np.zeros((2, compiled.dim))
     return build_amortizer(network, inputs, z, data, key=jax.random.key(0))
+
+
+def _familiar_to_dataset(familiar: Familiar) -> xr.Dataset:
+    dims = {"mean": "feature", "factor": ("feature", "direction"), "distances": "simulation"}
+    return xr.Dataset({name: (dims[name], value) for name, value in familiar._asdict().items()})
+
+
+def _familiar(
+    tree: xr.DataTree, amortizer: Amortizer, compiled: CompiledModel, where: str
+) -> Familiar | None:
+    """Read what simulated inputs are like; states of before have nothing of it."""
+    if "familiar" not in tree.children:
+        return None
+    data = _group(tree, "familiar", where)
+    if set(data.data_vars) != set(Familiar._fields):
+        raise StateError(f"{where}: familiar: expected {list(Familiar._fields)}.")
+    found = Familiar(*(data[name].values for name in Familiar._fields))
+    one = {i.name: np.zeros((1, *i.shape), i.dtype) for i in compiled.data}
+    k = eqx.filter_eval_shape(describe_inputs, amortizer, Batch(one, None)).shape[1]  # type: ignore[arg-type]
+    shapes = ((k,), (k, k), (len(found.distances),))
+    numbers = all(v.dtype.kind == "f" and np.isfinite(v).all() for v in found)
+    if tuple(v.shape for v in found) != shapes or not numbers or not len(found.distances):
+        raise StateError(f"{where}: familiar: expected finite numbers of {k} features.")
+    return found
 
 
 def _memory_to_dataset(memory: Memory) -> xr.Dataset:

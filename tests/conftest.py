@@ -1,6 +1,7 @@
 """What every test file shares: a compilation cache that outlives the run, and the papers' data."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,6 +42,19 @@ def data_folder() -> Path:
     if not path.is_dir():
         pytest.fail(f"PMCL_DATA: expected a folder, got {folder!r}, which is not one")
     return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_memory_maps() -> Iterator[None]:
+    """Forget compiled code before the process has as many memory maps as Linux allows (65,530).
+
+    Every function that JAX compiles for the CPU takes some, and beyond the limit the next one ends
+    in a segmentation fault.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > 25_000:
+        jax.clear_caches()
 
 
 class NormalMean(NamedTuple):

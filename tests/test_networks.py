@@ -11,7 +11,14 @@ import numpy as np
 import pymc as pm
 import pytest
 
-from pmcl.compile import VariableInfo, compile_model, make_simulator, precision, read_covariates
+from pmcl.compile import (
+    Mask,
+    VariableInfo,
+    compile_model,
+    make_simulator,
+    precision,
+    read_covariates,
+)
 from pmcl.networks import (
     AbstractFlow,
     AbstractSummary,
@@ -304,7 +311,7 @@ def test_context_ignores_padding():
     data = {k: v[0] for k, v in simulations(1, rows=6).items()}
     alone = {k: v[..., :3] if v.ndim else v for k, v in data.items()}
     context = eqx.filter_jit(Amortizer.context)
-    padded = context(q, data, np.arange(6) < 3)
+    padded = context(q, data, Mask(np.arange(6) < 3))
     np.testing.assert_allclose(padded, context(q, alone), rtol=1e-5, atol=1e-6)
     assert padded.shape == (3 + 1,)
 

@@ -87,7 +87,7 @@ def test_parts_of_a_ragged_task_are_masked_like_the_whole(posterior):
     parts = list(task.parts(3))
     assert [p.first for p in parts] == [0, 3, 6, 9] and [len(p) for p in parts] == [3, 3, 3, 1]
     assert [p.ragged for p in parts] == [False, True, True, True]
-    np.testing.assert_array_equal(parts[2].mask.sum(axis=1), [5, 5, 5])
+    np.testing.assert_array_equal(parts[2].rows.sum(axis=1), [5, 5, 5])
     alone = posterior.sample({"d": parts[2].labelled().isel(dataset=0, obs=slice(5))}, 50,
                              refine=False, random_seed=0)  # fmt: skip
     first = pmcl.one(posterior.sample(parts[2], 50, refine=False, random_seed=0), 0)

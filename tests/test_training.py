@@ -381,7 +381,7 @@ class Script:
         self.losses = [*losses]
         self.seen: list[np.ndarray] = []
 
-    def __call__(self, amortizer, z, data):
+    def __call__(self, amortizer, z, data, mask):
         self.seen.append(flat(amortizer))
         return jnp.asarray(self.losses[len(self.seen) - 1], jnp.float32)
 

@@ -16,8 +16,9 @@ from jax import Array
 from pmcl import sampling
 from pmcl.compile import Density, Simulator
 from pmcl.continual.memory import Memory, k_centers, k_medoids
-from pmcl.data import Layout, Task
+from pmcl.data import Task
 from pmcl.networks import Amortizer, Structure
+from pmcl.simulation import simulated_task
 from pmcl.training import weights_of
 
 
@@ -67,25 +68,7 @@ class Occasion:
 
         They have the lengths and gaps of training.
         """
-        _, data = self.simulator.simulate(n, random_seed=self.seed)
-        keep = np.all([np.isfinite(v).reshape(n, -1).all(axis=1) for v in data.values()], axis=0)
-        layout = Layout.of(self.simulator.compiled, self.structure.row)
-        values = {i.name: np.asarray(data[i.name])[keep] for i in layout.variables}
-        lengths = None
-        if layout.row is not None:
-            length = next(
-                values[i.name].shape[1 + i.dims.index(layout.row)]
-                for i in layout.variables
-                if layout.row in i.dims
-            )
-            lengths = np.full(int(keep.sum()), length)
-        mask = self.simulator.masks(n, random_seed=self.seed)
-        there = {}
-        if mask is not None:
-            lengths = lengths if mask.rows is None else np.asarray(mask.rows)[keep].sum(axis=1)
-            there = {k: np.asarray(v)[keep] for k, v in mask.values.items()}
-        names = tuple(f"simulated {i}" for i in np.flatnonzero(keep))
-        return Task(layout, values, names, lengths, there=there)
+        return simulated_task(self.simulator, self.structure.row, n, random_seed=self.seed)
 
 
 class Rehearsal(NamedTuple):

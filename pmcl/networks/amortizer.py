@@ -175,12 +175,12 @@ class Amortizer(eqx.Module):
 
     def context(self, data: dict[str, Array], mask: Mask | None = None) -> Array:
         """Context vector h(x) of one dataset; `mask` says what of it counts."""
-        rows, fixed, counts = self._inputs(data, mask)
+        rows, fixed, counts = self.standardised(data, mask)
         if rows is None:
             return fixed
         return jnp.concatenate([self.summary(rows, counts), fixed])
 
-    def _inputs(
+    def standardised(
         self, data: dict[str, Array], mask: Mask | None
     ) -> tuple[Array | None, Array, Array | None]:
         """Standardised rows, fixed values, and which rows count."""

@@ -1,7 +1,8 @@
 """Labelled diagnostics of results."""
 
 from pmcl.report.calibration import calibrate
+from pmcl.report.checking import check_data
 from pmcl.report.comparison import compare
 from pmcl.report.forgetting import retention
 
-__all__ = ["calibrate", "compare", "retention"]
+__all__ = ["calibrate", "check_data", "compare", "retention"]
