@@ -19,7 +19,7 @@ from pmcl.compile import (
     read_covariates,
 )
 from pmcl.compile.covariates import Source
-from pmcl.compile.refuse import check_finite
+from pmcl.compile.refuse import check_finite, model_or_context
 from pmcl.networks import (
     AbstractSummary,
     InputLayout,
@@ -30,7 +30,7 @@ from pmcl.networks import (
     read_structure,
 )
 from pmcl.networks.familiarity import familiar_inputs
-from pmcl.posterior import AmortizedPosterior, positive, seed_of
+from pmcl.posterior import AmortizedPosterior, positive, positive_rate, seed_of
 from pmcl.simulation import simulated_task
 from pmcl.training import PretrainingSettings, pretrain
 
@@ -110,12 +110,12 @@ def fit_amortized(
     DataError
         If the likelihood cannot leave out what `lengths` or `missing` would leave out.
     """
-    model = pm.modelcontext(model)
+    model = model_or_context(model)
     seed = seed_of(random_seed, None)
     settings = PretrainingSettings(
         steps=positive("steps", steps),
         batch_size=positive("batch_size", batch_size),
-        learning_rate=learning_rate,
+        learning_rate=positive_rate(learning_rate),
         warmup=warmup,
         clip=clip,
         validation=positive("validation", validation),

@@ -252,14 +252,14 @@ class AmortizedPosterior:
         rate = learning_rate(index) if callable(learning_rate) else learning_rate
         settings = AdaptationSettings(
             positive("steps", steps),
-            rate,
+            positive_rate(rate),
             positive("batch_size", batch_size),
             clip,
             warmup,
             None if patience is None else positive("patience", patience),
             restore_best,
         )
-        chosen = objective if objective is not None else PathGradient()
+        chosen = objective_of(objective)
         data = self._task(task)
         self._warn_if_far(data)
         pretrained = self.amortizer if self.pretrained is None else self.pretrained
@@ -604,6 +604,20 @@ def positive(name: str, value: int) -> int:
     if value < 1:
         raise ValueError(f"{name}: expected at least 1, got {value}.")
     return value
+
+
+def positive_rate(value: float) -> float:
+    if not value > 0:
+        raise ValueError(f"learning_rate: expected a number above 0, got {value}.")
+    return value
+
+
+def objective_of(objective: AbstractObjective | None) -> AbstractObjective:
+    if objective is not None and not isinstance(objective, AbstractObjective):
+        raise TypeError(
+            f"objective: expected a pmcl objective such as pmcl.PathGradient(), got {objective!r}."
+        )
+    return PathGradient() if objective is None else objective
 
 
 def seed_of(given: int | None, derived: int | None) -> int:

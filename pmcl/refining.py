@@ -13,6 +13,7 @@ from pmcl import sampling
 from pmcl.batching import check_masked
 from pmcl.compile import CompiledModel, Density, compile_model, jit, precision
 from pmcl.compile.graphs import host_mode
+from pmcl.compile.refuse import model_or_context
 from pmcl.correction import correct, engine_of, finished
 from pmcl.data import Task, TaskLike
 from pmcl.posterior import positive, seed_of
@@ -80,7 +81,7 @@ def refine(
     if isinstance(model, CompiledModel):
         compiled = model
     else:
-        model = pm.modelcontext(model)
+        model = model_or_context(model)
         compiled = compile_model(model, covariates=covariates_among(model, data))
     task = task_of(compiled, data)
     check_masked(compiled, task)

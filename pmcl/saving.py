@@ -24,6 +24,7 @@ from pmcl.compile import (
     read_covariates,
 )
 from pmcl.compile.covariates import Source
+from pmcl.compile.refuse import model_or_context
 from pmcl.continual import AbstractStrategy, Memory, Occasion, StrategyState, memory_of
 from pmcl.data import DATASET, Batch, Layout, Task, as_task
 from pmcl.networks import Amortizer, InputLayout, Network, Structure, build_amortizer
@@ -132,7 +133,7 @@ def load(
         Where the file is damaged or no state, of a schema that is not known, or of another model,
         saying what differs.
     """
-    model = pm.modelcontext(model)
+    model = model_or_context(model)
     tree = read_archive(path)
     try:
         return from_datatree(tree, model, covariates=covariates, where=str(path))
@@ -150,7 +151,7 @@ def from_datatree(
     where: str = "state",
 ) -> AmortizedPosterior:
     """Make the posterior again of which :func:`to_datatree` gave the state."""
-    model = pm.modelcontext(model)
+    model = model_or_context(model)
     attrs = tree.attrs
     schema = attrs.get("schema")
     if schema != SCHEMA:

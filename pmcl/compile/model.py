@@ -254,7 +254,7 @@ def compile_model(
     UnsupportedModelError
         If the model cannot be compiled, naming the variable and the way out.
     """
-    model = pm.modelcontext(model)
+    model = refuse.model_or_context(model)
     refuse.check_model(model)
     data = _covariate_variables(model, covariates)
     with precision.scope():

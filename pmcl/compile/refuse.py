@@ -29,6 +29,19 @@ class UnsupportedModelError(ValueError):
     """A PyMC model that pmcl cannot compile; the message names the variable and the way out."""
 
 
+def model_or_context(model: pm.Model | None) -> pm.Model:
+    """Return the model, or that of the context where none is given.
+
+    Raises
+    ------
+    TypeError
+        If it is something else, or there is none.
+    """
+    if model is not None and not isinstance(model, pm.Model):
+        raise TypeError(f"model: expected a pymc.Model, got {type(model).__name__}.")
+    return pm.modelcontext(model)
+
+
 def check_model(model: pm.Model) -> None:
     """Refuse models whose density or simulator cannot be derived.
 

@@ -99,6 +99,11 @@ def default_network(structure: Structure, network: Network | AbstractSummary | N
         return network
     summary: AbstractSummary
     if network is not None:
+        if not isinstance(network, AbstractSummary):
+            raise TypeError(
+                "network: expected a pmcl.Network, or a summary such as pmcl.DeepSet(), got "
+                f"{network!r}."
+            )
         summary = network
     elif structure.kind == "exchangeable":
         summary = DeepSet()

@@ -11,6 +11,7 @@ import xarray as xr
 from pmcl import sampling
 from pmcl.batching import check_masked
 from pmcl.compile import CompiledModel, compile_model, precision
+from pmcl.compile.refuse import model_or_context
 from pmcl.data import DATASET, Layout, Task, TaskLike, as_task
 from pmcl.reference.nuts import nuts
 from pmcl.results import Draws, posterior_tree
@@ -58,7 +59,7 @@ def sample_reference(
     DataError
         Where the data do not fit the model, naming the variable and the dataset.
     """
-    model = pm.modelcontext(model)
+    model = model_or_context(model)
     compiled = compile_model(model, covariates=covariates_among(model, data))
     task = task_of(compiled, data)
     if task.there:
