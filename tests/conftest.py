@@ -44,7 +44,7 @@ def data_folder() -> Path:
     return path
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def few_memory_maps() -> Iterator[None]:
     """Forget compiled code before the process has as many memory maps as Linux allows (65,530).
 

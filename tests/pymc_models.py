@@ -7,7 +7,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
+from scipy.interpolate import BSpline
 
 from pmcl.compile import CompiledModel, compile_model, precision
 from pmcl.compile.graphs import host_mode
@@ -132,6 +134,48 @@ def chained() -> None:
     pm.Deterministic("gap", first - late)
 
 
+def hilbert_space_process() -> None:
+    length = pm.LogNormal("length", -1, 0.3)
+    process = pm.gp.HSGP(m=[6], c=1.5, cov_func=pm.gp.cov.ExpQuad(1, length))
+    f = process.prior("f", X=TIME[:, None], dims="time")
+    pm.Poisson("y", pm.math.exp(f), observed=[1, 0, 3, 2, 5, 4], dims="time")
+
+
+def splines() -> None:
+    knots = np.r_[[0.0] * 4, 0.5, [1.0] * 4]
+    basis = BSpline.design_matrix(TIME, knots, 3).toarray()
+    step = pm.HalfNormal("step", 0.7)
+    weights = pm.GaussianRandomWalk("weights", 0, step, init_dist=pm.Normal.dist(0, 1), shape=5)
+    pm.Normal("y", basis @ weights, 0.3, observed=TIME**2, dims="time")
+
+
+def solved_in_jax() -> None:
+    @pytensor.wrap_jax
+    def decay(rate: jax.Array, start: jax.Array) -> jax.Array:
+        def step(x: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+            return x - 0.2 * rate * x, x
+
+        return jax.lax.scan(step, start, None, length=len(TIME))[1]
+
+    rate = pm.HalfNormal("rate")
+    path = decay(rate, pm.Gamma("start", 4, 2))
+    pm.LogNormal("y", pm.math.log(path), 0.3, observed=TIME + 1, dims="time")
+
+
+def state_space() -> None:
+    drift = pm.Normal("drift", 0, 0.5)
+    damping = pm.Beta("damping", 4, 2)
+    noise = pm.Normal("noise", dims="time")
+    level = pytensor.scan(
+        lambda e, x, a, d: a * x + d + 0.3 * e,
+        sequences=[noise],
+        outputs_info=[pt.zeros(())],
+        non_sequences=[damping, drift],
+        return_updates=False,
+    )
+    pm.StudentT("y", nu=5, mu=level, sigma=0.5, observed=TIME, dims="time")
+
+
 class Case(NamedTuple):
     """A model, its compilation, points z, the model's own data, and what both sides make of them.
 
@@ -170,6 +214,10 @@ MODELS: list[Callable[[], None]] = [
     random_walk,
     custom,
     chained,
+    hilbert_space_process,
+    splines,
+    solved_in_jax,
+    state_space,
 ]
 
 
