@@ -72,8 +72,8 @@ def as_prior(
     dataset : str or int, optional
         Which dataset's posterior, by name or position; may be left out where there is one only.
     vars : sequence of str, optional
-        Free variables of the old model to hand over; all of them by default. The others are
-        integrated out.
+        Variables of the old model to hand over, free ones or deterministics that depend on no data;
+        all of them by default. What is not needed for them is integrated out.
     model : pymc.Model, optional
         The old model, needed with draws that do not come from an `AmortizedPosterior`: it has the
         transforms.
@@ -103,23 +103,19 @@ def as_prior(
     seed = seed_of(random_seed, 0)
     old, compiled, tree = _draws(source, data, model, seed)
     z = _of_one(compiled, tree, dataset)
-    parts, names = _chosen(old, compiled, vars)
     if new is old:
         raise ValueError("as_prior: expected a new model, got the one whose posterior this is.")
-    index = [
-        np.arange(where.start, where.start + where.size)
-        for where in compiled.values
-        if where.variable in names
-    ]
-    chosen = z[:, np.concatenate(index)]
+    names, needed = _chosen(old, vars)
+    parts, index = _parts(old, compiled, needed)
+    chosen = z[:, index]
     if len(chosen) < _FEWEST or not np.isfinite(chosen).all():
         raise ValueError(
-            f"as_prior: expected at least {_FEWEST} finite draws of {names}, got "
+            f"as_prior: expected at least {_FEWEST} finite draws of {sorted(needed)}, got "
             f"{int(np.isfinite(chosen).all(axis=1).sum())}."
         )
     density = _learn(chosen, seed, flow=flow)
     vector = _vector(name, density, chosen.shape[1])
-    return _variables(old, new, vector, parts, names)
+    return _variables(old, new, vector, parts, names, name)
 
 
 def _draws(
@@ -190,22 +186,36 @@ def _unconstrained(compiled: CompiledModel, posterior: xr.Dataset, tree: xr.Data
     return np.asarray(z)
 
 
-def _chosen(
-    old: pm.Model, compiled: CompiledModel, names: Sequence[str] | None
-) -> tuple[list[_Part], list[str]]:
-    """Value variables of the chosen variables, in the model's order, laid one after another."""
-    known = [info.name for info in compiled.free]
-    wanted = known if names is None else list(names)
-    unknown = [n for n in wanted if n not in known]
-    if unknown or not wanted:
-        raise ValueError(f"as_prior: expected free variables of the model, {known}, got {names}.")
+def _chosen(old: pm.Model, names: Sequence[str] | None) -> tuple[list[str], set[str]]:
+    """Variables to hand over, and the free variables they are made of."""
+    free = {rv: rv.name for rv in old.free_RVs}
+    made_of: dict[str, set[str]] = {name: {name} for name in free.values()}
+    data = {*old.observed_RVs, *old.data_vars}
+    for variable in old.deterministics:
+        behind = {*ancestors([variable])}
+        if not behind & data:
+            made_of[variable.name] = {free[v] for v in behind if v in free}
+    wanted = list(made_of) if names is None else list(names)
+    if not wanted or any(n not in made_of for n in wanted):
+        raise ValueError(
+            "as_prior: expected variables of the model that depend on no data, "
+            f"{list(made_of)}, got {names}."
+        )
+    return [n for n in made_of if n in wanted], set().union(*(made_of[n] for n in wanted))
+
+
+def _parts(
+    old: pm.Model, compiled: CompiledModel, needed: set[str]
+) -> tuple[list[_Part], np.ndarray]:
+    """Value variables laid one after another, and where they lie in the old z."""
     values = {v.name: v for v in old.value_vars}
-    parts, start = [], 0
+    parts, index, start = [], [], 0
     for where in compiled.values:
-        if where.variable in wanted:
+        if where.variable in needed:
             parts.append(_Part(values[where.name], where.shape, start))
+            index.append(np.arange(where.start, where.start + where.size))
             start += where.size
-    return parts, [n for n in known if n in wanted]
+    return parts, np.concatenate(index)
 
 
 class _Learned(eqx.Module):
@@ -292,15 +302,20 @@ def _variables(
     vector: TensorVariable,
     parts: Sequence[_Part],
     names: Sequence[str],
+    own: str,
 ) -> dict[str, TensorVariable]:
-    """Add the old model's variables, as functions of the vector, to the new one."""
+    """Add the old model's variables, as functions of the vector, to the new one.
+
+    A variable with the vector's own name (`own`: an earlier prior, handed on) is not added.
+    """
     swap = {
         p.value: vector[p.start : p.start + p.size].reshape(p.shape).astype(p.value.type.dtype)
         for p in parts
     }
-    free = [old[n] for n in names]
     graphs_of = replace_rvs_by_values(
-        free, rvs_to_values=old.rvs_to_values, rvs_to_transforms=old.rvs_to_transforms
+        [old[n] for n in names],
+        rvs_to_values=old.rvs_to_values,
+        rvs_to_transforms=old.rvs_to_transforms,
     )
     others = {v for v in old.value_vars if v not in swap}
     found = {}
@@ -316,5 +331,8 @@ def _variables(
         fits = dims is not None and all(
             d in new.coords and list(new.coords[d] or ()) == list(old.coords[d] or ()) for d in dims
         )
-        found[variable] = pm.Deterministic(variable, bound, dims=dims if fits else None)
+        if variable == own:
+            found[variable] = bound
+        else:
+            found[variable] = pm.Deterministic(variable, bound, dims=dims if fits else None)
     return found
