@@ -1,7 +1,6 @@
 """Yesterday's posterior as today's prior: a density learned from draws, inside a new PyMC model."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,12 +17,12 @@ from flowjax.train import fit_to_data
 from jax import Array
 from paramax import non_trainable, unwrap
 from pymc.logprob.utils import replace_rvs_by_values
-from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pmcl.compile import CompiledModel, compile_model, graphs, precision
+from pmcl import sampling
+from pmcl.compile import CompiledModel, ValueSlice, compile_model, graphs, precision
 from pmcl.data import DATASET, TaskLike, listed
 from pmcl.posterior import AmortizedPosterior, seed_of
 from pmcl.results import flat_z
@@ -31,18 +30,6 @@ from pmcl.results import flat_z
 _DRAWS = 4000
 _FEWEST = 200  # draws that a density is learned from
 _WORTH = 0.01  # nats per draw by which a flow has to beat the normal on held-back draws
-
-
-class _Part(NamedTuple):
-    """A value variable of the old model, and where it lies in the new one's vector."""
-
-    value: Variable
-    shape: tuple[int, ...]
-    start: int
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape, dtype=int))
 
 
 def as_prior(
@@ -106,7 +93,7 @@ def as_prior(
     if new is old:
         raise ValueError("as_prior: expected a new model, got the one whose posterior this is.")
     names, needed = _chosen(old, vars)
-    parts, index = _parts(old, compiled, needed)
+    parts, index = _parts(compiled, needed)
     chosen = z[:, index]
     if len(chosen) < _FEWEST or not np.isfinite(chosen).all():
         raise ValueError(
@@ -173,17 +160,16 @@ def _unconstrained(compiled: CompiledModel, posterior: xr.Dataset, tree: xr.Data
     missing = [i.name for i in compiled.free if i.name not in posterior]
     if missing:
         raise ValueError(f"as_prior: expected draws of {missing}, got {list(posterior)}.")
-    flat = {}
+    flat: dict[str, jax.Array] = {}
     for info in compiled.free:
         value = posterior[info.name].transpose("chain", "draw", ...).values
-        flat[info.name] = value.reshape(-1, *value.shape[2:])
+        flat[info.name] = value.reshape(-1, *value.shape[2:])  # type: ignore[assignment]
     fixed = {}
     if "constant_data" in tree.children:
         constant = tree["constant_data"].to_dataset()
         fixed = {i.name: jnp.asarray(constant[i.name].values) for i in compiled.covariates}
     with precision.scope():
-        z = jax.jit(jax.vmap(lambda p: compiled.unconstrain(p, fixed)))(flat)
-    return np.asarray(z)
+        return np.asarray(sampling.unconstrain(compiled, flat, fixed))
 
 
 def _chosen(old: pm.Model, names: Sequence[str] | None) -> tuple[list[str], set[str]]:
@@ -204,15 +190,13 @@ def _chosen(old: pm.Model, names: Sequence[str] | None) -> tuple[list[str], set[
     return [n for n in made_of if n in wanted], set().union(*(made_of[n] for n in wanted))
 
 
-def _parts(
-    old: pm.Model, compiled: CompiledModel, needed: set[str]
-) -> tuple[list[_Part], np.ndarray]:
+def _parts(compiled: CompiledModel, needed: set[str]) -> tuple[list[ValueSlice], np.ndarray]:
     """Value variables laid one after another, and where they lie in the old z."""
-    values = {v.name: v for v in old.value_vars}
-    parts, index, start = [], [], 0
+    parts: list[ValueSlice] = []
+    index, start = [], 0
     for where in compiled.values:
         if where.variable in needed:
-            parts.append(_Part(values[where.name], where.shape, start))
+            parts.append(where._replace(start=start))
             index.append(np.arange(where.start, where.start + where.size))
             start += where.size
     return parts, np.concatenate(index)
@@ -300,7 +284,7 @@ def _variables(
     old: pm.Model,
     new: pm.Model,
     vector: TensorVariable,
-    parts: Sequence[_Part],
+    parts: Sequence[ValueSlice],
     names: Sequence[str],
     own: str,
 ) -> dict[str, TensorVariable]:
@@ -308,9 +292,11 @@ def _variables(
 
     A variable with the vector's own name (`own`: an earlier prior, handed on) is not added.
     """
+    where = {p.name: p for p in parts}
     swap = {
-        p.value: vector[p.start : p.start + p.size].reshape(p.shape).astype(p.value.type.dtype)
-        for p in parts
+        v: vector[p.start : p.start + p.size].reshape(p.shape).astype(v.type.dtype)
+        for v in old.value_vars
+        if (p := where.get(v.name)) is not None
     }
     graphs_of = replace_rvs_by_values(
         [old[n] for n in names],

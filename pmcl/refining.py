@@ -2,16 +2,14 @@
 
 import time
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pymc as pm
 import xarray as xr
-from jax import Array
 
 from pmcl import sampling
 from pmcl.batching import check_masked
-from pmcl.compile import CompiledModel, Density, compile_model, jit, precision
+from pmcl.compile import CompiledModel, Density, compile_model, precision
 from pmcl.compile.graphs import host_mode
 from pmcl.compile.refuse import model_or_context
 from pmcl.correction import correct, engine_of, finished
@@ -126,12 +124,5 @@ def _prior(compiled: CompiledModel, task: Task, seed: int) -> np.ndarray:
     )
     covariates = {k: jnp.asarray(v) for k, v in task.dataset(0).items()}
     values = {n: jnp.asarray(v) for n, v in zip(names, drawn, strict=True)}
-    z = np.asarray(_unconstrain(compiled, values, covariates))
+    z = np.asarray(sampling.unconstrain(compiled, values, covariates))
     return z[np.isfinite(z).all(axis=1)]
-
-
-@jit
-def _unconstrain(
-    compiled: CompiledModel, values: dict[str, Array], covariates: dict[str, Array]
-) -> Array:
-    return jax.vmap(lambda p: compiled.unconstrain(p, covariates))(values)

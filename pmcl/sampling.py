@@ -65,6 +65,14 @@ def _constrain(
 
 
 @jit
+def unconstrain(
+    compiled: CompiledModel, values: Mapping[str, Array], covariates: Mapping[str, Array]
+) -> Array:
+    """Return z of shape (draw, dim) of the free variables' values, (draw, ...) by name."""
+    return jax.vmap(lambda p: compiled.unconstrain(p, covariates))(values)
+
+
+@jit
 def _log_q(amortizer: Amortizer, batch: Batch, z: Array) -> Array:
     def one(data: dict[str, Array], mask: Mask | None, u: Array) -> Array:
         context = amortizer.context(data, mask)

@@ -25,10 +25,7 @@ def simulated_task(simulator: Simulator, row: str | None, n: int, *, random_seed
     mask = simulator.masks(n, random_seed=random_seed)
     lengths, there = None, {}
     if row is not None:
-        whole = next(
-            values[i.name].shape[1 + i.dims.index(row)] for i in layout.variables if row in i.dims
-        )
-        lengths = np.full(len(names), whole)
+        lengths = np.full(len(names), Task(layout, values, names, None).width)
     if mask is not None:
         lengths = lengths if mask.rows is None else np.asarray(mask.rows)[keep].sum(axis=1)
         there = {k: np.asarray(v)[keep] for k, v in mask.values.items()}
