@@ -53,22 +53,25 @@ def pseudo_datasets(
     layout = sources.layout
     rows = layout.row if bootstrap and structure.kind == "exchangeable" else None
     parent = np.repeat(np.arange(len(sources)), counts)
+    observed = layout.names[: layout.n_observed]
     made = []
     simulated = np.zeros(len(parent), bool) if z is None else rng.random(len(parent)) < predictive
     originals = [sources.dataset(i) for i in range(len(sources))]
     for i, new in zip(parent, simulated, strict=True):
         data = dict(originals[i])
         if rows is not None:
-            length = next(
-                data[v.name].shape[v.dims.index(rows)] for v in layout.variables if rows in v.dims
-            )
+            assert sources.lengths is not None
+            length = int(sources.lengths[i])
             index = rng.integers(length, size=length)
-            data = {
+            again = {
                 v.name: data[v.name].take(index, axis=v.dims.index(rows))
                 if rows in v.dims
                 else data[v.name]
                 for v in layout.variables
             }
+            # of a few rows with gaps, those that are drawn may hold no observation at all
+            if any(not np.isnan(again[n].astype(float)).all() for n in observed):
+                data = again
         if new:
             assert z is not None
             u = z[i, rng.integers(z.shape[1])][None]
