@@ -1,5 +1,6 @@
 # Everything runs in environments under this folder: .uv (the installer), .venv (the package and
-# its checks), .venv-benchmarks (the peers). A second run of a target finds them made.
+# its checks), .venv-marginal (the same with pymc-extras), .venv-benchmarks (the peers). A second
+# run of a target finds them made.
 # Plain enough for GNU make 3.81, which is what macOS has.
 
 SHELL := bash
@@ -15,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 LOCK := $(UV) pip compile --universal --python-version 3.12 --generate-hashes --no-header -q \
 	$(if $(UPGRADE),--upgrade) pyproject.toml --extra demo
 
-.PHONY: help env demo test lint licences models unit docs wheel slow lock bench-env
+.PHONY: help env demo test lint licences models unit marginal docs wheel slow lock bench-env
 
 help: ## what there is to run
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s%s\n", $$1, $$2}'
@@ -26,7 +27,7 @@ demo: .venv/.synced ## the main job, end to end
 	$(BIN)/python -m pmcl.cli demo
 
 # cheap checks first, so that a slip shows within seconds
-test: lint licences models unit docs wheel ## everything that must pass: the six below
+test: lint licences models unit marginal docs wheel ## everything that must pass: those below
 
 lint: .venv/.synced ## style, formatting, types
 	$(BIN)/ruff check .
@@ -42,6 +43,11 @@ models: .venv/.synced ## published models compile, and their cards and states ar
 unit: .venv/.synced ## the tests, less the slow ones (PYTEST_ARGS="-k replay" for some of them)
 	$(PYTEST) --durations=10 $(PYTEST_ARGS)
 
+# pymc-extras lags behind PyMC, so its environment also tests the older PyMC
+marginal: .venv-marginal/.synced ## what touches PyMC, with pymc-extras and the PyMC that it needs
+	.venv-marginal/bin/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS) \
+	  $(addprefix tests/test_,$(addsuffix .py,marginal compile simulator covariates refuse reference))
+
 # the stubs are made anew: one left of a name that is gone would be a page that nothing leads to
 docs: .venv/.synced ## the documentation into docs/_build/html, warnings as errors
 	rm -rf docs/api/generated
@@ -53,8 +59,9 @@ wheel: .venv/.synced ## the wheel builds and holds the package only
 slow: .venv/.synced ## the tests that take minutes
 	$(PYTEST) -m slow --durations=0 $(PYTEST_ARGS)
 
-lock: | $(UV) ## both locks anew from pyproject.toml (UPGRADE=1 also takes newer versions)
+lock: | $(UV) ## the locks anew from pyproject.toml (UPGRADE=1 also takes newer versions)
 	$(LOCK) --group test --group docs -o requirements.txt
+	$(LOCK) --extra marginal --group test -o requirements-marginal.txt
 	$(LOCK) --group benchmarks -o requirements-benchmarks.txt
 
 bench-env: .venv-benchmarks/.synced ## the environment .venv-benchmarks, with pmcl's peers
@@ -79,13 +86,14 @@ $(UV):
 	echo "Install one (on Debian and Ubuntu: python3-venv), or name it: make PYTHON=..." >&2; \
 	exit 1
 
-.venv/bin/python .venv-benchmarks/bin/python: | $(UV)
+.venv/bin/python .venv-marginal/bin/python .venv-benchmarks/bin/python: | $(UV)
 	$(UV) venv --quiet --clear --python 3.12 $(@:/bin/python=)
 
 .venv/.synced: requirements.txt pyproject.toml | .venv/bin/python
+.venv-marginal/.synced: requirements-marginal.txt pyproject.toml | .venv-marginal/bin/python
 .venv-benchmarks/.synced: requirements-benchmarks.txt pyproject.toml | .venv-benchmarks/bin/python
 # the project's build backend is in both locks, so nothing is fetched past their hashes
-.venv/.synced .venv-benchmarks/.synced:
+.venv/.synced .venv-marginal/.synced .venv-benchmarks/.synced:
 	$(UV) pip sync --python $(@D)/bin/python --require-hashes $<
 	$(UV) pip install --python $(@D)/bin/python --no-deps --no-build-isolation -e .
 	touch $@

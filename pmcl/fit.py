@@ -132,7 +132,7 @@ def fit_amortized(
             source = make_simulator(
                 compiled, read_covariates(covariates, infos), backend=simulator, masking=masking
             )
-            few = simulated_task(source, structure.row, 8, random_seed=seed)
+            _, few = simulated_task(source, structure.row, 8, random_seed=seed)
             check_masked(compiled, few)
         chosen = default_network(structure, network)
         z, data = source.simulate(1000, random_seed=seed)

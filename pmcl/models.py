@@ -72,6 +72,16 @@ class ModelDefinition:
         return self._name("sequence")
 
     @property
+    def lengths(self) -> tuple[int, int] | None:
+        """Shortest and longest dataset to train over, where the author named them."""
+        return getattr(self.module, "lengths", None)
+
+    @property
+    def missing(self) -> float:
+        """Mean fraction of missing values to train over."""
+        return getattr(self.module, "missing", 0.0)
+
+    @property
     def card(self) -> Path:
         """Where the card is, once the model is published."""
         return self.path.parent / CARD
@@ -123,6 +133,8 @@ class ModelDefinition:
             "exchangeable": self.exchangeable,
             "sequence": self.sequence,
             "network": self.network(),
+            "lengths": self.lengths,
+            "missing": self.missing,
         }
         return fit_amortized(self.model(), **{**own, **options})
 
@@ -223,7 +235,8 @@ def read(path: str | os.PathLike, function: str = "model") -> ModelDefinition:
     path : path
     function : str
         The function that returns the `pm.Model`. Beside it the file may define `covariates`,
-        `example` and `network` (functions), `exchangeable` and `sequence` (names of dims).
+        `example` and `network` (functions), `exchangeable` and `sequence` (names of dims),
+        `lengths` and `missing` (what to train over).
 
     Raises
     ------

@@ -6,8 +6,10 @@ from pmcl.compile import Simulator
 from pmcl.data import Layout, Task
 
 
-def simulated_task(simulator: Simulator, row: str | None, n: int, *, random_seed: int) -> Task:
-    """Draw datasets from the model's joint; those with non-finite values are left out.
+def simulated_task(
+    simulator: Simulator, row: str | None, n: int, *, random_seed: int
+) -> tuple[np.ndarray, Task]:
+    """Draw parameters z and datasets from the model's joint, less those with non-finite values.
 
     Parameters
     ----------
@@ -17,7 +19,7 @@ def simulated_task(simulator: Simulator, row: str | None, n: int, *, random_seed
     n : int
     random_seed : int
     """
-    _, data = simulator.simulate(n, random_seed=random_seed)
+    z, data = simulator.simulate(n, random_seed=random_seed)
     keep = np.all([np.isfinite(v).reshape(n, -1).all(axis=1) for v in data.values()], axis=0)
     layout = Layout.of(simulator.compiled, row)
     values = {i.name: np.asarray(data[i.name])[keep] for i in layout.variables}
@@ -29,4 +31,4 @@ def simulated_task(simulator: Simulator, row: str | None, n: int, *, random_seed
     if mask is not None:
         lengths = lengths if mask.rows is None else np.asarray(mask.rows)[keep].sum(axis=1)
         there = {k: np.asarray(v)[keep] for k, v in mask.values.items()}
-    return Task(layout, values, names, lengths, there=there)
+    return z[keep], Task(layout, values, names, lengths, there=there)

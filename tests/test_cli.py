@@ -43,6 +43,14 @@ def work(tmp_path_factory) -> Work:
     return work
 
 
+def test_a_model_is_fitted_over_lengths_and_gaps(work):
+    out = work / "ragged.zarr.zip"
+    options = ["--lengths", "5", "20", "--missing", "0.1", "--steps", "100", "--quiet"]
+    assert main(["fit", "--model", work.model, "--out", out, *options]) == 0
+    model = pmcl.models.named(work.model).model()
+    assert "lengths 5 to 20; 10% missing" in repr(pmcl.load(out, model))
+
+
 def answer(capsys) -> dict:
     """What a program reads: nothing but JSON on standard output."""
     return json.loads(capsys.readouterr().out)

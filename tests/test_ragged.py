@@ -246,3 +246,10 @@ def test_a_series_is_trained_over_lengths() -> None:
 
 def replace_summary(summary: pmcl.Recurrent) -> pmcl.Network:
     return pmcl.Network(summary, NETWORK.flow)
+
+
+def test_calibration_over_the_lengths_and_gaps_of_training(posterior) -> None:
+    options = {"simulations": 200, "draws": 100, "random_seed": 3, "progressbar": False}
+    tree = pmcl.calibrate(posterior, refine=True, **options)
+    assert float(tree["uniformity"]["slope"]) > 1e-3
+    assert tree["prior_sbc"]["slope"].shape == (1, 200)

@@ -3,8 +3,11 @@
 import warnings
 from collections.abc import Callable
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 
@@ -29,6 +32,21 @@ def discrete_free_variable() -> None:
 def boolean_free_variable() -> None:
     switch = pm.Bernoulli("switch", 0.3)
     pm.Normal("y", switch, 1, observed=ZEROS)
+
+
+def without_gradient() -> None:
+    @pytensor.wrap_jax
+    def halved(x: jax.Array) -> jax.Array:
+        return jax.lax.while_loop(lambda v: (jnp.abs(v) > 1).any(), lambda v: v / 2, x)
+
+    mu = pm.Normal("mu", shape=4)
+    pm.Normal("other", mu, 1, observed=ZEROS)
+    pm.Normal("y", halved(mu), 1, observed=ZEROS)
+
+
+def indicators() -> None:
+    k = pm.Categorical("k", [0.2, 0.3, 0.5], shape=4)
+    pm.Normal("y", k, 1, observed=ZEROS)
 
 
 def potential() -> None:
@@ -137,7 +155,14 @@ def no_jax_conversion() -> None:
     ("build", "names", "way_out"),
     [
         (discrete_free_variable, "Free variable 'rate' is discrete", "Sum it out"),
-        (boolean_free_variable, "Free variable 'switch' is discrete", "pm.Mixture"),
+        (
+            discrete_free_variable,
+            "Free variable 'rate'",
+            "+ pm.logp(pm.Normal.dist(...), value).sum()",
+        ),
+        (boolean_free_variable, "Free variable 'switch'", "marginalize(model, ['switch'])"),
+        (without_gradient, "log density of 'y' has no gradient in JAX", "of a fixed length"),
+        (indicators, "Free variable 'k' is discrete", "pm.Mixture('y', w=p, comp_dists=["),
         (potential, "Potential 'soft_bound'", "Write it as a distribution"),
         (total_size, "'y' uses `total_size`", "Remove it"),
         (minibatch, "'y' depends on `pm.Minibatch`", "the whole of one dataset"),

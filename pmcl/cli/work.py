@@ -19,6 +19,8 @@ def fit(
     model: ModelName,
     out: Annotated[Path, Parameter(name=["--out", "-o"])],
     steps: int = 4000,
+    lengths: tuple[int, int] | None = None,
+    missing: float | None = None,
     checkpoint: Path | None = None,
     seed: int = 0,
     json: Json = False,
@@ -30,11 +32,15 @@ def fit(
     ----------
     model
         Name of a published model, or file.py:function. Beside the function, the file may define
-        covariates() and the names exchangeable or sequence.
+        covariates() and the names exchangeable or sequence, lengths and missing.
     out
         State file to write, such as state.zarr.zip.
     steps
         Training steps.
+    lengths
+        Shortest and longest dataset to train over; by default the model file's, or its own length.
+    missing
+        Mean fraction of missing observed values to train over; by default the model file's.
     checkpoint
         Written while training; where it is there, training goes on from it.
     seed
@@ -46,8 +52,10 @@ def fit(
     """
     from pmcl.models import named
 
+    over = {"lengths": lengths, "missing": missing}
     with apart():
         posterior = named(model).fit(
+            **{name: value for name, value in over.items() if value is not None},
             checkpoint=checkpoint,
             random_seed=seed,
             steps=steps,

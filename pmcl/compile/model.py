@@ -1,6 +1,6 @@
 """A PyMC model as pure JAX functions of the unconstrained vector z and the data."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ Dataset = Mapping[str, Array]
 class Function(NamedTuple):
     """A compiled graph, and the data it depends on beside its arguments."""
 
-    call: Callable[..., tuple]
+    call: graphs.ShapedFunction
     data: tuple[VariableInfo, ...]
 
 
@@ -302,6 +302,10 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         results = refuse.trace_or_name(call, [like[v] for v in call.inputs], names)
         return Function(call, tuple(about[symbol] for symbol in used)), results
 
+    def gradient(term: Function, names: Sequence[str]) -> None:
+        shapes = [like[v] for v in term.call.inputs]
+        refuse.check_differentiable(term.call, shapes, names, len(values))
+
     rvs_to_values = {sized[rv]: observed.get(rv, v) for rv, v in model.rvs_to_values.items()}
     rvs_to_transforms = {sized[rv]: t for rv, t in model.rvs_to_transforms.items()}
 
@@ -340,10 +344,12 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         strict=False,
     )
     prior, _ = function(values, [term.sum() for term in terms[: len(free)]], names)
+    gradient(prior, names)
     plain = [term.sum() for term in densities(free, jacobian=False)]
     constrained_prior, _ = function(values, plain, names)
     arguments, names_observed = [*values, *observed.values()], [rv.name for rv in observed]
     likelihood, by_term = function(arguments, terms[len(free) :], names_observed)
+    gradient(likelihood, names_observed)
     by_step = []
     for rv in observed:
         node = sized[rv].owner

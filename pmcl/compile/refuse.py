@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pymc as pm
 from pymc.data import MinibatchOp
@@ -18,6 +19,7 @@ from pytensor.graph.traversal import ancestors, applys_between
 from scipy.sparse.csgraph import connected_components
 
 from pmcl.compile.graphs import ShapedFunction, host_mode
+from pmcl.compile.marginal import how_to_sum_out, is_discrete
 
 if TYPE_CHECKING:
     from pmcl.compile.simulator import Simulator
@@ -131,6 +133,49 @@ def trace_or_name(
         ) from error
 
 
+def check_differentiable(
+    function: ShapedFunction, like: Sequence[jax.ShapeDtypeStruct], names: Sequence[str], z: int
+) -> None:
+    """Refuse terms of a density without a gradient, by the name of the first one.
+
+    Parameters
+    ----------
+    function : ShapedFunction
+        One output a term; its first `z` inputs are the parameters.
+    like : sequence of shapes
+        Of the inputs.
+    names : sequence of str
+        Of the outputs.
+    z : int
+
+    Raises
+    ------
+    UnsupportedModelError
+    """
+    cannot = (NotImplementedError, TypeError, ValueError)
+
+    def gradient(term: ShapedFunction) -> None:
+        def total(parameters: tuple, rest: tuple) -> jax.Array:
+            return sum((v.sum() for v in term(*parameters, *rest)), jnp.zeros(()))
+
+        jax.eval_shape(jax.grad(total), tuple(like[:z]), tuple(like[z:]))
+
+    try:
+        gradient(function)
+    except cannot as error:
+        culprits = []
+        for name, output in zip(names, function.outputs, strict=True):
+            try:
+                gradient(ShapedFunction(function.inputs, [output]))
+            except cannot:
+                culprits.append(name)
+        raise UnsupportedModelError(
+            f"The log density of {(culprits or names)[0]!r} has no gradient in JAX: "
+            f"{str(error).strip().splitlines()[0]} Write the operation in another way (a loop of "
+            "a fixed length in place of one that ends by a condition, say)."
+        ) from error
+
+
 def invalid_parameters(model: pm.Model, error: ValueError) -> UnsupportedModelError:
     """Explain that a draw of the prior gave a distribution parameters outside their range."""
     culprit = "the model"
@@ -189,11 +234,10 @@ def _check_observed(model: pm.Model) -> None:
 
 def _check_discrete(model: pm.Model) -> None:
     for rv in model.free_RVs:
-        if np.issubdtype(np.dtype(rv.type.dtype), np.integer) or rv.type.dtype == "bool":
+        if is_discrete(rv):
             raise UnsupportedModelError(
                 f"Free variable {rv.name!r} is discrete ({rv.type.dtype}); its posterior has no "
-                "density with gradients. Sum it out of the likelihood (`pm.Mixture`, "
-                "`pm.ZeroInflated*`, or pymc-extras' `marginalize`)."
+                f"density with gradients. Sum it out: {how_to_sum_out(model, rv)}"
             )
 
 

@@ -22,6 +22,11 @@ def categorical(key: Array, shape: Shape, p: Array) -> Array:
     return jax.random.categorical(key, jnp.log(p), shape=shape)
 
 
+def bernoulli(key: Array, shape: Shape, p: Array) -> Array:
+    """Zeros and ones; PyTensor 3.3's are true and false, which do not index what they should."""
+    return jax.random.bernoulli(key, p, shape=shape)
+
+
 def binomial(key: Array, shape: Shape, n: Array, p: Array) -> Array:
     """By JAX's own sampler; PyTensor 3.3 goes through NumPyro only."""
     return jax.random.binomial(key, n, p, shape=shape)

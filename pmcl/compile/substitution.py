@@ -47,6 +47,7 @@ from pmcl.compile import samplers, special
 type Convert = Callable[[Sequence[Variable], Sequence[Variable]], Callable[..., tuple]]
 
 SAMPLERS: dict[type[RandomVariable], samplers.Draw] = {
+    basic.BernoulliRV: samplers.bernoulli,
     basic.BinomialRV: samplers.binomial,
     basic.CategoricalRV: samplers.categorical,
     basic.HyperGeometricRV: samplers.hypergeometric,
@@ -100,7 +101,9 @@ def expand(fgraph: FunctionGraph, convert: Convert) -> None:
                 new = _truncated(node, convert).in_place_of(node)
             elif isinstance(node.op, LKJCorrRV | _LKJCholeskyCovRV):
                 new = _lkj(node).in_place_of(node)
-            elif isinstance(node.op, OpFromGraph) and _has_symbolic(node.op.fgraph):
+            elif isinstance(node.op, OpFromGraph) and (
+                _has_symbolic(node.op.fgraph) or _inside(node.op.fgraph)
+            ):
                 new = inline_ofg_node(node)
             else:
                 continue

@@ -79,6 +79,16 @@ def describe_observed(model: pm.Model, rv: Variable) -> VariableInfo:
     return describe(model, rv, np.shape(data))
 
 
+def core_ndim(rv: Variable) -> int:
+    """Number of trailing axes that belong to one draw of a random variable's distribution."""
+    op = rv.owner.op
+    if hasattr(op, "ndim_supp"):
+        return op.ndim_supp
+    # What pymc-extras leaves where it summed a variable out: the axes that shared its value.
+    axes = getattr(op, "support_axes", None)
+    return rv.type.ndim if axes is None else len(axes[rv.owner.outputs.index(rv) - 1])
+
+
 def unconstrained(model: pm.Model, value: Variable, graph: Mapping[Variable, Variable]) -> Variable:
     """Express a value variable by the random variables of the model's graph, old to new."""
     rv = model.values_to_rvs[value]
@@ -112,7 +122,7 @@ def fixed_lengths(
         if d in model.dim_lengths
     }
     for rv in model.observed_RVs:
-        batch = rv.type.ndim - rv.owner.op.ndim_supp
+        batch = rv.type.ndim - core_ndim(rv)
         core = zip(dims_of(model, rv)[batch:], sized[rv].type.shape[batch:], strict=True)
         lengths |= {d: n for d, n in core if n is not None}
     return lengths
@@ -141,7 +151,7 @@ def resize_observed(
         for old in node.outputs:
             now = new.get(old, old)
             dims = model.named_vars_to_dims.get(old.name) or (None,)
-            batch = len(sizes[old]) - node.op.ndim_supp if old in sizes else 0
+            batch = len(sizes[old]) - core_ndim(old) if old in sizes else 0
             if None in dims and batch:
                 new[old] = now = change_dist_size(now, list(sizes[old])[:batch])
             now.name = old.name

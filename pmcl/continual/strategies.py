@@ -68,7 +68,7 @@ class Occasion:
 
         They have the lengths and gaps of training.
         """
-        return simulated_task(self.simulator, self.structure.row, n, random_seed=self.seed)
+        return simulated_task(self.simulator, self.structure.row, n, random_seed=self.seed)[1]
 
 
 class Rehearsal(NamedTuple):

@@ -12,6 +12,7 @@ from pmcl.data import Task
 from pmcl.metrics.calibration import pit
 from pmcl.posterior import AmortizedPosterior, positive, seed_of
 from pmcl.results import labelled
+from pmcl.simulation import simulated_task
 
 
 def calibrate(
@@ -30,7 +31,7 @@ def calibrate(
     ----------
     posterior : AmortizedPosterior
     simulations : int
-        Datasets drawn from the model's joint.
+        Datasets drawn from the model's joint, of the lengths and with the gaps of training.
     draws : int
         Posterior draws for each.
     refine : bool, "auto" or Refine
@@ -57,10 +58,12 @@ def calibrate(
     compiled = posterior.compiled
     names = sampling.pick(compiled, var_names)
     with precision.scope():
-        z, data = posterior.simulator.simulate(
-            positive("simulations", simulations), random_seed=seed
+        z, task = simulated_task(
+            posterior.simulator,
+            posterior.structure.row,
+            positive("simulations", simulations),
+            random_seed=seed,
         )
-        task = Task(posterior.layout, data, tuple(map(str, range(len(z)))), None)
         truth = sampling.constrain(compiled, z[:, None], task, names)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # each k-hat is in the result

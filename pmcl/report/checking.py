@@ -62,7 +62,7 @@ def check_data(
     far = np.zeros(len(task), bool)
     with precision.scope():
         row = posterior.structure.row
-        simulated = simulated_task(posterior.simulator, row, simulations, random_seed=seed)
+        _, simulated = simulated_task(posterior.simulator, row, simulations, random_seed=seed)
         for kind in ("input", "summary"):
             features, fresh = (_features(posterior, t, kind) for t in (task, simulated))
             familiar = Familiar.of(fresh)
