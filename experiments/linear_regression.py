@@ -16,170 +16,54 @@ adapted to and for ten more that were not.
 """
 
 import argparse
-import json
 import resource
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import regression
 import tables
-from regression import RegressionTask
+from continual import (
+    Method,
+    Runs,
+    Task,
+    consolidation,
+    paper_consolidation,
+    paper_methods,
+    paper_options,
+    paper_replay,
+    summary,
+)
 
 import pmcl
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2)
 STRENGTHS = tuple(10.0**k for k in range(-2, 7))
-CAPACITIES = (1, 2, 5, 10, 20)
+CAPACITIES = (1, 2, 5)  # of ten datasets that there are to store
+BEST = 1e4  # of the strengths, for consolidation alone
 
 
-@dataclass(frozen=True)
-class Method:
-    """A way to go through the tasks; `strategy` None: a fresh copy of the network for each."""
-
-    name: str
-    strategy: Any
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-def paper_rate(index: int) -> float:
-    """Initial rate of a task: it falls with the task's index (design: experiment 1)."""
-    return 5e-4 / (index + 1)
-
-
-# The paper's settings: the variance of the log ratio, 30 full-batch steps, 16 draws.
-PAPER = {
-    "objective": pmcl.LogRatioVariance(16),
-    "steps": 30,
-    "learning_rate": paper_rate,
-    "batch_size": 64,
-    "warmup": 0,
-    "patience": None,
-}
-PAPER_REPLAY = pmcl.Replay(capacity=20, weighting="dataset", pseudo=0, simulations=0)
-
-
-def paper_consolidation(strength: float) -> pmcl.ElasticWeightConsolidation:
-    """Return the paper's consolidation: squared gradients of the variance, the last task only."""
-    return pmcl.ElasticWeightConsolidation(
-        strength, decay=0.0, importance="self_consistency", simulations=0
-    )
-
-
-def consolidation(strength: float) -> pmcl.ElasticWeightConsolidation:
-    """Return ours: the Fisher information of q, summed over tasks, simulations first."""
-    return pmcl.ElasticWeightConsolidation(strength, decay=1.0)
-
-
+PAPER = paper_options(steps=30, draws=16)
+PAPER_REPLAY = paper_replay(capacity=20)
 # Ours: the defaults, with more pseudo-datasets.
 REPLAY = pmcl.Replay(capacity=20, pseudo=2000, simulations=32)
 METHODS: dict[str, tuple[Method, ...]] = {
-    "paper": (
-        Method("naive SC", pmcl.Naive(), PAPER),
-        Method("SC-ER", PAPER_REPLAY, PAPER),
-        Method("SC-EWC", paper_consolidation(1e2), PAPER),
-        Method("SC-ER-EWC", (PAPER_REPLAY, paper_consolidation(1e2)), PAPER),
-        Method("test-time SC", None, PAPER),
-    ),
+    "paper": paper_methods(PAPER_REPLAY, PAPER, 1e2),
     "ours": (
-        Method("replay", REPLAY),
+        Method("replay", REPLAY, refined=True),
         Method("naive", pmcl.Naive(), {"steps": 400}),
-        Method("EWC", consolidation(1e0), {"steps": 400}),
+        Method("EWC", consolidation(BEST), {"steps": 400}),
         Method("test-time", None),
         Method("plain replay", PAPER_REPLAY, {"steps": 400}),
         Method("synaptic intelligence", pmcl.SynapticIntelligence(1e0), {"steps": 400}),
         Method("online Laplace", pmcl.OnlineLaplace(), {"steps": 400}),
-        Method("replay + EWC", (REPLAY, consolidation(1e-2))),
+        Method("replay + EWC", (REPLAY, consolidation(1e2))),
         Method("teacher + replay", REPLAY, {"objective": pmcl.TeacherDistillation()}),
     ),
 }
-
-
-class Runs:
-    """Runs kept as one JSON file each."""
-
-    def __init__(self, out: Path, tasks: list[RegressionTask]):
-        self.out = out
-        self.tasks = tasks
-        self.base = regression.baseline_mmd(tasks, out)
-
-    def kept(self, name: str, make: Callable[[], dict]) -> dict:
-        """Return a run from its file, or make it and keep it."""
-        path = self.out / "runs" / f"{name.replace(' ', '_')}.json"
-        if path.exists():
-            return json.loads(path.read_text())
-        print(f"{name} ...", flush=True)
-        found = {"version": pmcl.__version__, **make()}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".part")
-        partial.write_text(json.dumps(found, indent=1))
-        partial.replace(path)
-        print(f"{name}: {summary(found)}", flush=True)
-        return found
-
-    def judged(self, posterior: pmcl.AmortizedPosterior, task: RegressionTask) -> dict[str, float]:
-        """Measure a posterior at one task, with ratios to the baseline."""
-        found = regression.measure(posterior, task)
-        for kind in ("adapted", "unadapted"):
-            found[f"{kind}_ratio"] = regression.ratio(found, self.base[task.name], kind)
-        return found
-
-    def start(self, settings: str, seed: int) -> pmcl.AmortizedPosterior:
-        """Return the pretrained network: the paper's or the default one."""
-        if settings == "paper":
-            return regression.baseline(self.out, seed=seed, progressbar=False)
-        return regression.pretrained(self.out, seed=seed, progressbar=False)[0]
-
-    def once(self, settings: str, method: Method, seed: int, *, refined: bool = False) -> dict:
-        """Go through all tasks; measure each after the last."""
-        now = self.start(settings, seed)
-        seconds = []
-        found: dict[str, Any] = {"tasks": {}}
-        for i, task in enumerate(self.tasks):
-            begin = time.perf_counter()
-            chosen = {"progressbar": False, "random_seed": 1000 * seed + i, **method.options}
-            if method.strategy is None:
-                rate = chosen.pop("learning_rate", 1e-3)
-                chosen["learning_rate"] = rate(0) if callable(rate) else rate
-                at = now.at_test_time(task.adapted, **chosen)
-                found["tasks"][task.name] = self.judged(at, task)
-            else:
-                now = now.adapt(task.adapted, name=task.name, strategy=method.strategy, **chosen)
-            seconds.append(time.perf_counter() - begin)
-        if method.strategy is not None:
-            for task in self.tasks:
-                found["tasks"][task.name] = self.judged(now, task)
-            transfer = now.history["transfer"].to_dataset().sel(measure="efficiency")
-            found["transfer"] = {k: float(transfer[k]) for k in ("backward", "forward")}
-            found["stored"] = len(now.memory)
-            found["steps"] = [r.record.steps for r in now.records]
-        if refined:
-            found["refined"] = {
-                t.name: regression.ratio(
-                    regression.measure(now, t, refine=True), self.base[t.name], "adapted"
-                )
-                for t in self.tasks
-            }
-        return {**found, "seconds": seconds}
-
-
-def summary(found: dict) -> str:
-    """Say the ratios of a run in a line."""
-    parts = []
-    for kind in ("adapted", "unadapted"):
-        ratios = {k: v[f"{kind}_ratio"] for k, v in found.get("tasks", {}).items()}
-        if ratios:
-            real = [r for k, r in ratios.items() if k != "simulated"]
-            middle = np.median(list(ratios.values()))
-            parts.append(
-                f"{kind}: median {middle:.3f}, worst real {max(real):.3f}, "
-                f"simulated {ratios['simulated']:.3f}"
-            )
-    return "; ".join(parts)
 
 
 def test_time(runs: Runs) -> None:
@@ -206,25 +90,6 @@ def test_time(runs: Runs) -> None:
     runs.kept("test-time", make)
 
 
-def continual(runs: Runs, seeds: tuple[int, ...]) -> None:
-    """All methods with both settings; the networks that were only pretrained beside them."""
-    for seed in seeds:
-        for settings, methods in METHODS.items():
-            before = Method("SB", pmcl.Naive())
-
-            def pretrained(settings: str = settings, seed: int = seed) -> dict:
-                posterior = runs.start(settings, seed)
-                return {"tasks": {t.name: runs.judged(posterior, t) for t in runs.tasks}}
-
-            runs.kept(f"{settings} {before.name} {seed}", pretrained)
-            for method in methods:
-
-                def make(m: Method = method, settings: str = settings, seed: int = seed) -> dict:
-                    return runs.once(settings, m, seed, refined=m.name == "replay")
-
-                runs.kept(f"{settings} {method.name} {seed}", make)
-
-
 def strength(runs: Runs) -> None:
     """Weight consolidation, alone and with replay, over the paper's range of strengths."""
     for value in STRENGTHS:
@@ -248,7 +113,7 @@ def capacity(runs: Runs) -> None:
         runs.kept(f"capacity {value}", lambda m=method: runs.once("ours", m, 0))
 
 
-def rounds(tasks: list[RegressionTask], number: int) -> Iterator[tuple[str, Any]]:
+def rounds(tasks: list[Task], number: int) -> Iterator[tuple[str, Any]]:
     """Go through the tasks several times, with new subsets and in another order each time."""
     tables_ = regression.sources()
     rng = np.random.default_rng(0)
@@ -267,12 +132,11 @@ OPTIONS = {
     "predictive": {**PLAIN, "pseudo": 2000, "predictive": 1.0, "bootstrap": False},
     "simulations": {**PLAIN, "simulations": 32},
     "without simulations": {"pseudo": 2000, "simulations": 0},
-    "all": {"pseudo": 2000, "simulations": 32},
 }
 
 
 def options(runs: Runs) -> None:
-    """Replay with each of our own options alone, and together; as many steps for all."""
+    """Replay with each of our own options alone; with all of them it is what `continual` runs."""
     for name, fields in OPTIONS.items():
         method = Method(name, pmcl.Replay(capacity=20, **fields))
         runs.kept(f"option {name}", lambda m=method: runs.once("ours", m, 0))
@@ -324,9 +188,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     given = parser.parse_args()
     if given.part != "tables":
-        runs = Runs(given.out, regression.tasks(given.out))
+        runs = regression.runs(given.out)
         if given.part == "continual":
-            continual(runs, tuple(given.seeds))
+            runs.continual(METHODS, given.seeds)
         else:
             parts = {
                 "test-time": test_time,
@@ -336,7 +200,12 @@ def main() -> None:
                 "long": long,
             }
             parts[given.part](runs)
-    tables.write(given.out / "runs", given.results)
+    tables.write(
+        given.out / "runs",
+        given.results,
+        "linear_regression",
+        "python experiments/linear_regression.py continual (strength, capacity, options, long)",
+    )
 
 
 if __name__ == "__main__":

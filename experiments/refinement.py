@@ -38,8 +38,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=HERE / "results")
     given = parser.parse_args()
     warnings.simplefilter("ignore", UserWarning)
-    tasks = regression.tasks(given.out)
-    base = regression.baseline_mmd(tasks, given.out)
+    runs = regression.runs(given.out)
     networks = {
         "baseline": regression.baseline(given.out, progressbar=False),
         "default": regression.pretrained(given.out, progressbar=False)[0],
@@ -50,12 +49,12 @@ def main() -> None:
             if network == "baseline" and label != "default":
                 continue
             found = {}
-            for task in tasks:
+            for task in runs.tasks:
                 tree = posterior.sample(task.adapted, 1000, refine=settings, random_seed=7)
-                compared = pmcl.compare(tree, task.reference)
+                compared = pmcl.compare(tree, task.reference["adapted"])
                 stats = tree["dataset_stats"].to_dataset()
                 found[task.name] = {
-                    "ratio": float(compared["mean_mmd2"]) / base[task.name]["adapted_mmd2"],
+                    "ratio": float(compared["mean_mmd2"]) / runs.base[task.name]["adapted_mmd2"],
                     "mmd2": float(compared["mean_mmd2"]),
                     "null_mmd2": float(compared["mean_null_mmd2"]),
                     "mmd2_of_datasets": [float(v) for v in compared["mmd2"]],

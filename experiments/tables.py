@@ -1,9 +1,10 @@
-"""Tables and figures of experiment 1, from the runs that there are."""
+"""Tables and figures of an experiment, from the runs that there are."""
 
 import json
 from pathlib import Path
 
 import numpy as np
+from continual import simulated
 
 MEASURES = (
     "adapted_ratio",
@@ -12,10 +13,17 @@ MEASURES = (
     "adapted_bias_mean",
     "adapted_bias_sd",
 )
+# Sweeps by the prefix of their runs; the run that is one of them under another name.
+SWEEPS = {
+    "strength": {},
+    "capacity": {"all": "ours_replay_0"},
+    "option": {"all": "ours_replay_0"},
+}
+ALONE = ("long", "test-time", "unseen", "recovery", "timing")
 
 
-def write(runs: Path, results: Path) -> None:
-    """Read all runs; write `linear_regression.json`, `.md` and the figures."""
+def write(runs: Path, results: Path, name: str, command: str) -> None:
+    """Read all runs; write the experiment's `.json`, `.md` and figures."""
     found = {p.stem: json.loads(p.read_text()) for p in sorted(runs.glob("*.json"))}
     if not found:
         return
@@ -23,37 +31,42 @@ def write(runs: Path, results: Path) -> None:
     methods: dict[str, dict[str, list[dict]]] = {"paper": {}, "ours": {}}
     for stem, run in found.items():
         settings, _, rest = stem.partition("_")
-        name, _, seed = rest.rpartition("_")
+        method, _, seed = rest.rpartition("_")
         if settings in methods and seed.isdigit():
-            methods[settings].setdefault(name.replace("_", " "), []).append(run)
+            methods[settings].setdefault(method.replace("_", " "), []).append(run)
     compact: dict = {
-        "command": "python experiments/linear_regression.py continual (strength, capacity, long)",
+        "command": command,
         "versions": sorted({r["version"] for r in found.values()}),
+        "with": next((r["with"] for r in found.values() if "with" in r), {}),
+        "made": max((r["made"] for r in found.values() if "made" in r), default=""),
         "methods": {s: {n: _over_seeds(runs) for n, runs in m.items()} for s, m in methods.items()},
-        "strength": _sweep(found, "strength_"),
-        "capacity": _sweep(found, "capacity_"),
-        "option": _sweep(found, "option_"),
+        **{sweep: _sweep(found, sweep) for sweep in SWEEPS},
     }
-    for single in ("long", "test-time"):
+    for single in ALONE:
         if single in found:
             compact[single] = found[single]
-    (results / "linear_regression.json").write_text(json.dumps(compact, indent=1) + "\n")
-    (results / "linear_regression.md").write_text(_markdown(compact))
-    _figures(compact, results)
+    (results / f"{name}.json").write_text(json.dumps(compact, indent=1) + "\n")
+    (results / f"{name}.md").write_text(_markdown(compact, name.replace("_", " ").capitalize()))
+    # The first experiment's figures were there before others'.
+    _figures(compact, results, "" if name == "linear_regression" else f"{name}_")
 
 
 def _over_seeds(runs: list[dict]) -> dict:
     """Mean over seeds of each measure by task, and the figures that targets are about."""
     names = list(runs[0]["tasks"])
     table = {
-        m: {t: float(np.mean([r["tasks"][t][m] for r in runs])) for t in names} for m in MEASURES
+        m: {t: float(np.mean([r["tasks"][t][m] for r in runs])) for t in names}
+        for m in MEASURES
+        if m in runs[0]["tasks"][names[0]]
     }
     found: dict = {"seeds": len(runs), "tasks": table}
     for kind in ("adapted", "unadapted"):
-        ratios = table[f"{kind}_ratio"]
-        found[f"{kind}_median"] = float(np.median(list(ratios.values())))
-        found[f"{kind}_worst_real"] = max(v for k, v in ratios.items() if k != "simulated")
-        found[f"{kind}_simulated"] = ratios["simulated"]
+        ratios = table.get(f"{kind}_ratio")
+        if ratios:
+            found[f"{kind}_median"] = float(np.median(list(ratios.values())))
+            for label, which in (("worst_real", False), ("simulated", True)):
+                some = [v for k, v in ratios.items() if simulated(k) == which]
+                found[f"{kind}_{label}"] = max(some, default=None)
     if all("seconds" in r for r in runs):
         found["seconds_a_task"] = float(np.median([s for r in runs for s in r["seconds"]]))
     if all("refined" in r for r in runs):
@@ -61,34 +74,37 @@ def _over_seeds(runs: list[dict]) -> dict:
     return found
 
 
-def _sweep(found: dict[str, dict], prefix: str) -> dict[str, dict]:
-    return {
-        k.removeprefix(prefix).replace("_", " "): _over_seeds([v])
+def _sweep(found: dict[str, dict], sweep: str) -> dict[str, dict]:
+    rows = {
+        k.removeprefix(f"{sweep}_").replace("_", " "): v
         for k, v in found.items()
-        if k.startswith(prefix)
+        if k.startswith(f"{sweep}_")
     }
+    if rows:
+        rows |= {label: found[stem] for label, stem in SWEEPS[sweep].items() if stem in found}
+    return {name: _over_seeds([run]) for name, run in rows.items()}
 
 
-def _markdown(compact: dict) -> str:
+def _markdown(compact: dict, title: str) -> str:
     """All tables, for people."""
-    parts = ["# Experiment 1, measured\n"]
-    parts.append(f"`{compact['command']}`, pmcl {', '.join(compact['versions'])}.\n")
+    made = ", ".join([f"pmcl {v}" for v in compact["versions"]])
+    made += "".join(f", {name} {v}" for name, v in compact["with"].items())
+    parts = [f"# {title}, measured\n", f"`{compact['command']}`, {made}, {compact['made']}.\n"]
     for settings, methods in compact["methods"].items():
         for measure in MEASURES:
-            if not methods:
-                continue
-            tasks = list(next(iter(methods.values()))["tasks"][measure])
-            parts.append(f"## {settings} settings: {measure}\n")
-            parts.append(_table(methods, tasks, measure))
-    for sweep in ("strength", "capacity", "option"):
+            rows = {n: r for n, r in methods.items() if measure in r["tasks"]}
+            if rows:
+                parts.append(f"## {settings} settings: {measure}\n")
+                parts.append(_table(rows, measure))
+    for sweep in SWEEPS:
         if compact[sweep]:
             parts.append(f"## by {sweep}: adapted_ratio\n")
-            tasks = list(next(iter(compact[sweep].values()))["tasks"]["adapted_ratio"])
-            parts.append(_table(compact[sweep], tasks, "adapted_ratio"))
+            parts.append(_table(compact[sweep], "adapted_ratio"))
     return "\n".join(parts)
 
 
-def _table(rows: dict[str, dict], tasks: list[str], measure: str) -> str:
+def _table(rows: dict[str, dict], measure: str) -> str:
+    tasks = list(next(iter(rows.values()))["tasks"][measure])
     lines = [
         "| method | seeds | " + " | ".join(tasks) + " | median |",
         "|" + "---|" * (len(tasks) + 3),
@@ -101,7 +117,7 @@ def _table(rows: dict[str, dict], tasks: list[str], measure: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _figures(compact: dict, results: Path) -> None:
+def _figures(compact: dict, results: Path, prefix: str) -> None:
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -118,9 +134,9 @@ def _figures(compact: dict, results: Path) -> None:
         axis.set_yscale("log")
         axis.set_xticks(range(len(ratios)), list(ratios), rotation=30, ha="right")
         axis.set_ylabel("MMD² relative to the baseline")
-        axis.set_title(f"After the tenth task, {settings} settings")
+        axis.set_title(f"After the last task, {settings} settings")
         axis.legend(fontsize="small", ncols=2)
-        figure.savefig(results / f"ratio_{settings}.png", dpi=120)
+        figure.savefig(results / f"{prefix}ratio_{settings}.png", dpi=120)
         plt.close(figure)
     for sweep, label in (("strength", "strength"), ("capacity", "stored datasets")):
         rows = compact[sweep]
@@ -129,7 +145,8 @@ def _figures(compact: dict, results: Path) -> None:
         lines: dict[str, list[tuple[float, float]]] = {}
         for key, row in rows.items():
             name, _, value = key.rpartition(" ")
-            lines.setdefault(name or "replay", []).append((float(value), row["adapted_median"]))
+            size = len(row["tasks"]["adapted_ratio"]) if value == "all" else float(value)
+            lines.setdefault(name or "replay", []).append((size, row["adapted_median"]))
         figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
         for name, points in lines.items():
             x, y = zip(*sorted(points), strict=True)
@@ -137,7 +154,7 @@ def _figures(compact: dict, results: Path) -> None:
         axis.set_xscale("log")
         axis.set_yscale("log")
         axis.set_xlabel(label)
-        axis.set_ylabel("median ratio over the ten tasks")
+        axis.set_ylabel("median ratio over the tasks")
         axis.legend()
-        figure.savefig(results / f"{sweep}.png", dpi=120)
+        figure.savefig(results / f"{prefix}{sweep}.png", dpi=120)
         plt.close(figure)
