@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pymc as pm
 import xarray as xr
@@ -111,6 +112,8 @@ class Runs:
         partial.write_text(json.dumps(found, indent=1))
         partial.replace(path)
         print(f"{name}: {summary(found)}", flush=True)
+        # Linux limits a process's memory maps, and each compiled function takes some.
+        jax.clear_caches()
         return found
 
     def judged(self, posterior: pmcl.AmortizedPosterior, task: Task) -> dict[str, float]:

@@ -19,7 +19,7 @@ SWEEPS = {
     "capacity": {"all": "ours_replay_0"},
     "option": {"all": "ours_replay_0"},
 }
-ALONE = ("long", "test-time", "unseen", "recovery", "timing")
+ALONE = ("long", "test-time", "forecast", "unseen", "recovery", "timing")
 
 
 def write(runs: Path, results: Path, name: str, command: str) -> None:

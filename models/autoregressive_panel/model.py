@@ -88,7 +88,9 @@ def example() -> xr.Dataset:
     from statsmodels.datasets import grunfeld
 
     table = grunfeld.load_pandas().data.sort_values(["firm", "year"])
-    firms = {name: panel(g["invest"], g["value"], g["capital"]) for name, g in table.groupby("firm")}
+    firms = {
+        name: panel(g["invest"], g["value"], g["capital"]) for name, g in table.groupby("firm")
+    }
     return xr.concat(firms.values(), "dataset").assign_coords(dataset=list(firms))
 
 

@@ -1,0 +1,164 @@
+"""Experiment 2 in full: fifteen short series, one after another, with every strategy.
+
+    python experiments/autoregressive_panel.py continual   # all methods, the paper's settings, ours
+    python experiments/autoregressive_panel.py capacity    # replay by how many series it keeps
+    python experiments/autoregressive_panel.py forecast    # one and ten years ahead, with a figure
+    python experiments/autoregressive_panel.py tables      # tables and figures of what there is
+
+The series are four simulated countries and Grunfeld's eleven firms, which come with statsmodels.
+`--countries FILE` reads countries from a CSV file in their place (country, year, passengers, debt,
+gdp). Every run is kept in `--out`, one file each, so that a command that was cut off goes on where
+it stopped. `--short` computes as little as shows that all of it works.
+"""
+
+import argparse
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import panel
+import tables
+import xarray as xr
+from continual import Method, Runs, consolidation, paper_methods, paper_options, paper_replay
+
+import pmcl
+
+HERE = Path(__file__).parent
+CAPACITIES = (1, 2, 4, 8, 11, 14)
+AHEAD = (1, 10)
+COMMAND = "python experiments/autoregressive_panel.py continual (capacity, forecast)"
+
+
+def methods(size: panel.Size) -> dict[str, tuple[Method, ...]]:
+    """All methods by their settings."""
+    few = min(30, size.adapt_steps)
+    weights = {"steps": min(400, size.adapt_steps)}
+    return {
+        "paper": paper_methods(
+            paper_replay(size.kept), paper_options(steps=few, draws=16), strength=1e2
+        ),
+        "ours": (
+            replay(size, size.kept),
+            Method("naive", pmcl.Naive(), weights),
+            Method("EWC", consolidation(1e4), weights),
+            Method("replay + EWC", (replay(size, size.kept).strategy, consolidation(1e2))),
+            Method("test-time", None, weights),
+        ),
+    }
+
+
+def replay(size: panel.Size, capacity: int) -> Method:
+    """Replay, ours: the defaults, with more pseudo-datasets."""
+    strategy = pmcl.Replay(capacity=capacity, pseudo=size.pseudo, simulations=32)
+    return Method("replay", strategy, {"steps": size.adapt_steps}, refined=True)
+
+
+def capacity(runs: Runs, size: panel.Size) -> None:
+    """Replay by the number of series that it may keep, in the paper's settings and in ours."""
+    few = paper_options(steps=min(30, size.adapt_steps), draws=16)
+    for value in [c for c in CAPACITIES if c < len(runs.tasks)]:
+        theirs = Method("SC-ER", paper_replay(value), few)
+        runs.kept(f"capacity SC-ER {value}", lambda m=theirs: runs.once("paper", m, 0))
+        mine = replay(size, value)
+        runs.kept(f"capacity {value}", lambda m=mine: runs.once("ours", m, 0))
+
+
+def forecast(runs: Runs, results: Path, prefix: str) -> None:
+    """Forecast the last year, and the last ten, of every series from the years before.
+
+    The network knows the series before only by what it was pretrained on; covariates of the years
+    ahead are taken as known.
+    """
+    posterior = runs.start("ours", 0)
+    found: dict[str, Any] = {}
+    ahead: dict[int, xr.Dataset] = {}
+    series = {t.name: t.adapted.isel(dataset=0, drop=True) for t in runs.tasks}
+    for years in AHEAD:
+        past = {name: s.isel(year=slice(None, -years)) for name, s in series.items()}
+        coming = [s.isel(year=slice(-years, None)) for s in series.values()]
+        known = {
+            "first": np.stack([p["y"].values[-1] for p in past.values()]),
+            **{k: np.stack([c[k].values for c in coming]) for k in ("u", "w")},
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # k-hat is in the result
+            tree = posterior.predict(past, known, draws=2000, random_seed=3)
+        drawn = tree["predictions"]["y"].cumsum("year").stack(sample=("chain", "draw"))
+        truth = xr.concat([c["y"].cumsum("year") for c in coming], "dataset")
+        last = drawn.isel(year=-1)
+        found[str(years)] = {
+            **{
+                f"{level:.0%}": float(
+                    (
+                        (truth.values >= drawn.quantile(0.5 - level / 2, "sample").values)
+                        & (truth.values <= drawn.quantile(0.5 + level / 2, "sample").values)
+                    ).mean()
+                )
+                for level in (0.5, 0.8, 0.95)
+            },
+            "mean_absolute_error": float(
+                np.abs(last.median("sample").values - truth.isel(year=-1).values).mean()
+            ),
+            "khat_above_0.7": int((tree["dataset_stats"]["khat"] > 0.7).sum()),
+        }
+        ahead[years] = drawn.quantile([0.025, 0.25, 0.5, 0.75, 0.975], "sample")
+    runs.kept("forecast", lambda: {"intervals": found})
+    _plot(series, ahead[max(AHEAD)], results / f"{prefix}forecast.png")
+
+
+def _plot(series: dict[str, xr.Dataset], ahead: xr.Dataset, path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    import matplotlib.pyplot as plt
+
+    names = [n for n in series if not n.startswith("simulated")][:6]
+    figure, axes = plt.subplots(
+        2, 3, figsize=(10, 5), sharex=True, layout="constrained", squeeze=False
+    )
+    for name, axis in zip(names, axes.flat, strict=False):
+        level = np.concatenate([[0], np.cumsum(series[name]["y"].values)])
+        years = ahead.sizes["year"]
+        start = len(level) - 1 - years
+        bands = ahead.isel(dataset=list(series).index(name)).transpose("quantile", "year").values
+        bands = level[start] + np.concatenate([np.zeros((5, 1)), bands], axis=1)
+        at = np.arange(start, len(level))
+        axis.fill_between(at, bands[0], bands[4], color="C0", alpha=0.2, label="95 %")
+        axis.fill_between(at, bands[1], bands[3], color="C0", alpha=0.4, label="50 %")
+        axis.plot(at, bands[2], color="C0", label="median")
+        axis.plot(level, color="k", marker=".", label="observed")
+        axis.set_title(name)
+    axes[0, 0].legend(fontsize="small")
+    figure.supylabel("log level, from the first year")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("part", choices=["continual", "capacity", "forecast", "tables", "all"])
+    parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "panel")
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--countries", type=Path)
+    parser.add_argument("--short", action="store_true")
+    given = parser.parse_args()
+    size = panel.SHORT if given.short else panel.FULL
+    given.results.mkdir(parents=True, exist_ok=True)
+    if given.part != "tables":
+        runs = panel.runs(given.out, size, given.countries)
+        if given.part in ("continual", "all"):
+            runs.continual(methods(size), given.seeds)
+        if given.part in ("capacity", "all"):
+            capacity(runs, size)
+        if given.part in ("forecast", "all"):
+            forecast(runs, given.results, "autoregressive_panel_")
+    tables.write(given.out / "runs", given.results, "autoregressive_panel", COMMAND)
+
+
+if __name__ == "__main__":
+    main()
