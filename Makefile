@@ -45,6 +45,7 @@ unit: .venv/.synced ## the tests, less the slow ones (PYTEST_ARGS="-k replay" fo
 
 # pymc-extras lags behind PyMC, so its environment also tests the older PyMC
 marginal: .venv-marginal/.synced ## what touches PyMC, with pymc-extras and the PyMC that it needs
+	.venv-marginal/bin/python tools/check_licences.py demo marginal
 	.venv-marginal/bin/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS) \
 	  $(addprefix tests/test_,$(addsuffix .py,marginal compile simulator covariates refuse reference))
 

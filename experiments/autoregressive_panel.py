@@ -143,6 +143,7 @@ def main() -> None:
     parser.add_argument("part", choices=["continual", "capacity", "forecast", "tables", "all"])
     parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "panel")
     parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--methods", nargs="+", help="names of some; all by default")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--countries", type=Path)
     parser.add_argument("--short", action="store_true")
@@ -152,7 +153,7 @@ def main() -> None:
     if given.part != "tables":
         runs = panel.runs(given.out, size, given.countries)
         if given.part in ("continual", "all"):
-            runs.continual(methods(size), given.seeds)
+            runs.continual(methods(size), given.seeds, given.methods)
         if given.part in ("capacity", "all"):
             capacity(runs, size)
         if given.part in ("forecast", "all"):

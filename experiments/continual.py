@@ -3,7 +3,7 @@
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -160,14 +160,28 @@ class Runs:
             found["steps"] = [r.record.steps for r in now.records]
         if method.refined:
             found["refined"] = self.refined(now)
+            now.save(self.state(settings, method.name, seed))
         return {**found, "seconds": seconds}
 
-    def continual(self, methods: Mapping[str, Iterable[Method]], seeds: Iterable[int]) -> None:
-        """All methods by their settings; the networks that were only pretrained beside them."""
+    def state(self, settings: str, method: str, seed: int) -> Path:
+        """Where the posterior after the last task is kept, of methods that are also refined."""
+        path = self.out / "states" / f"{settings}-{method}-{seed}.zarr.zip".replace(" ", "_")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def continual(
+        self,
+        methods: Mapping[str, Iterable[Method]],
+        seeds: Iterable[int],
+        only: Collection[str] | None = None,
+    ) -> None:
+        """All methods by their settings, or only some; networks that were only pretrained, too."""
         for seed in seeds:
             for settings, some in methods.items():
                 self.kept(f"{settings} SB {seed}", lambda s=settings, k=seed: self.pretrained(s, k))
                 for method in some:
+                    if only and method.name not in only:
+                        continue
                     self.kept(
                         f"{settings} {method.name} {seed}",
                         lambda s=settings, m=method, k=seed: self.once(s, m, k),

@@ -16,6 +16,7 @@ adapted to and for ten more that were not.
 """
 
 import argparse
+import json
 import resource
 import time
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ from continual import (
 )
 
 import pmcl
+from pmcl.demo.model import linear_regression_model
 
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2)
@@ -143,18 +145,25 @@ def options(runs: Runs) -> None:
 
 
 def long(runs: Runs) -> None:
-    """Forty tasks, at most twenty stored datasets: accuracy, time and memory task by task."""
+    """Forty tasks, at most twenty stored datasets: accuracy, time and memory task by task.
+
+    The state is saved after every task, so that a command that was cut off goes on.
+    """
+    state = runs.state("ours", "long", 0)
+    partial = runs.out / "long.json"
 
     def make() -> dict:
-        now = runs.start("ours", 0)
-        found: dict[str, Any] = {
-            "median_ratio": [],
-            "seconds": [],
-            "cpu_seconds": [],
-            "peak_gib": [],
-            "steps": [],
-        }
+        if partial.exists():
+            found = json.loads(partial.read_text())
+            now = pmcl.load(state, linear_regression_model(), covariates=regression.COVARIATES)
+        else:
+            now = runs.start("ours", 0)
+            each = ("median_ratio", "seconds", "cpu_seconds", "peak_gib", "steps", "starts")
+            found = {name: [] for name in each}
+        found["starts"].append(len(found["seconds"]))  # the next task's time is compilation, too
         for i, (name, data) in enumerate(rounds(runs.tasks, 4)):
+            if i < len(found["seconds"]):
+                continue
             begin, busy = time.perf_counter(), time.process_time()
             now = now.adapt(data, name=name, strategy=REPLAY, progressbar=False)
             found["seconds"].append(time.perf_counter() - begin)
@@ -169,6 +178,8 @@ def long(runs: Runs) -> None:
                     float(np.median([v["unadapted_ratio"] for v in judged.values()]))
                 )
                 print(f"{name}: {summary(found)}", flush=True)
+            now.save(state)
+            partial.write_text(json.dumps(found))
         return found
 
     runs.kept("long", make)
@@ -185,12 +196,13 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "regression")
     parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--methods", nargs="+", help="names of some; all by default")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     given = parser.parse_args()
     if given.part != "tables":
         runs = regression.runs(given.out)
         if given.part == "continual":
-            runs.continual(METHODS, given.seeds)
+            runs.continual(METHODS, given.seeds, given.methods)
         else:
             parts = {
                 "test-time": test_time,

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-LOCKS = ("requirements.txt", "requirements-benchmarks.txt")
+LOCKS = ("requirements.txt", "requirements-benchmarks.txt", "requirements-marginal.txt")
 
 
 def load_tool(name: str) -> ModuleType:
@@ -61,11 +61,17 @@ def test_lock_pins_and_hashes_everything(lock):
 
 
 @pytest.mark.parametrize(
-    ("lock", "groups"), [(LOCKS[0], ("test", "docs")), (LOCKS[1], ("benchmarks",))]
+    ("lock", "extras", "groups"),
+    [
+        (LOCKS[0], ("demo",), ("test", "docs")),
+        (LOCKS[1], ("demo",), ("benchmarks",)),
+        (LOCKS[2], ("demo", "marginal"), ("test",)),
+    ],
 )
-def test_lock_is_in_step_with_pyproject(lock, groups, pyproject):
+def test_lock_is_in_step_with_pyproject(lock, extras, groups, pyproject):
     wanted = list(pyproject["project"]["dependencies"])
-    wanted += pyproject["project"]["optional-dependencies"]["demo"]
+    for extra in extras:
+        wanted += pyproject["project"]["optional-dependencies"][extra]
     for group in groups:
         wanted += pyproject["dependency-groups"][group]
 

@@ -1,7 +1,8 @@
 """Fail if a runtime dependency of pmcl, direct or not, is not permissively licensed.
 
 pmcl is Apache-2.0 and its users ship it; a dependency must not put conditions on their own code.
-Reads what is installed: run it in the environment made from requirements.txt.
+Reads what is installed: run it in the environment made from requirements.txt, or, with the names of
+extras, in one that has them.
 """
 
 import re
@@ -160,7 +161,7 @@ def requirements(lines: Iterable[str], extras: Iterable[str] = ()) -> Iterator[R
             yield requirement
 
 
-def runtime_packages(root: Path = ROOT) -> list[Package]:
+def runtime_packages(root: Path = ROOT, extras: Iterable[str] = EXTRAS) -> list[Package]:
     """List everything that pmcl and its extras bring with them, by name.
 
     Raises
@@ -170,7 +171,7 @@ def runtime_packages(root: Path = ROOT) -> list[Package]:
     """
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = list(project["dependencies"])
-    for extra in EXTRAS:
+    for extra in extras:
         lines += project["optional-dependencies"][extra]
 
     found: dict[str, Package] = {}
@@ -195,9 +196,9 @@ def runtime_packages(root: Path = ROOT) -> list[Package]:
     return sorted(found.values(), key=lambda package: package.name)
 
 
-def main() -> int:
+def main(extras: Iterable[str] = EXTRAS) -> int:
     """Print the table; give the process's exit status."""
-    packages = runtime_packages()
+    packages = runtime_packages(extras=extras)
     width = max(len(package.name) for package in packages)
     for package in packages:
         mark = "  " if package.permissive else "! "
@@ -213,4 +214,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:] or EXTRAS))
