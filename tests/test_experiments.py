@@ -1,0 +1,103 @@
+"""The experiments in their short form: they run, resume and write their tables."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
+import autoregressive_panel
+import continual
+import racing_diffusion
+import stroop
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
+
+
+def run(module, monkeypatch, *arguments) -> None:
+    monkeypatch.setattr(sys, "argv", ["experiment", *map(str, arguments)])
+    module.main()
+
+
+def check(results: Path, name: str, methods: dict[str, set[str]], tasks: list[str]) -> dict:
+    found = json.loads((results / f"{name}.json").read_text())
+    assert {s: set(m) for s, m in found["methods"].items()} == methods
+    for some in found["methods"].values():
+        for row in some.values():
+            assert list(row["tasks"]["adapted_ratio"]) == tasks
+            assert np.isfinite(list(row["tasks"]["adapted_mmd2"].values())).all()
+    assert "adapted_ratio" in (results / f"{name}.md").read_text()
+    assert (results / f"{name}_ratio_ours.png").stat().st_size > 5_000
+    return found
+
+
+def test_the_panel_and_its_forecast(tmp_path, monkeypatch, capsys):
+    common = ["--short", "--seeds", 0, "--out", tmp_path / "out", "--results", tmp_path]
+    run(autoregressive_panel, monkeypatch, "continual", *common, "--methods", "SC-ER", "replay")
+    run(autoregressive_panel, monkeypatch, "forecast", *common)
+    assert "ours replay 0: adapted: median" in capsys.readouterr().out
+    tasks = ["simulated 1", "American Steel", "Atlantic Refining"]
+    methods = {"paper": {"SB", "SC-ER"}, "ours": {"SB", "replay"}}
+    found = check(tmp_path, "autoregressive_panel", methods, tasks)
+    assert found["with"].keys() >= {"pymc", "jax"} and found["made"].startswith("20")
+    assert found["methods"]["ours"]["replay"]["refined_worst"] < 0.2
+    # a forecast of a series that the model fits: intervals hold about what they say
+    assert found["forecast"]["intervals"]["10"]["95%"] > 0.6
+    assert (tmp_path / "autoregressive_panel_forecast.png").stat().st_size > 10_000
+    # what was done is not done again
+    run(autoregressive_panel, monkeypatch, "continual", *common, "--methods", "SC-ER", "replay")
+    assert "..." not in capsys.readouterr().out
+
+
+def test_the_race(tmp_path, monkeypatch, data_folder):
+    common = ["--short", "--seeds", 0, "--out", tmp_path / "out", "--results", tmp_path]
+    run(racing_diffusion, monkeypatch, "continual", *common, "--methods", "replay")
+    run(racing_diffusion, monkeypatch, "unseen", *common)
+    tasks = ["simulated", "chetverikov_2017_flanker"]
+    methods = {"paper": {"SB"}, "ours": {"SB", "replay"}}
+    found = check(tmp_path, "racing_diffusion", methods, tasks)
+    assert found["methods"]["ours"]["replay"]["refined_worst"] < 0.2
+    assert set(found["unseen"]["sources"]) == set(stroop.UNSEEN)
+    assert found["unseen"]["khat_below_0.7"] > 0.5
+
+
+@pytest.mark.slow
+def test_what_the_race_leaves_to_the_second_model(tmp_path, monkeypatch, data_folder):
+    common = ["--short", "--seeds", 0, "--out", tmp_path / "out", "--results", tmp_path]
+    run(racing_diffusion, monkeypatch, "recovery", *common)
+    run(racing_diffusion, monkeypatch, "timing", *common)
+    found = json.loads((tmp_path / "racing_diffusion.json").read_text())
+    assert found["recovery"]["sources"]["chetverikov_2017_flanker"]["participants"] == 3
+    assert found["timing"]["NUTS, a participant"] > 0
+
+
+def test_participants_are_those_of_the_files(data_folder):
+    sizes = {s: stroop.participants(s).sizes["dataset"] for s in stroop.SOURCES}
+    assert list(sizes.values()) == [58, 47, 47, 60, 38, 38, 38, 38]
+    one = stroop.participants("pratte_2010_e1_simon")
+    assert one["y"].shape == (38, 180) and (one["incongruent"].sum("trial") == 90).all()
+    y = np.abs(one["y"])
+    assert float(y.min()) > 0 and float(y.max()) < 5
+    # an error is a negative time
+    table = stroop.trials("vonbastian_2016_simon")
+    assert 0.01 < (table["y"] < 0).mean() < 0.1
+    trials = [d.sizes["trial"] for d in stroop.everyone("vonbastian_2016_flanker").values()]
+    assert set(trials) == {96}
+
+
+def test_how_to_get_the_trials_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("PMCL_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="acdc-database.*columns participant, congruency"):
+        stroop.folder()
+
+
+def test_the_ratio_is_of_one_fixed_baseline(tmp_path):
+    runs = continual.Runs(tmp_path, [], {}, lambda settings, seed: None)
+    made = []
+    for _ in range(2):
+        found = runs.kept("one thing", lambda: made.append(1) or {"tasks": {}})
+    assert len(made) == 1 and found["tasks"] == {} and found["with"]["jax"]
+    values = {"adapted_mmd2": 0.02}
+    assert continual.ratio(values, {"adapted_mmd2": 0.1}, "adapted") == pytest.approx(0.2)
