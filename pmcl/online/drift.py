@@ -1,0 +1,120 @@
+"""What happens to an approximation between two batches, where the world does not stand still."""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import Array
+
+from pmcl.online.gaussian import MeanField
+
+
+class AbstractDrift(eqx.Module):
+    """How the Gaussian part of an approximation, and the weights of a memory, change with time."""
+
+    @abstractmethod
+    def move(self, q: MeanField, prior: MeanField, elapsed: Array) -> MeanField:
+        """Return the distribution of the parameters when `elapsed` units of time have gone by."""
+
+    def weight(self, age: Array) -> Array:
+        """Weight of the likelihood of a stored datum of an age."""
+        return jnp.ones_like(age)
+
+
+class Static(AbstractDrift):
+    """Nothing changes: every datum counts for ever."""
+
+    def move(self, q: MeanField, prior: MeanField, elapsed: Array) -> MeanField:
+        return q
+
+
+class BayesianForgetting(AbstractDrift):
+    """Likelihoods lose weight with their age, and so the approximation returns to the prior.
+
+    Attributes
+    ----------
+    rate : float
+        Epsilon, the part of the information that is forgotten in `scale` units of time.
+    scale : float
+        Tau, the usual time between two batches.
+
+    References
+    ----------
+    Kurle et al. (2020), eqs. 10 to 12.
+    """
+
+    rate: float
+    scale: float = 1.0
+
+    def __check_init__(self) -> None:
+        if not 0 <= self.rate < 1:
+            raise ValueError(f"BayesianForgetting: expected a rate from 0 to 1, got {self.rate}.")
+        _check_positive(self, "scale")
+
+    def move(self, q: MeanField, prior: MeanField, elapsed: Array) -> MeanField:
+        kept = self.weight(elapsed)
+        return MeanField.of(q.factor.times(q.factor, kept - 1).times(prior.factor, 1 - kept))
+
+    def weight(self, age: Array) -> Array:
+        return jnp.exp(jnp.log1p(-self.rate) * age / self.scale)
+
+
+class OrnsteinUhlenbeck(AbstractDrift):
+    """Parameters wander, and are pulled to the prior.
+
+    A memory cannot wander with them: `weight` leaves stored data as they are, and the paper uses
+    this drift without one.
+
+    Attributes
+    ----------
+    rate : float
+        a, how much they are pulled in `scale` units of time.
+    scale : float
+        Tau, the usual time between two batches.
+
+    References
+    ----------
+    Kurle et al. (2020), section 4.2.
+    """
+
+    rate: float
+    scale: float = 1.0
+
+    def __check_init__(self) -> None:
+        _check_positive(self, "rate")
+        _check_positive(self, "scale")
+
+    def move(self, q: MeanField, prior: MeanField, elapsed: Array) -> MeanField:
+        kept = jnp.exp(-self.rate * elapsed / self.scale)
+        mean = (1 - kept) * prior.mean + kept * q.mean
+        variance = (1 - kept**2) * prior.variance + kept**2 * q.variance
+        return MeanField(mean, jnp.log(variance) / 2)
+
+
+class Wiener(AbstractDrift):
+    """Parameters wander, and nothing pulls them back.
+
+    Attributes
+    ----------
+    rate : float
+        Part of the prior's variance that is added in `scale` units of time.
+    scale : float
+        Tau, the usual time between two batches.
+    """
+
+    rate: float
+    scale: float = 1.0
+
+    def __check_init__(self) -> None:
+        _check_positive(self, "rate")
+        _check_positive(self, "scale")
+
+    def move(self, q: MeanField, prior: MeanField, elapsed: Array) -> MeanField:
+        added = self.rate * elapsed / self.scale * prior.variance
+        return MeanField(q.mean, jnp.log(q.variance + added) / 2)
+
+
+def _check_positive(drift: AbstractDrift, name: str) -> None:
+    value = getattr(drift, name)
+    if not value > 0:
+        raise ValueError(f"{type(drift).__name__}: expected {name} above 0, got {value}.")

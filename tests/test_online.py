@@ -1,0 +1,113 @@
+"""Online inference: mean-field algebra and drift against closed forms."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from pmcl.online import (
+    BayesianForgetting,
+    Factor,
+    MeanField,
+    OrnsteinUhlenbeck,
+    Static,
+    Wiener,
+    divergence,
+    expectation,
+)
+
+Q = MeanField(jnp.array([0.5, -1.0]), jnp.log(jnp.array([0.3, 2.0])))
+PRIOR = MeanField(jnp.array([0.0, 1.0]), jnp.log(jnp.array([1.0, 1.5])))
+
+
+def assert_same(found: MeanField, expected: MeanField) -> None:
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.log_sd, expected.log_sd, rtol=1e-5, atol=1e-6)
+
+
+def test_products_of_normals():
+    # one observation of each entry, with noise of sd 0.7: the textbook's update
+    y, noise = np.array([1.2, 0.3]), 0.7
+    seen = Factor(jnp.full(2, noise**-2), jnp.asarray(y / noise**2))
+    variance = 1 / (1 / np.asarray(PRIOR.variance) + noise**-2)
+    mean = variance * (np.asarray(PRIOR.mean) / np.asarray(PRIOR.variance) + y / noise**2)
+    posterior = MeanField.of(PRIOR.factor.times(seen))
+    assert_same(posterior, MeanField(jnp.asarray(mean), jnp.log(jnp.sqrt(variance))))
+    assert_same(MeanField.of(posterior.factor.times(seen, -1.0)), PRIOR)
+
+
+def test_densities_and_divergence():
+    z = np.random.default_rng(0).normal(size=(5, 2))
+    expected = stats.norm(np.asarray(Q.mean), np.exp(Q.log_sd)).logpdf(z).sum(axis=1)
+    np.testing.assert_allclose(Q.log_density(z), expected, rtol=1e-5)
+    # a factor and its density differ by a constant
+    assert np.ptp(np.asarray(Q.factor.log(z) - Q.log_density(z))) < 1e-4
+    total = 0.0
+    for i in range(2):
+        q, p = (stats.norm(float(g.mean[i]), float(np.exp(g.log_sd[i]))) for g in (Q, PRIOR))
+
+        def integrand(x, q=q, p=p):
+            return q.pdf(x) * (q.logpdf(x) - p.logpdf(x))
+
+        total += integrate.quad(integrand, q.mean() - 12 * q.std(), q.mean() + 12 * q.std())[0]
+    np.testing.assert_allclose(divergence(Q, PRIOR), total, rtol=1e-5)
+    assert float(divergence(Q, Q)) == pytest.approx(0, abs=1e-6)
+    draws = Q.at(np.random.default_rng(1).normal(size=(200_000, 2)))
+    mean = float(PRIOR.factor.log(draws).mean())
+    assert float(expectation(PRIOR.factor, Q)) == pytest.approx(mean, abs=0.02)
+
+
+def test_nothing_drifts_in_a_static_world():
+    assert Static().move(Q, PRIOR, jnp.asarray(3.0)) is Q
+    np.testing.assert_array_equal(Static().weight(jnp.array([0.0, 9.0])), 1)
+
+
+def test_forgetting_weighs_old_likelihoods_less():
+    """Three normal observations at irregular times: the recursion is eq. 10, done at once."""
+    drift = BayesianForgetting(0.3, scale=2.0)
+    times, y, noise = np.array([0.0, 1.0, 4.5]), np.array([1.0, -0.5, 2.0]), 0.8
+    now, before = PRIOR, 0.0
+    for t, value in zip(times, y, strict=True):
+        now = drift.move(now, PRIOR, jnp.asarray(t - before))
+        seen = Factor(jnp.full(2, noise**-2), jnp.full(2, value / noise**2))
+        now, before = MeanField.of(now.factor.times(seen)), t
+    weights = 0.7 ** ((times[-1] - times) / 2.0)
+    np.testing.assert_allclose(drift.weight(jnp.asarray(times[-1] - times)), weights, rtol=1e-5)
+    precision = 1 / np.asarray(PRIOR.variance) + weights.sum() / noise**2
+    shift = np.asarray(PRIOR.factor.shift) + (weights * y).sum() / noise**2
+    assert_same(now, MeanField.of(Factor(jnp.asarray(precision), jnp.asarray(shift))))
+    assert_same(drift.move(Q, PRIOR, jnp.asarray(1e4)), PRIOR)
+
+
+@pytest.mark.parametrize(
+    ("drift", "pull", "noise"),
+    [
+        # dw = a (mu_0 - w) dt + sigma_0 sqrt(2 a) dW; Wiener: dw = sqrt(rate) sigma_0 dW
+        (OrnsteinUhlenbeck(0.4, scale=2.0), 0.2, np.sqrt(2 * 0.2)),
+        (Wiener(0.4, scale=2.0), 0.0, np.sqrt(0.2)),
+    ],
+)
+def test_diffusions_have_the_moments_of_their_paths(drift, pull, noise):
+    elapsed, steps, n = 1.5, 300, 100_000
+    rng = np.random.default_rng(0)
+    mean, sd = np.asarray(PRIOR.mean), np.sqrt(np.asarray(PRIOR.variance))
+    w = np.asarray(Q.at(rng.normal(size=(n, 2))))
+    dt = elapsed / steps
+    for _ in range(steps):
+        w = w + pull * (mean - w) * dt + noise * sd * np.sqrt(dt) * rng.normal(size=w.shape)
+    found = drift.move(Q, PRIOR, jnp.asarray(elapsed))
+    np.testing.assert_allclose(found.mean, w.mean(axis=0), atol=0.02)
+    np.testing.assert_allclose(found.variance, w.var(axis=0), rtol=0.02)
+    # two short steps are one long one
+    half = drift.move(drift.move(Q, PRIOR, jnp.asarray(0.5)), PRIOR, jnp.asarray(1.0))
+    assert_same(half, found)
+
+
+def test_rates_that_make_no_sense_are_refused():
+    for make, message in [
+        (lambda: BayesianForgetting(1.0), "BayesianForgetting: expected a rate from 0 to 1"),
+        (lambda: OrnsteinUhlenbeck(0.0), "OrnsteinUhlenbeck: expected rate above 0, got 0.0"),
+        (lambda: Wiener(0.1, scale=-1.0), "Wiener: expected scale above 0"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            make()
