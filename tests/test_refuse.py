@@ -161,7 +161,7 @@ def no_jax_conversion() -> None:
             "+ pm.logp(pm.Normal.dist(...), value).sum()",
         ),
         (boolean_free_variable, "Free variable 'switch'", "marginalize(model, ['switch'])"),
-        (without_gradient, "log density of 'y' has no gradient in JAX", "of a fixed length"),
+        (without_gradient, "density of 'y' cannot be differentiated twice", "of a fixed length"),
         (indicators, "Free variable 'k' is discrete", "pm.Mixture('y', w=p, comp_dists=["),
         (potential, "Potential 'soft_bound'", "Write it as a distribution"),
         (total_size, "'y' uses `total_size`", "Remove it"),

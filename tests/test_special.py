@@ -4,11 +4,13 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
+import pymc as pm
 import pytest
 from scipy import special as scipy_special
+from scipy import stats
 
-from pmcl.compile import precision
-from pmcl.compile.special import betainc
+from pmcl.compile import compile_model, precision
+from pmcl.compile.special import betainc, erfcx
 
 
 def derivative(function: Callable[[float], float], at: float) -> float:
@@ -43,3 +45,35 @@ def test_incomplete_beta_at_the_ends_of_its_range() -> None:
         for x in (0.0, 1.0):
             assert float(betainc(2.0, 3.0, x)) == x
             assert [float(g) for g in jax.grad(betainc, (0, 1, 2))(2.0, 3.0, x)] == [0.0] * 3
+
+
+def test_scaled_complementary_error_function_of_arrays_has_second_derivatives() -> None:
+    x = np.array([-2.0, -0.1, 0.0, 0.5, 1.0, 2.2, 3.0, 8.0, 40.0])
+    with precision.scope():
+        first = jax.grad(lambda v: erfcx(v).sum())(x)
+        second = jax.jacfwd(jax.grad(lambda v: erfcx(v).sum()))(x).diagonal()
+        third = jax.jacfwd(lambda v: jax.jacfwd(jax.grad(lambda u: erfcx(u).sum()))(v).sum(0))(x)
+    value = scipy_special.erfcx(x)
+    exact = 2 * x * value - 2 / np.sqrt(np.pi)
+    np.testing.assert_allclose(first, exact, rtol=1e-8, atol=1e-12)
+    # erfcx'' = 2 erfcx + 2 x erfcx'; at 40 six digits of that cancel
+    np.testing.assert_allclose(second, 2 * value + 2 * x * np.asarray(first), rtol=1e-4)
+    assert np.isfinite(third).all()
+
+
+def test_a_censored_normal_is_refined_by_its_hessian() -> None:
+    """PyMC's normal tails are this function of whole arrays: their Hessian is Newton's."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1)
+        pm.Censored("y", pm.Normal.dist(mu, 1.0), lower=0.0, upper=None, observed=np.zeros(4))
+    compiled = compile_model(model)
+    y = np.array([0.0, 0.0, 0.7, 1.9])
+    with precision.scope():
+        found = jax.hessian(lambda z: compiled.log_likelihood(z, {"y": y}))(np.array([0.4]))
+
+    def log_density(mu: float) -> float:
+        return float(2 * stats.norm.logcdf(-mu) + stats.norm(mu, 1).logpdf(y[2:]).sum())
+
+    h = 1e-4
+    exact = (log_density(0.4 + h) - 2 * log_density(0.4) + log_density(0.4 - h)) / h**2
+    np.testing.assert_allclose(found[0, 0], exact, rtol=1e-5)

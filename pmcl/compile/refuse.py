@@ -136,7 +136,7 @@ def trace_or_name(
 def check_differentiable(
     function: ShapedFunction, like: Sequence[jax.ShapeDtypeStruct], names: Sequence[str], z: int
 ) -> None:
-    """Refuse terms of a density without a gradient, by the name of the first one.
+    """Refuse terms of a density without first and second derivatives, by the first one's name.
 
     Parameters
     ----------
@@ -152,27 +152,31 @@ def check_differentiable(
     ------
     UnsupportedModelError
     """
-    cannot = (NotImplementedError, TypeError, ValueError)
+    cannot = (NotImplementedError, TypeError, ValueError, AssertionError)
 
-    def gradient(term: ShapedFunction) -> None:
+    def derive(term: ShapedFunction) -> None:
         def total(parameters: tuple, rest: tuple) -> jax.Array:
             return sum((v.sum() for v in term(*parameters, *rest)), jnp.zeros(()))
 
-        jax.eval_shape(jax.grad(total), tuple(like[:z]), tuple(like[z:]))
+        def curved(parameters: tuple, rest: tuple) -> tuple:
+            return jax.jvp(lambda u: jax.grad(total)(u, rest), (parameters,), (parameters,))
+
+        jax.eval_shape(curved, tuple(like[:z]), tuple(like[z:]))
 
     try:
-        gradient(function)
+        derive(function)
     except cannot as error:
         culprits = []
         for name, output in zip(names, function.outputs, strict=True):
             try:
-                gradient(ShapedFunction(function.inputs, [output]))
+                derive(ShapedFunction(function.inputs, [output]))
             except cannot:
                 culprits.append(name)
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UnsupportedModelError(
-            f"The log density of {(culprits or names)[0]!r} has no gradient in JAX: "
-            f"{str(error).strip().splitlines()[0]} Write the operation in another way (a loop of "
-            "a fixed length in place of one that ends by a condition, say)."
+            f"The log density of {(culprits or names)[0]!r} cannot be differentiated twice in JAX: "
+            f"{why} Write the operation in another way (a loop of a fixed length in place of one "
+            "that ends by a condition, say)."
         ) from error
 
 

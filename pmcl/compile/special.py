@@ -1,4 +1,4 @@
-"""Special functions of which JAX lacks a derivative."""
+"""Special functions of which JAX lacks a derivative, or has one that fails."""
 
 import jax
 import jax.numpy as jnp
@@ -6,12 +6,17 @@ import numpy as np
 from jax import Array
 from jax.scipy.special import betainc as _betainc
 from jax.scipy.special import digamma, gammaln
+from jax.scipy.special import erfcx as _erfcx
 
 # Tanh-sinh nodes on (0, 1), which singularities at either end do not disturb.
 _STEP = np.arange(-96, 97) / 16
 _SINH = np.pi * np.sinh(_STEP)
 _LOG_T, _LOG_REST = -np.logaddexp(0, -_SINH), -np.logaddexp(0, _SINH)  # log t and log(1 - t)
 _LOG_WEIGHT = np.log(np.pi * np.cosh(_STEP) / 16) + _LOG_T + _LOG_REST
+
+
+# One value at a time: the second derivative of JAX's own (0.12) fails for arrays.
+erfcx = jnp.vectorize(_erfcx)
 
 
 @jax.custom_jvp

@@ -33,7 +33,7 @@ from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import HasInnerGraph, Op
-from pytensor.scalar.math import BetaInc, BetaIncInv, GammaIncCInv, GammaIncInv
+from pytensor.scalar.math import BetaInc, BetaIncInv, Erfcx, GammaIncCInv, GammaIncInv
 from pytensor.scan.op import Scan
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random import basic
@@ -66,6 +66,12 @@ SAMPLERS: dict[type[RandomVariable], samplers.Draw] = {
     StickBreakingWeightsRV: samplers.stick_breaking_weights,
     TruncatedNormalRV: samplers.truncated_normal,
     WaldRV: samplers.wald,
+}
+
+
+SPECIAL: dict[type | None, tuple[str, Callable]] = {
+    BetaInc: ("betainc", special.betainc),
+    Erfcx: ("erfcx", special.erfcx),
 }
 
 
@@ -119,8 +125,8 @@ def substitute(fgraph: FunctionGraph) -> None:
         if type(node.op) in SAMPLERS:
             function = _random_variable(node, SAMPLERS[type(node.op)])
             new = JaxOp(str(node.op.name), function).in_place_of(node)
-        elif _scalar(node) is BetaInc:
-            new = JaxOp("betainc", special.betainc).in_place_of(node)
+        elif _scalar(node) in SPECIAL:
+            new = JaxOp(*SPECIAL[_scalar(node)]).in_place_of(node)
         elif isinstance(node.op, SplineWrapper):
             new = JaxOp("spline", _linear_spline(node.op)).in_place_of(node)
         elif isinstance(node.op, Scan) and _inside(node.op.fgraph):
