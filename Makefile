@@ -47,7 +47,7 @@ unit: .venv/.synced ## the tests, less the slow ones (PYTEST_ARGS="-k replay" fo
 marginal: .venv-marginal/.synced ## what touches PyMC, with pymc-extras and the PyMC that it needs
 	.venv-marginal/bin/python tools/check_licences.py demo marginal
 	.venv-marginal/bin/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS) \
-	  $(addprefix tests/test_,$(addsuffix .py,marginal compile simulator covariates refuse reference))
+	  $(addprefix tests/test_,$(addsuffix .py,marginal compile simulator covariates refuse))
 
 # the stubs are made anew: one left of a name that is gone would be a page that nothing leads to
 docs: .venv/.synced ## the documentation into docs/_build/html, warnings as errors

@@ -33,6 +33,7 @@ def check(results: Path, name: str, methods: dict[str, set[str]], tasks: list[st
     return found
 
 
+@pytest.mark.slow
 def test_the_panel_and_its_forecast(tmp_path, monkeypatch, capsys):
     common = ["--short", "--seeds", 0, "--out", tmp_path / "out", "--results", tmp_path]
     run(autoregressive_panel, monkeypatch, "continual", *common, "--methods", "SC-ER", "replay")
@@ -51,6 +52,7 @@ def test_the_panel_and_its_forecast(tmp_path, monkeypatch, capsys):
     assert "..." not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_race(tmp_path, monkeypatch, data_folder):
     common = ["--short", "--seeds", 0, "--out", tmp_path / "out", "--results", tmp_path]
     run(racing_diffusion, monkeypatch, "continual", *common, "--methods", "replay")
