@@ -23,6 +23,7 @@ PUBLISHED = {
     "robust_regression",
     "normal_mixture",
     "ar2",
+    "autoregressive_panel",
 }
 
 

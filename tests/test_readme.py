@@ -44,14 +44,14 @@ def test_the_readme_runs_as_printed(few_steps, capsys):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("page", ["panel", "racing-diffusion"])
+@pytest.mark.parametrize("page", ["panel"])
 def test_a_case_study_runs_as_printed(page, few_steps, monkeypatch):
     monkeypatch.setattr(pmcl.models, "fit_amortized", pmcl.fit_amortized)
     text = (ROOT / "docs" / f"{page}.md").read_text()
     namespace = {}
     for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
         exec(compile(block, page, "exec"), namespace)  # noqa: S102
-    assert namespace["posterior"].records or namespace["far"].shape == (4,)
+    assert namespace["posterior"].records
 
 
 def test_every_make_target_that_is_named_exists():
