@@ -1,10 +1,13 @@
 """Online inference: mean-field algebra and drift against closed forms."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pymc as pm
 import pytest
 from scipy import integrate, stats
 
+from pmcl.compile import UnsupportedModelError, compile_model
 from pmcl.online import (
     BayesianForgetting,
     Factor,
@@ -15,6 +18,8 @@ from pmcl.online import (
     divergence,
     expectation,
 )
+from pmcl.online.projection import Batch, Search, climb, exact, is_gaussian, log_likelihood
+from pmcl.online.rows import row_likelihood
 
 Q = MeanField(jnp.array([0.5, -1.0]), jnp.log(jnp.array([0.3, 2.0])))
 PRIOR = MeanField(jnp.array([0.0, 1.0]), jnp.log(jnp.array([1.0, 1.5])))
@@ -111,3 +116,86 @@ def test_rates_that_make_no_sense_are_refused():
     ]:
         with pytest.raises(ValueError, match=message):
             make()
+
+
+SIGMA = 0.8
+
+
+@pytest.fixture(scope="module")
+def rows():
+    with pm.Model(coords={"row": range(1), "predictor": range(3)}) as model:
+        X = pm.Data("X", np.zeros((1, 3)), dims=("row", "predictor"))
+        w = pm.Normal("w", 0, 1, dims="predictor")
+        pm.Normal("y", X @ w, SIGMA, observed=np.zeros(1), dims="row")
+    return row_likelihood(compile_model(model, covariates=["X"]), "row")
+
+
+def regression(n: int, seed: int) -> Batch:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 3))
+    y = X @ np.array([1.0, -0.5, 0.2]) + SIGMA * rng.normal(size=n)
+    return Batch({"X": jnp.asarray(X), "y": jnp.asarray(y)}, jnp.ones(n))
+
+
+def standard() -> MeanField:
+    return MeanField(jnp.zeros(3), jnp.zeros(3))
+
+
+def test_rows_have_likelihoods_of_their_own(rows):
+    with jax.enable_x64(True):
+        batch, z = regression(6, 0), np.array([0.3, 0.1, -0.2])
+        expected = stats.norm(batch.data["X"] @ z, SIGMA).logpdf(batch.data["y"])
+        np.testing.assert_allclose(rows(jnp.asarray(z), batch.data), expected, rtol=1e-10)
+        weighted = batch._replace(weights=jnp.array([1, 0, 0.5, 1, 1, 0.0]))
+        total = log_likelihood(rows, jnp.asarray(z), weighted)
+        np.testing.assert_allclose(total, (weighted.weights * expected).sum(), rtol=1e-10)
+
+
+def test_one_row_at_a_time_is_the_papers_recursion(rows):
+    """vcl.txt, appendix F, eqs. 6 and 7."""
+    with jax.enable_x64(True):
+        stream, q = regression(30, 1), standard()
+        m, v = np.zeros(3), np.ones(3)
+        update = jax.jit(lambda q, batch: exact(rows, q, batch))
+        for i in range(30):
+            one = Batch({k: x[i : i + 1] for k, x in stream.data.items()}, jnp.ones(1))
+            if i < 2:
+                assert bool(is_gaussian(rows, q, one, jax.random.key(i)))
+            q = update(q, one)
+            x, y = np.asarray(one.data["X"][0]), float(one.data["y"][0])
+            scaled = np.diag(v) @ np.outer(x, x) / SIGMA**2
+            m = np.linalg.solve(np.eye(3) + scaled, v * x * y / SIGMA**2 + m)
+            v = 1 / (1 / v + x**2 / SIGMA**2)
+        np.testing.assert_allclose(q.mean, m, atol=1e-10)
+        np.testing.assert_allclose(q.variance, v, rtol=1e-10)
+
+
+def test_monte_carlo_ends_where_the_closed_form_does(rows):
+    batch = regression(40, 2)
+    truth = exact(rows, standard(), batch)
+    search = Search(steps=3000, draws=60, learning_rate=3e-2)
+    found, values = jax.jit(lambda k: climb(rows, standard(), standard(), batch, search, k))(
+        jax.random.key(0)
+    )
+    sd = np.exp(truth.log_sd)
+    np.testing.assert_allclose((found.mean - truth.mean) / sd, 0, atol=2e-2)
+    np.testing.assert_allclose(np.exp(found.log_sd) / sd, 1, atol=2e-2)
+    assert float(values[-100:].mean()) > float(values[:100].mean())
+
+
+def test_a_logistic_likelihood_is_not_gaussian():
+    with pm.Model(coords={"row": range(5)}) as model:
+        w = pm.Normal("w")
+        pm.Bernoulli("y", logit_p=w * np.arange(5.0), observed=np.zeros(5, int), dims="row")
+    rows = row_likelihood(compile_model(model), "row")
+    batch = Batch({"y": jnp.array([0, 1, 0, 1, 1])}, jnp.ones(5))
+    q = MeanField(jnp.zeros(1), jnp.zeros(1))
+    assert not bool(is_gaussian(rows, q, batch, jax.random.key(0)))
+
+
+def test_rows_that_are_not_independent_are_refused():
+    with pm.Model(coords={"row": range(5)}) as model:
+        w = pm.Normal("w")
+        pm.MvNormal("y", w * np.ones(5), np.eye(5), observed=np.zeros(5), dims="row")
+    with pytest.raises(UnsupportedModelError, match="'y': expected a likelihood with a term for"):
+        row_likelihood(compile_model(model), "row")
