@@ -19,7 +19,8 @@ from pmcl.online import (
     expectation,
 )
 from pmcl.online.projection import Batch, Search, climb, exact, is_gaussian, log_likelihood
-from pmcl.online.rows import row_likelihood
+from pmcl.online.residual import debiased, product, residuals
+from pmcl.online.rows import Rows
 
 Q = MeanField(jnp.array([0.5, -1.0]), jnp.log(jnp.array([0.3, 2.0])))
 PRIOR = MeanField(jnp.array([0.0, 1.0]), jnp.log(jnp.array([1.0, 1.5])))
@@ -127,7 +128,7 @@ def rows():
         X = pm.Data("X", np.zeros((1, 3)), dims=("row", "predictor"))
         w = pm.Normal("w", 0, 1, dims="predictor")
         pm.Normal("y", X @ w, SIGMA, observed=np.zeros(1), dims="row")
-    return row_likelihood(compile_model(model, covariates=["X"]), "row")
+    return Rows(compile_model(model, covariates=["X"]), "row")
 
 
 def regression(n: int, seed: int) -> Batch:
@@ -187,7 +188,7 @@ def test_a_logistic_likelihood_is_not_gaussian():
     with pm.Model(coords={"row": range(5)}) as model:
         w = pm.Normal("w")
         pm.Bernoulli("y", logit_p=w * np.arange(5.0), observed=np.zeros(5, int), dims="row")
-    rows = row_likelihood(compile_model(model), "row")
+    rows = Rows(compile_model(model), "row")
     batch = Batch({"y": jnp.array([0, 1, 0, 1, 1])}, jnp.ones(5))
     q = MeanField(jnp.zeros(1), jnp.zeros(1))
     assert not bool(is_gaussian(rows, q, batch, jax.random.key(0)))
@@ -198,4 +199,59 @@ def test_rows_that_are_not_independent_are_refused():
         w = pm.Normal("w")
         pm.MvNormal("y", w * np.ones(5), np.eye(5), observed=np.zeros(5), dims="row")
     with pytest.raises(UnsupportedModelError, match="'y': expected a likelihood with a term for"):
-        row_likelihood(compile_model(model), "row")
+        Rows(compile_model(model), "row")
+
+
+def test_each_rows_slope_is_its_own(rows):
+    with jax.enable_x64(True):
+        batch, z = regression(6, 0), jnp.array([0.3, 0.1, -0.2])
+        value, slope = rows.slopes(z, batch.data)
+        np.testing.assert_allclose(value, rows(z, batch.data), rtol=1e-10)
+        X, y = batch.data["X"], batch.data["y"]
+        np.testing.assert_allclose(slope, X * (y - X @ z)[:, None] / SIGMA**2, rtol=1e-10)
+
+
+def test_factors_of_a_gaussian_likelihood_are_what_it_is(rows):
+    """Its diagonal part, that is; the rest of the factors' product is in the means."""
+    with jax.enable_x64(True):
+        batch = regression(15, 3)
+        q = exact(rows, standard(), batch)
+        noise = jax.random.normal(jax.random.key(0), (20_000, 3))
+        found = jax.jit(lambda n: residuals(rows, q, batch.data, n))(noise)
+        X, y = batch.data["X"], batch.data["y"]
+        precision = X**2 / SIGMA**2
+        np.testing.assert_allclose(found.factor.precision, precision, atol=0.15)
+        shift = X * (y - X @ q.mean)[:, None] / SIGMA**2 + precision * q.mean
+        np.testing.assert_allclose(found.factor.shift, shift, atol=0.15)
+        fair = debiased(found.factor, q, standard().factor, batch.weights)
+        assert_same(MeanField.of(standard().factor.times(product(fair, batch.weights))), q)
+        raw = standard().factor.times(product(found.factor, batch.weights))
+        assert np.abs(raw.precision - q.factor.precision).max() > 1e-3
+
+
+def test_scores_are_expected_log_likelihoods_less_those_of_the_factors():
+    """One parameter, by quadrature: a logistic likelihood of rows near the boundary, and far."""
+    x = np.array([0.2, 1.0, 3.0, -6.0])
+    y = np.array([1, 0, 1, 1])
+    with pm.Model(coords={"row": range(4)}) as model:
+        X = pm.Data("x", x, dims="row")
+        w = pm.Normal("w")
+        pm.Bernoulli("y", logit_p=w * X, observed=y, dims="row")
+    rows = Rows(compile_model(model, covariates=["x"]), "row")
+    q = MeanField(jnp.array([0.4]), jnp.log(jnp.array([0.5])))
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    weights = weights / weights.sum()
+    at = 0.4 + 0.5 * nodes
+    sign = np.where(y == 1, 1, -1)[:, None]
+    value = -np.logaddexp(0, -sign * x[:, None] * at)
+    odds = 1 / (1 + np.exp(-x[:, None] * at))
+    slope = (x[:, None] * (y[:, None] - odds)) @ weights
+    precision = (x[:, None] ** 2 * odds * (1 - odds)) @ weights
+    shift = slope + precision * 0.4
+    score = value @ weights - (shift * 0.4 - precision * (0.4**2 + 0.5**2) / 2)
+    with jax.enable_x64(True):
+        noise = jax.random.normal(jax.random.key(1), (100_000, 1))
+        found = jax.jit(lambda n: residuals(rows, q, {"x": x, "y": y}, n))(noise)
+    np.testing.assert_allclose(found.factor.precision[:, 0], precision, atol=0.02)
+    np.testing.assert_allclose(found.factor.shift[:, 0], shift, atol=0.02)
+    np.testing.assert_allclose(found.score, score, atol=0.02)
