@@ -5,6 +5,8 @@ from collections.abc import Callable
 import jax
 import numpy as np
 import pymc as pm
+import pytensor
+import pytensor.tensor as pt
 import pytest
 from scipy import special as scipy_special
 from scipy import stats
@@ -77,3 +79,32 @@ def test_a_censored_normal_is_refined_by_its_hessian() -> None:
     h = 1e-4
     exact = (log_density(0.4 + h) - 2 * log_density(0.4) + log_density(0.4 - h)) / h**2
     np.testing.assert_allclose(found[0, 0], exact, rtol=1e-5)
+
+
+def test_it_is_replaced_inside_of_loops_too() -> None:
+    def step(before: pt.TensorVariable, mu: pt.TensorVariable) -> pt.TensorVariable:
+        return before / 2 + pt.erfcx(mu * pt.ones(2))
+
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1)
+        states = pytensor.scan(
+            step,
+            outputs_info=[pt.zeros(2)],
+            non_sequences=[mu],
+            n_steps=3,
+            strict=True,
+            return_updates=False,
+        )
+        pm.Normal("y", states[-1], 1.0, observed=np.zeros(2))
+    compiled = compile_model(model)
+    with precision.scope():
+        found = jax.grad(jax.grad(lambda u: compiled.log_likelihood(u[None], {"y": np.ones(2)})))(
+            0.4
+        )
+
+    def log_density(mu: float) -> float:
+        return float(2 * stats.norm.logpdf(1 - 1.75 * scipy_special.erfcx(mu)))
+
+    h = 1e-4
+    exact = (log_density(0.4 + h) - 2 * log_density(0.4) + log_density(0.4 - h)) / h**2
+    np.testing.assert_allclose(found, exact, rtol=1e-5)

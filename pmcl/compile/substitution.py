@@ -154,10 +154,19 @@ def _scalar(node: Apply) -> type | None:
     return type(node.op.scalar_op) if isinstance(node.op, Elemwise) else None
 
 
+def _replaceable(node: Apply) -> str:
+    """Name what `substitute` puts something else in the place of."""
+    if type(node.op) in SAMPLERS:
+        return str(node.op.name)
+    if isinstance(node.op, SplineWrapper):
+        return "spline"
+    return SPECIAL[_scalar(node)][0] if _scalar(node) in SPECIAL else ""
+
+
 def _inside(fgraph: FunctionGraph) -> str:
     for node in fgraph.apply_nodes:
-        if type(node.op) in SAMPLERS or isinstance(node.op, SplineWrapper):
-            return str(getattr(node.op, "name", "spline"))
+        if _replaceable(node):
+            return _replaceable(node)
         if isinstance(node.op, HasInnerGraph) and _inside(node.op.fgraph):
             return _inside(node.op.fgraph)
     return ""
