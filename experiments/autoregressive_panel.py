@@ -57,7 +57,8 @@ def replay(size: panel.Size, capacity: int) -> Method:
 def capacity(runs: Runs, size: panel.Size) -> None:
     """Replay by the number of series that it may keep, in the paper's settings and in ours."""
     few = paper_options(steps=min(30, size.adapt_steps), draws=16)
-    for value in [c for c in CAPACITIES if c < len(runs.tasks)]:
+    # The one that `continual` keeps is measured there.
+    for value in [c for c in CAPACITIES if c < len(runs.tasks) and c != size.kept]:
         theirs = Method("SC-ER", paper_replay(value), few)
         runs.kept(f"capacity SC-ER {value}", lambda m=theirs: runs.once("paper", m, 0))
         mine = replay(size, value)
@@ -158,7 +159,10 @@ def main() -> None:
             capacity(runs, size)
         if given.part in ("forecast", "all"):
             forecast(runs, given.results, "autoregressive_panel_")
-    tables.write(given.out / "runs", given.results, "autoregressive_panel", COMMAND)
+    also = {str(size.kept): "ours_replay_0", f"SC-ER {size.kept}": "paper_SC-ER_0"}
+    tables.write(
+        given.out / "runs", given.results, "autoregressive_panel", COMMAND, also={"capacity": also}
+    )
 
 
 if __name__ == "__main__":

@@ -217,6 +217,8 @@ def main() -> None:
         given.results,
         "linear_regression",
         "python experiments/linear_regression.py continual (strength, capacity, options, long)",
+        # ten datasets are all that there are to store, and replay has all options
+        also={"capacity": {"10": "ours_replay_0"}, "option": {"all": "ours_replay_0"}},
     )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pymc as pm
 import xarray as xr
 from continual import Runs, Task, measured_once, reference
 
@@ -53,17 +54,14 @@ def firms(number: int) -> dict[str, xr.Dataset]:
 def simulated_countries(number: int, *, random_seed: int = 0) -> dict[str, xr.Dataset]:
     """Countries by the model, but with covariates that wander, as real ones do."""
     rng = np.random.default_rng(random_seed)
+    model = DEFINITION.model(years=YEARS)
     found = {}
     for i in range(number):
         wander = np.cumsum(rng.normal(size=(2, YEARS)), axis=1)
         u, w = (wander - wander.mean(axis=1, keepdims=True)) / wander.std(axis=1, keepdims=True)
-        alpha, gamma, delta = rng.normal(0, 0.5, 3)
-        beta, sigma = rng.normal(0, 0.2), np.exp(rng.normal(-1, 0.5))
         first = rng.normal(0, 0.5)
-        y, before = np.empty(YEARS), first
-        for t in range(YEARS):
-            before = rng.normal(alpha + beta * before + gamma * u[t] + delta * w[t], sigma)
-            y[t] = before
+        pm.set_data({"first": first, "u": u, "w": w}, model=model)
+        y = pm.draw(model["y"], random_seed=rng)
         values = {"first": ((), first), "u": ("year", u), "w": ("year", w), "y": ("year", y)}
         name = f"simulated {i + 1}"
         found[name] = xr.Dataset(values).expand_dims(dataset=[name])

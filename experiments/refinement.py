@@ -41,7 +41,7 @@ def main() -> None:
     runs = regression.runs(given.out)
     networks = {
         "baseline": regression.baseline(given.out, progressbar=False),
-        "default": regression.pretrained(given.out, progressbar=False)[0],
+        "default": regression.pretrained(given.out, progressbar=False),
     }
     rows: dict[str, dict] = {}
     for network, posterior in networks.items():

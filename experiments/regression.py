@@ -1,6 +1,5 @@
 """Experiment 1 (linear regression, ten tasks): tasks, references and the fixed baseline."""
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,16 +62,13 @@ def baseline(out: Path, *, seed: int = 0, progressbar: bool = True) -> pmcl.Amor
     )
 
 
-def pretrained(
-    out: Path, *, seed: int = 0, progressbar: bool = True
-) -> tuple[pmcl.AmortizedPosterior, float]:
-    """The default network, pretrained once and kept in `out`; and the seconds that it took now.
+def pretrained(out: Path, *, seed: int = 0, progressbar: bool = True) -> pmcl.AmortizedPosterior:
+    """The default network, pretrained once and kept in `out`.
 
     On more simulations than by default: what pretraining learns well need not be learned again.
     """
     out.mkdir(parents=True, exist_ok=True)
-    begin = time.perf_counter()
-    posterior = pmcl.fit_amortized(
+    return pmcl.fit_amortized(
         linear_regression_model(),
         covariates=COVARIATES,
         steps=10_000,
@@ -80,7 +76,6 @@ def pretrained(
         checkpoint=out / f"pretrained-{seed}.checkpoint",
         progressbar=progressbar,
     )
-    return posterior, time.perf_counter() - begin
 
 
 def runs(out: Path) -> Runs:
@@ -94,4 +89,4 @@ def start(out: Path, settings: str, seed: int) -> pmcl.AmortizedPosterior:
     """Return the pretrained network: the paper's or the default one."""
     if settings == "paper":
         return baseline(out, seed=seed, progressbar=False)
-    return pretrained(out, seed=seed, progressbar=False)[0]
+    return pretrained(out, seed=seed, progressbar=False)

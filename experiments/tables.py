@@ -13,17 +13,17 @@ MEASURES = (
     "adapted_bias_mean",
     "adapted_bias_sd",
 )
-# Sweeps by the prefix of their runs; the run that is one of them under another name.
-SWEEPS = {
-    "strength": {},
-    "capacity": {"all": "ours_replay_0"},
-    "option": {"all": "ours_replay_0"},
-}
+SWEEPS = ("strength", "capacity", "option")
 ALONE = ("long", "test-time", "forecast", "unseen", "recovery", "timing")
 
 
-def write(runs: Path, results: Path, name: str, command: str) -> None:
-    """Read all runs; write the experiment's `.json`, `.md` and figures."""
+def write(
+    runs: Path, results: Path, name: str, command: str, *, also: dict[str, dict[str, str]]
+) -> None:
+    """Read all runs; write the experiment's `.json`, `.md` and figures.
+
+    `also` says, by sweep and label, which run of `continual` belongs to a sweep.
+    """
     found = {p.stem: json.loads(p.read_text()) for p in sorted(runs.glob("*.json"))}
     if not found:
         return
@@ -40,7 +40,7 @@ def write(runs: Path, results: Path, name: str, command: str) -> None:
         "with": next((r["with"] for r in found.values() if "with" in r), {}),
         "made": max((r["made"] for r in found.values() if "made" in r), default=""),
         "methods": {s: {n: _over_seeds(runs) for n, runs in m.items()} for s, m in methods.items()},
-        **{sweep: _sweep(found, sweep) for sweep in SWEEPS},
+        **{sweep: _sweep(found, sweep, also.get(sweep, {})) for sweep in SWEEPS},
     }
     for single in ALONE:
         if single in found:
@@ -74,14 +74,14 @@ def _over_seeds(runs: list[dict]) -> dict:
     return found
 
 
-def _sweep(found: dict[str, dict], sweep: str) -> dict[str, dict]:
+def _sweep(found: dict[str, dict], sweep: str, also: dict[str, str]) -> dict[str, dict]:
     rows = {
         k.removeprefix(f"{sweep}_").replace("_", " "): v
         for k, v in found.items()
         if k.startswith(f"{sweep}_")
     }
     if rows:
-        rows |= {label: found[stem] for label, stem in SWEEPS[sweep].items() if stem in found}
+        rows |= {label: found[stem] for label, stem in also.items() if stem in found}
     return {name: _over_seeds([run]) for name, run in rows.items()}
 
 
@@ -145,8 +145,7 @@ def _figures(compact: dict, results: Path, prefix: str) -> None:
         lines: dict[str, list[tuple[float, float]]] = {}
         for key, row in rows.items():
             name, _, value = key.rpartition(" ")
-            size = len(row["tasks"]["adapted_ratio"]) if value == "all" else float(value)
-            lines.setdefault(name or "replay", []).append((size, row["adapted_median"]))
+            lines.setdefault(name or "replay", []).append((float(value), row["adapted_median"]))
         figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
         for name, points in lines.items():
             x, y = zip(*sorted(points), strict=True)

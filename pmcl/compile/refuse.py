@@ -1,6 +1,6 @@
 """What cannot be compiled, and the way out: one clear error each."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import jax
@@ -120,14 +120,9 @@ def trace_or_name(
     try:
         return list(jax.eval_shape(function, *like))
     except cannot as error:
-        culprits = []
-        for name, output in zip(names, function.outputs, strict=True):
-            try:
-                jax.eval_shape(ShapedFunction(function.inputs, [output]), *like)
-            except cannot:
-                culprits.append(name)
+        culprit = _first_that_fails(lambda one: jax.eval_shape(one, *like), function, names, cannot)
         raise UnsupportedModelError(
-            f"Variable {(culprits or names)[0]!r} cannot be compiled to JAX: "
+            f"Variable {culprit!r} cannot be compiled to JAX: "
             f"{str(error).strip().splitlines()[0]}. Write it with another distribution, or as a "
             "`pm.CustomDist` of operations that PyTensor converts to JAX."
         ) from error
@@ -166,18 +161,28 @@ def check_differentiable(
     try:
         derive(function)
     except cannot as error:
-        culprits = []
-        for name, output in zip(names, function.outputs, strict=True):
-            try:
-                derive(ShapedFunction(function.inputs, [output]))
-            except cannot:
-                culprits.append(name)
+        culprit = _first_that_fails(derive, function, names, cannot)
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UnsupportedModelError(
-            f"The log density of {(culprits or names)[0]!r} cannot be differentiated twice in JAX: "
+            f"The log density of {culprit!r} cannot be differentiated twice in JAX: "
             f"{why} Write the operation in another way (a loop of a fixed length in place of one "
             "that ends by a condition, say)."
         ) from error
+
+
+def _first_that_fails(
+    attempt: Callable[[ShapedFunction], object],
+    function: ShapedFunction,
+    names: Sequence[str],
+    cannot: tuple[type[Exception], ...],
+) -> str:
+    """Name the first output at which an attempt fails; the first of all where none fails alone."""
+    for name, output in zip(names, function.outputs, strict=True):
+        try:
+            attempt(ShapedFunction(function.inputs, [output]))
+        except cannot:
+            return name
+    return names[0]
 
 
 def invalid_parameters(model: pm.Model, error: ValueError) -> UnsupportedModelError:

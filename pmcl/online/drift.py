@@ -59,7 +59,26 @@ class BayesianForgetting(AbstractDrift):
         return jnp.exp(jnp.log1p(-self.rate) * age / self.scale)
 
 
-class OrnsteinUhlenbeck(AbstractDrift):
+class AbstractDiffusion(AbstractDrift):
+    """Parameters wander by a process of time; the memory cannot, so its weights stay.
+
+    Attributes
+    ----------
+    rate : float
+        How much of it happens in `scale` units of time.
+    scale : float
+        Tau, the usual time between two batches.
+    """
+
+    rate: float
+    scale: float = 1.0
+
+    def __check_init__(self) -> None:
+        _check_positive(self, "rate")
+        _check_positive(self, "scale")
+
+
+class OrnsteinUhlenbeck(AbstractDiffusion):
     """Parameters wander, and are pulled to the prior.
 
     A memory cannot wander with them: `weight` leaves stored data as they are, and the paper uses
@@ -77,13 +96,6 @@ class OrnsteinUhlenbeck(AbstractDrift):
     Kurle et al. (2020), section 4.2.
     """
 
-    rate: float
-    scale: float = 1.0
-
-    def __check_init__(self) -> None:
-        _check_positive(self, "rate")
-        _check_positive(self, "scale")
-
     def move(self, q: MeanField, prior: MeanField, elapsed: Array) -> MeanField:
         kept = jnp.exp(-self.rate * elapsed / self.scale)
         mean = (1 - kept) * prior.mean + kept * q.mean
@@ -91,7 +103,7 @@ class OrnsteinUhlenbeck(AbstractDrift):
         return MeanField(mean, jnp.log(variance) / 2)
 
 
-class Wiener(AbstractDrift):
+class Wiener(AbstractDiffusion):
     """Parameters wander, and nothing pulls them back.
 
     Attributes
@@ -101,13 +113,6 @@ class Wiener(AbstractDrift):
     scale : float
         Tau, the usual time between two batches.
     """
-
-    rate: float
-    scale: float = 1.0
-
-    def __check_init__(self) -> None:
-        _check_positive(self, "rate")
-        _check_positive(self, "scale")
 
     def move(self, q: MeanField, prior: MeanField, elapsed: Array) -> MeanField:
         added = self.rate * elapsed / self.scale * prior.variance

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple, Self
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -28,7 +27,7 @@ class Factor(NamedTuple):
 
     def times(self, other: "Factor", power: Array | float = 1.0) -> "Factor":
         """Multiply by another factor to a power; -1 divides."""
-        return Factor(*jax.tree.map(lambda a, b: a + power * b, tuple(self), tuple(other)))
+        return Factor(self.precision + power * other.precision, self.shift + power * other.shift)
 
     def log(self, z: Array) -> Array:
         """Logarithm at z, up to the constant that makes it a density."""

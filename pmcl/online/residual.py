@@ -76,12 +76,8 @@ def debiased(factor: Factor, q: MeanField, prior: Factor, weights: Array) -> Fac
     ----------
     Kurle et al. (2020), appendix C. (Its last line has the sign of the bias the other way round.)
     """
-
-    def share(whole: Array, before: Array, rows: Array) -> Array:
-        lacking = whole - before - (weights[:, None] * rows).sum(axis=0)
-        return rows + lacking / jnp.sum(weights)
-
-    return Factor(*map(share, q.factor, prior, factor))
+    lacking = q.factor.times(prior, -1.0).times(product(factor, weights), -1.0)
+    return factor.times(lacking, 1 / jnp.sum(weights))
 
 
 def product(factor: Factor, weights: Array) -> Factor:
