@@ -44,6 +44,19 @@ if TYPE_CHECKING:
     from pmcl.networks import Recurrent as Recurrent
     from pmcl.networks import SetTransformer as SetTransformer
     from pmcl.networks.familiarity import FarDataWarning as FarDataWarning
+    from pmcl.online import AbstractDrift as AbstractDrift
+    from pmcl.online import AbstractMemory as AbstractMemory
+    from pmcl.online import BayesianForgetting as BayesianForgetting
+    from pmcl.online import KCenterCoreset as KCenterCoreset
+    from pmcl.online import MaximumLikelihoodStart as MaximumLikelihoodStart
+    from pmcl.online import OrnsteinUhlenbeck as OrnsteinUhlenbeck
+    from pmcl.online import RandomCoreset as RandomCoreset
+    from pmcl.online import ResidualMemory as ResidualMemory
+    from pmcl.online import ScatteredStart as ScatteredStart
+    from pmcl.online import Search as Search
+    from pmcl.online import Start as Start
+    from pmcl.online import Static as Static
+    from pmcl.online import Wiener as Wiener
     from pmcl.posterior import AmortizedPosterior as AmortizedPosterior
     from pmcl.reference import sample_reference as sample_reference
     from pmcl.refinement import Refine as Refine
@@ -55,14 +68,19 @@ if TYPE_CHECKING:
     from pmcl.results import one as one
     from pmcl.saving import load as load
     from pmcl.state import StateError as StateError
+    from pmcl.stream import OnlinePosterior as OnlinePosterior
+    from pmcl.stream import fit_online as fit_online
 
 # Loaded when first used: importing pmcl costs little, and changes no flag of JAX or XLA.
 _PUBLIC = {
+    "AbstractDrift": "online",
+    "AbstractMemory": "online",
     "AbstractObjective": "continual",
     "AbstractStrategy": "continual",
     "AbstractSummary": "networks",
     "AbstractSummaryNetwork": "networks",
     "AmortizedPosterior": "posterior",
+    "BayesianForgetting": "online",
     "CompiledModel": "compile",
     "CouplingFlow": "networks",
     "DataError": "data",
@@ -71,25 +89,36 @@ _PUBLIC = {
     "Example": "continual",
     "FarDataWarning": "networks.familiarity",
     "Flatten": "networks",
+    "KCenterCoreset": "online",
     "LogRatioVariance": "continual",
     "MaskedAutoregressiveFlow": "networks",
+    "MaximumLikelihoodStart": "online",
     "Memory": "continual",
     "Naive": "continual",
     "Network": "networks",
     "ObjectiveValue": "continual",
     "Occasion": "continual",
     "OnlineLaplace": "continual",
+    "OnlinePosterior": "stream",
+    "OrnsteinUhlenbeck": "online",
     "PathGradient": "continual",
+    "RandomCoreset": "online",
     "Recurrent": "networks",
     "Refine": "refinement",
     "Rehearsal": "continual",
     "Replay": "continual",
+    "ResidualMemory": "online",
+    "ScatteredStart": "online",
+    "Search": "online",
     "SetTransformer": "networks",
     "Simulator": "compile",
+    "Start": "online",
     "StateError": "state",
+    "Static": "online",
     "SynapticIntelligence": "continual",
     "TeacherDistillation": "continual",
     "UnsupportedModelError": "compile",
+    "Wiener": "online",
     "as_prior": "handover",
     "as_task": "data",
     "calibrate": "report",
@@ -97,6 +126,7 @@ _PUBLIC = {
     "compare": "report",
     "compile_model": "compile",
     "fit_amortized": "fit",
+    "fit_online": "stream",
     "load": "saving",
     "one": "results",
     "refine": "refining",

@@ -154,7 +154,10 @@ class ModelDefinition:
                 f"{self.name}: no trained state is published; train one with "
                 f"pmcl.models.find({self.name!r}).fit()."
             )
-        return load_state(path, self.model(), covariates=self.covariates())
+        found = load_state(path, self.model(), covariates=self.covariates())
+        if not isinstance(found, AmortizedPosterior):
+            raise StateError(f"{path}: expected an amortized posterior, got an online one.")
+        return found
 
     def sources(self) -> dict[str, str | None]:
         """SHA-256 of what a card is about: the definition, and the state where there is one."""

@@ -14,6 +14,7 @@ import pymc as pm
 import xarray as xr
 
 import pmcl
+from pmcl import stream_state
 from pmcl.compile import (
     CompiledModel,
     Masking,
@@ -34,6 +35,7 @@ from pmcl.state import fingerprint, records, sources, weights
 from pmcl.state.archive import read_archive, write_archive
 from pmcl.state.configuration import KNOWN, decode, dumps, encode, loads
 from pmcl.state.errors import StateError
+from pmcl.stream import OnlinePosterior
 from pmcl.training import PretrainingSettings
 
 SCHEMA = 1
@@ -108,13 +110,13 @@ def load(
     model: pm.Model | None = None,
     *,
     covariates: Mapping[str, Source] | xr.Dataset | None = None,
-) -> AmortizedPosterior:
+) -> AmortizedPosterior | OnlinePosterior:
     """Read a posterior that was saved; the file holds data only, and is checked before use.
 
     Parameters
     ----------
     path : path
-        Written by `AmortizedPosterior.save`.
+        Written by `AmortizedPosterior.save` or `OnlinePosterior.save`.
     model : pymc.Model, optional
         The model, taken from the context when not given: its log densities must be those that the
         state was made with.
@@ -123,9 +125,9 @@ def load(
 
     Returns
     -------
-    AmortizedPosterior
-        Its draws with the same seed, and what further adaptation gives, are those of the posterior
-        that was saved.
+    AmortizedPosterior or OnlinePosterior
+        Its draws with the same seed, and what further adaptation or updates give, are those of the
+        posterior that was saved.
 
     Raises
     ------
@@ -136,6 +138,8 @@ def load(
     model = model_or_context(model)
     tree = read_archive(path)
     try:
+        if tree.attrs.get("kind") == stream_state.KIND:
+            return stream_state.from_datatree(tree, model, where=str(path))
         return from_datatree(tree, model, covariates=covariates, where=str(path))
     except (StateError, UnsupportedModelError):
         raise

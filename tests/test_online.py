@@ -1,13 +1,17 @@
-"""Online inference: mean-field algebra and drift against closed forms."""
+"""Online inference: mean-field algebra, drift, projections and factors against closed forms."""
+
+from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from scipy import integrate, stats
 
-from pmcl.compile import UnsupportedModelError, compile_model
+from pmcl.compile import UnsupportedModelError, compile_model, jit, localise
 from pmcl.online import (
     BayesianForgetting,
     Factor,
@@ -18,9 +22,10 @@ from pmcl.online import (
     divergence,
     expectation,
 )
-from pmcl.online.projection import Batch, Search, climb, exact, is_gaussian, log_likelihood
-from pmcl.online.residual import debiased, product, residuals
-from pmcl.online.rows import Rows
+from pmcl.online.inference import padded
+from pmcl.online.projection import Search, climb, diagonal, exact, is_gaussian, log_likelihood
+from pmcl.online.residual import debiased, exact_residuals, product, residuals
+from pmcl.online.rows import Batch, Rows, check_separate
 
 Q = MeanField(jnp.array([0.5, -1.0]), jnp.log(jnp.array([0.3, 2.0])))
 PRIOR = MeanField(jnp.array([0.0, 1.0]), jnp.log(jnp.array([1.0, 1.5])))
@@ -157,12 +162,12 @@ def test_one_row_at_a_time_is_the_papers_recursion(rows):
     with jax.enable_x64(True):
         stream, q = regression(30, 1), standard()
         m, v = np.zeros(3), np.ones(3)
-        update = jax.jit(lambda q, batch: exact(rows, q, batch))
         for i in range(30):
             one = Batch({k: x[i : i + 1] for k, x in stream.data.items()}, jnp.ones(1))
             if i < 2:
-                assert bool(is_gaussian(rows, q, one, jax.random.key(i)))
-            q = update(q, one)
+                total = partial(log_likelihood, rows, batch=one)
+                assert bool(is_gaussian(total, q, jax.random.key(i)))
+            q = exact(rows, q, one)
             x, y = np.asarray(one.data["X"][0]), float(one.data["y"][0])
             scaled = np.diag(v) @ np.outer(x, x) / SIGMA**2
             m = np.linalg.solve(np.eye(3) + scaled, v * x * y / SIGMA**2 + m)
@@ -171,17 +176,20 @@ def test_one_row_at_a_time_is_the_papers_recursion(rows):
         np.testing.assert_allclose(q.variance, v, rtol=1e-10)
 
 
-def test_monte_carlo_ends_where_the_closed_form_does(rows):
-    batch = regression(40, 2)
+@pytest.mark.parametrize("local", [False, True])
+@pytest.mark.parametrize("batch_size", [None, 20])
+def test_monte_carlo_ends_where_the_closed_form_does(rows, local, batch_size):
+    """With noise of the weights and of the layer's outputs, with all rows and with some."""
+    rows = replace(rows, local=localise(rows.compiled) if local else None)
+    batch = regression(60, 2)
     truth = exact(rows, standard(), batch)
-    search = Search(steps=3000, draws=60, learning_rate=3e-2)
-    found, values = jax.jit(lambda k: climb(rows, standard(), standard(), batch, search, k))(
-        jax.random.key(0)
-    )
+    search = Search(steps=3000, draws=20, learning_rate=3e-2, batch_size=batch_size)
+    found = climb(rows, standard(), standard(), batch, search, jax.random.key(0))
     sd = np.exp(truth.log_sd)
-    np.testing.assert_allclose((found.mean - truth.mean) / sd, 0, atol=2e-2)
-    np.testing.assert_allclose(np.exp(found.log_sd) / sd, 1, atol=2e-2)
-    assert float(values[-100:].mean()) > float(values[:100].mean())
+    np.testing.assert_allclose((found.q.mean - truth.mean) / sd, 0, atol=2e-2)
+    np.testing.assert_allclose(np.exp(found.q.log_sd) / sd, 1, atol=2e-2)
+    assert found.lower_bound[-100:].mean() > found.lower_bound[:100].mean()
+    assert found.skipped == 0
 
 
 def test_a_logistic_likelihood_is_not_gaussian():
@@ -191,7 +199,8 @@ def test_a_logistic_likelihood_is_not_gaussian():
     rows = Rows(compile_model(model), "row")
     batch = Batch({"y": jnp.array([0, 1, 0, 1, 1])}, jnp.ones(5))
     q = MeanField(jnp.zeros(1), jnp.zeros(1))
-    assert not bool(is_gaussian(rows, q, batch, jax.random.key(0)))
+    total = partial(log_likelihood, rows, batch=batch)
+    assert not bool(is_gaussian(total, q, jax.random.key(0)))
 
 
 def test_rows_that_are_not_independent_are_refused():
@@ -202,31 +211,34 @@ def test_rows_that_are_not_independent_are_refused():
         Rows(compile_model(model), "row")
 
 
-def test_each_rows_slope_is_its_own(rows):
-    with jax.enable_x64(True):
-        batch, z = regression(6, 0), jnp.array([0.3, 0.1, -0.2])
-        value, slope = rows.slopes(z, batch.data)
-        np.testing.assert_allclose(value, rows(z, batch.data), rtol=1e-10)
-        X, y = batch.data["X"], batch.data["y"]
-        np.testing.assert_allclose(slope, X * (y - X @ z)[:, None] / SIGMA**2, rtol=1e-10)
-
-
-def test_factors_of_a_gaussian_likelihood_are_what_it_is(rows):
+@pytest.mark.parametrize("drawn", [False, True])
+def test_factors_of_a_gaussian_likelihood_are_what_it_is(rows, drawn):
     """Its diagonal part, that is; the rest of the factors' product is in the means."""
     with jax.enable_x64(True):
         batch = regression(15, 3)
         q = exact(rows, standard(), batch)
-        noise = jax.random.normal(jax.random.key(0), (20_000, 3))
-        found = jax.jit(lambda n: residuals(rows, q, batch.data, n))(noise)
+        if drawn:
+            found = residuals(rows, q, batch.data, jax.random.key(0), 100_000)
+        else:
+            found = exact_residuals(rows, q, batch.data)
         X, y = batch.data["X"], batch.data["y"]
         precision = X**2 / SIGMA**2
-        np.testing.assert_allclose(found.factor.precision, precision, atol=0.15)
+        # the standard error of a precision is its sqrt(2 / draws)
+        atol, rtol = (0.1, 0.02) if drawn else (1e-10, 1e-10)
+        np.testing.assert_allclose(found.factor.precision, precision, atol=atol, rtol=rtol)
         shift = X * (y - X @ q.mean)[:, None] / SIGMA**2 + precision * q.mean
-        np.testing.assert_allclose(found.factor.shift, shift, atol=0.15)
+        np.testing.assert_allclose(found.factor.shift, shift, atol=atol, rtol=rtol)
         fair = debiased(found.factor, q, standard().factor, batch.weights)
         assert_same(MeanField.of(standard().factor.times(product(fair, batch.weights))), q)
-        raw = standard().factor.times(product(found.factor, batch.weights))
-        assert np.abs(raw.precision - q.factor.precision).max() > 1e-3
+        diagonal = (X**2 * q.variance).sum(axis=1) / SIGMA**2
+        expected = stats.norm(X @ q.mean, SIGMA).logpdf(y) - diagonal / 2
+        log_factor = (shift * q.mean - precision * (q.mean**2 + q.variance) / 2).sum(axis=1)
+        np.testing.assert_allclose(found.gain, expected - log_factor, atol=atol, rtol=rtol)
+        # products of entries of z are in no factor
+        z = np.asarray(q.at(jax.random.normal(jax.random.key(9), (100_000, 3))))
+        log_p = stats.norm(z @ X.T, SIGMA).logpdf(y)
+        log_r = z @ shift.T - z**2 @ precision.T / 2
+        np.testing.assert_allclose(found.misfit, (log_p - log_r).var(axis=0), rtol=0.1, atol=1e-4)
 
 
 def test_scores_are_expected_log_likelihoods_less_those_of_the_factors():
@@ -250,8 +262,128 @@ def test_scores_are_expected_log_likelihoods_less_those_of_the_factors():
     shift = slope + precision * 0.4
     score = value @ weights - (shift * 0.4 - precision * (0.4**2 + 0.5**2) / 2)
     with jax.enable_x64(True):
-        noise = jax.random.normal(jax.random.key(1), (100_000, 1))
-        found = jax.jit(lambda n: residuals(rows, q, {"x": x, "y": y}, n))(noise)
+        found = residuals(
+            rows, q, {"x": jnp.asarray(x), "y": jnp.asarray(y)}, jax.random.key(1), 100_000
+        )
     np.testing.assert_allclose(found.factor.precision[:, 0], precision, atol=0.02)
     np.testing.assert_allclose(found.factor.shift[:, 0], shift, atol=0.02)
-    np.testing.assert_allclose(found.score, score, atol=0.02)
+    np.testing.assert_allclose(found.gain, score, atol=0.02)
+    remainder = value - (shift[:, None] * at - precision[:, None] * at**2 / 2)
+    misfit = (remainder**2) @ weights - (remainder @ weights) ** 2
+    np.testing.assert_allclose(found.misfit, misfit, rtol=0.1, atol=1e-4)
+
+
+def test_precisions_of_a_prior_are_those_of_its_entries():
+    with pm.Model() as model:
+        pm.Normal("a", 1.0, 0.5, shape=3)
+        pm.Normal("b", -2.0, 3.0)
+        pm.Normal("y", 0.0, 1.0, observed=np.zeros(2))
+    with jax.enable_x64(True):
+        prior = compile_model(model).log_prior
+        same, factor = diagonal(prior, jnp.full(4, 0.3), jax.random.key(0))
+        assert bool(same)
+        found = MeanField.of(factor)
+        np.testing.assert_allclose(found.mean, [1, 1, 1, -2], rtol=1e-10)
+        np.testing.assert_allclose(found.variance, [0.25, 0.25, 0.25, 9], rtol=1e-10)
+        chained, _ = diagonal(lambda z: prior(z) + z[0] * z[1], jnp.zeros(4), jax.random.key(0))
+        assert not bool(chained)
+
+
+@pytest.fixture(scope="module")
+def network():
+    """A classifier with two hidden layers, a head for each of two tasks, and weights of its own."""
+    coords = {"row": range(1), "input": range(3), "head": range(2), "label": range(2)}
+    with pm.Model(coords=coords) as model:
+        X = pm.Data("X", np.zeros((1, 3)), dims=("row", "input"))
+        head = pm.Data("task", np.zeros(1, int), dims="row")
+        W1, b1 = pm.Normal("W1", 0, 1, shape=(3, 5)), pm.Normal("b1", 0, 1, shape=5)
+        W2, b2 = pm.Normal("W2", 0, 1, shape=(5, 4)), pm.Normal("b2", 0, 1, shape=4)
+        heads = pm.Normal("heads", 0, 1, shape=(4, 2))
+        bias = pm.Normal("bias", 0, 1, dims="head")
+        hidden = pt.maximum(X @ W1 + b1, 0)
+        hidden = pt.tanh(hidden @ W2 + b2)
+        score = (hidden @ heads + bias)[pt.arange(X.shape[0]), head]
+        pm.Bernoulli("y", logit_p=score, observed=np.zeros(1, int), dims="row")
+    compiled = compile_model(model, covariates=["X", "task"])
+    return Rows(compiled, "row", localise(compiled))
+
+
+def classified(n: int, seed: int) -> dict:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 3))
+    return {"X": X, "task": rng.integers(0, 2, n), "y": (X[:, 0] > 0).astype(int)}
+
+
+def test_noise_of_outputs_is_that_of_weights_for_every_row(network):
+    """Kingma et al. (2015): each row's likelihood has the same distribution either way."""
+    assert {w.name for w in network.local.weights} == {"W1", "b1", "W2", "b2", "heads", "bias"}
+    assert network.local.layers == 3
+    with jax.enable_x64(True):
+        data = jax.tree.map(jnp.asarray, classified(4, 0))
+        mean, log_sd = jax.random.normal(jax.random.key(0), (2, network.compiled.dim))
+        q = MeanField(mean / 2, jnp.log(0.3) + log_sd / 4)
+        assert check_separate(network, q, data, jax.random.key(1))
+        keys = jax.random.split(jax.random.key(2), 100_000)
+        drawn = {}
+        for name, rows in (("local", network), ("weights", replace(network, local=None))):
+            sample = jit(lambda keys, rows=rows: jax.vmap(lambda k: rows.drawn(q, data, k))(keys))
+            drawn[name] = np.asarray(sample(keys))
+        sd = drawn["weights"].std(axis=0)
+        error = sd / np.sqrt(len(keys))
+        np.testing.assert_array_less(
+            np.abs(drawn["local"].mean(axis=0) - drawn["weights"].mean(axis=0)), 6 * error
+        )
+        np.testing.assert_allclose(drawn["local"].std(axis=0) / sd, 1, atol=0.03)
+        # rows share the weights' noise, and not the outputs'
+        assert np.abs(np.corrcoef(drawn["local"].T)[np.triu_indices(4, 1)]).max() < 0.02
+        assert np.abs(np.corrcoef(drawn["weights"].T)[np.triu_indices(4, 1)]).max() > 0.1
+
+
+def test_layers_that_share_weights_or_mix_rows_keep_their_weights_noise():
+    def compiled(build):
+        with pm.Model(coords={"row": range(3), "input": range(2)}) as model:
+            X = pm.Data("X", np.zeros((3, 2)), dims=("row", "input"))
+            pm.Normal("y", build(X), 1.0, observed=np.zeros(3), dims="row")
+        return compile_model(model, covariates=["X"])
+
+    def twice(X):
+        w = pm.Normal("w", dims="input")
+        return X @ w + pt.sqr(X) @ w
+
+    def scaled(X):
+        return X @ (pm.HalfNormal("scale") * pm.Normal("w", dims="input"))
+
+    def shared_bias(X):
+        W, b = pm.Normal("W", shape=(2, 2)), pm.Normal("b")
+        return pt.tanh(X @ W + b).sum(axis=1)
+
+    def centred(X):
+        return (X - X.mean(axis=0)) @ pm.Normal("w", dims="input")
+
+    assert localise(compiled(twice)) is None
+    assert localise(compiled(scaled)) is None
+    found = localise(compiled(shared_bias))
+    assert found is not None
+    assert [w.name for w in found.weights] == ["W"]  # two outputs of a row share b
+    c = compiled(centred)
+    q = MeanField(jnp.ones(2), jnp.zeros(2))
+    data = {"X": jnp.array([[1.0, 2.0], [0.0, 1.0], [3.0, -1.0]]), "y": jnp.zeros(3)}
+    with pytest.raises(UnsupportedModelError, match="'X': expected that a row's likelihood"):
+        check_separate(Rows(c, "row", localise(c)), q, data, jax.random.key(0))
+
+    def flipped(X):
+        return pt.flip(X @ pm.Normal("w", dims="input"))
+
+    c = compiled(flipped)
+    rows = Rows(c, "row", localise(c))
+    constant = {"X": jnp.ones((3, 2)), "y": jnp.zeros(3)}
+    with pytest.raises(UnsupportedModelError, match="rows depend on one another"):
+        check_separate(rows, q, constant, jax.random.key(0))
+
+
+def test_lengths_are_few_and_never_far_too_long():
+    lengths = [padded(n) for n in range(1, 3000)]
+    assert all(m >= n for n, m in enumerate(lengths, start=1))
+    assert all(m <= 1.25 * n + 1 for n, m in enumerate(lengths, start=1))
+    assert len(set(lengths)) < 45
+    assert all(padded(m) == m for m in lengths)

@@ -3,6 +3,7 @@
 from pmcl.compile.covariates import Covariates, read_covariates
 from pmcl.compile.density import Density
 from pmcl.compile.jitting import jit
+from pmcl.compile.local import LocalLikelihood, localise
 from pmcl.compile.mask import Mask, Masking
 from pmcl.compile.model import CompiledModel, ValueSlice, VariableInfo, compile_model
 from pmcl.compile.refuse import UnsupportedModelError
@@ -12,6 +13,7 @@ __all__ = [
     "CompiledModel",
     "Covariates",
     "Density",
+    "LocalLikelihood",
     "Mask",
     "Masking",
     "Simulator",
@@ -21,6 +23,7 @@ __all__ = [
     "compile_model",
     "finite_fraction",
     "jit",
+    "localise",
     "make_simulator",
     "prefetched",
     "read_covariates",

@@ -18,6 +18,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomGeneratorType
 
 from pmcl.compile import precision
+from pmcl.compile.stable import take_logarithms_first
 from pmcl.compile.substitution import expand, substitute
 
 
@@ -67,6 +68,7 @@ def to_jax(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Callable[
         warnings.filterwarnings("ignore", message=".*CheckAndRaise.*")
         warnings.filterwarnings("ignore", message=".*Skipping.*")
         expand(fgraph, to_jax)
+        take_logarithms_first(fgraph)
         pytensor_mode.JAX.optimizer.rewrite(fgraph)
         substitute(fgraph)
         function = jax_funcify(fgraph)

@@ -8,6 +8,8 @@ import jax
 
 # XLA's fusions for the YNN library copy and recompute in the gradients of small networks: without
 # them a pretraining step of a set transformer takes two thirds of the time (jaxlib 0.12, 2 cores).
+# They also compute wrong numbers: sqrt(max(h^2 @ v, tiny)) * noise, batched over the noise alone,
+# lost rows of h (found with a Bayesian neural network's last layer).
 _OPTIONS: dict[str, str | bool | int] = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 

@@ -159,6 +159,20 @@ class CompiledModel:
         names = [info.name for info in (*self.free, *self.deterministics)]
         return dict(zip(names, results, strict=True))
 
+    def constrain_alone(self) -> tuple[graphs.ShapedFunction, list[int]]:
+        """Make the part of `constrain` that needs no data: a function of z's parts.
+
+        Returns
+        -------
+        function, positions
+            And the positions of its results among the free variables and deterministics.
+        """
+        call = self._constrain.call
+        data = {*call.inputs[len(self.values) :]}
+        free = [i for i, v in enumerate(call.outputs) if not data & {*ancestors([v])}]
+        inputs = call.inputs[: len(self.values)]
+        return graphs.ShapedFunction(inputs, [call.outputs[i] for i in free]), free
+
     def unconstrain(self, parameters: Dataset, covariates: Dataset | None = None) -> Array:
         """Return z of shape (dim,) of the free variables' values by name."""
         missing = [info.name for info in self.free if info.name not in parameters]

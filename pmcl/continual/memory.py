@@ -68,14 +68,15 @@ def standardised(points: np.ndarray) -> np.ndarray:
     return points / np.where(spread > 0, spread, 1.0)
 
 
-def k_centers(points: np.ndarray, k: int) -> np.ndarray:
+def k_centers(points: np.ndarray, k: int, *, standardise: bool = True) -> np.ndarray:
     """Greedy k-center: begin at the point nearest the mean, then always take the farthest one.
 
     Parameters
     ----------
     points : array of shape (n, d)
-        Standardised per column here.
     k : int
+    standardise : bool
+        Columns, so that none outweighs the others.
 
     Returns
     -------
@@ -90,7 +91,7 @@ def k_centers(points: np.ndarray, k: int) -> np.ndarray:
     n = len(points)
     if k >= n:
         return np.arange(n)
-    standard = standardised(points)
+    standard = standardised(points) if standardise else points
     chosen = [int(np.argmin(np.linalg.norm(standard - standard.mean(axis=0), axis=1)))]
     nearest = np.linalg.norm(standard - standard[chosen[0]], axis=1)
     while len(chosen) < k:

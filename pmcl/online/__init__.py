@@ -8,15 +8,46 @@ from pmcl.online.drift import (
     Wiener,
 )
 from pmcl.online.gaussian import Factor, MeanField, divergence, expectation
+from pmcl.online.inference import Info, Problem, Settings, State, init, prepare, update
+from pmcl.online.memory import (
+    AbstractMemory,
+    Candidates,
+    KCenterCoreset,
+    RandomCoreset,
+    ResidualMemory,
+    Stored,
+)
+from pmcl.online.projection import Search
+from pmcl.online.rows import Rows
+from pmcl.online.start import AbstractStart, MaximumLikelihoodStart, ScatteredStart, Start
 
 __all__ = [
     "AbstractDrift",
+    "AbstractMemory",
+    "AbstractStart",
     "BayesianForgetting",
+    "Candidates",
     "Factor",
+    "Info",
+    "KCenterCoreset",
+    "MaximumLikelihoodStart",
     "MeanField",
     "OrnsteinUhlenbeck",
+    "Problem",
+    "RandomCoreset",
+    "ResidualMemory",
+    "Rows",
+    "ScatteredStart",
+    "Search",
+    "Settings",
+    "Start",
+    "State",
     "Static",
+    "Stored",
     "Wiener",
     "divergence",
     "expectation",
+    "init",
+    "prepare",
+    "update",
 ]

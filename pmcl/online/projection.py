@@ -1,63 +1,97 @@
 """The mean-field normal nearest to a prior times the likelihood of a batch."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
-from pmcl.online.gaussian import MeanField, divergence
-from pmcl.online.rows import Rows
+from pmcl.compile.jitting import jit
+from pmcl.online.gaussian import Factor, MeanField, divergence
+from pmcl.online.rows import Batch, Rows
 
 SAME = 1e-6  # of the curvature: what counts as no change
+LARGEST = 2000  # entries of z whose covariances are solved for
+_CHUNK = 100  # steps that run without a word
 
 
-class Batch(NamedTuple):
-    """Rows that arrive together.
-
-    Attributes
-    ----------
-    data : dict of arrays
-        Observed variables and covariates.
-    weights : Array of shape (row,)
-        Of each row's log likelihood: 0 for padding, less than 1 for what is old.
-    """
-
-    data: Mapping[str, Array]
-    weights: Array
-
-
-class Search(NamedTuple):
-    """How the evidence lower bound is climbed.
+class Search(eqx.Module):
+    """How the evidence lower bound is climbed, where there is no closed form.
 
     Attributes
     ----------
-    steps, draws : int
-        Steps of Adam, and reparametrised draws of z in each.
+    steps : int
+        Steps of Adam.
+    epochs : int, optional
+        In place of `steps`: how often every row of a batch is seen.
+    draws : int
+        Draws of z at every step; half of them with noise of the opposite sign.
+    batch_size : int, optional
+        Rows at every step; all by default.
     learning_rate : float
-        At first; it falls to zero by a cosine.
+        At first; it falls to zero by a cosine. In standard deviations of what was known before.
     """
 
     steps: int = 1000
+    epochs: int | None = None
     draws: int = 10
-    learning_rate: float = 1e-2
+    batch_size: int | None = None
+    learning_rate: float = 2e-2
+
+    def __check_init__(self) -> None:
+        for name in ("steps", "epochs", "draws", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"Search: expected {name} of at least 1, got {value}.")
+        if not self.learning_rate > 0:
+            raise ValueError(f"Search: expected a learning_rate above 0, got {self.learning_rate}.")
+
+    def length(self, n: int) -> int:
+        """Number of steps for n rows."""
+        if self.epochs is None:
+            return self.steps
+        return max(1, -(-self.epochs * n // (self.batch_size or n)))
+
+
+class Climbed(NamedTuple):
+    """What a search found.
+
+    Attributes
+    ----------
+    q : MeanField
+    lower_bound : ndarray of shape (step,)
+        Estimates of the evidence lower bound (nats).
+    skipped : int
+        Steps left out because a gradient was not finite.
+    """
+
+    q: MeanField
+    lower_bound: np.ndarray
+    skipped: int
 
 
 def log_likelihood(rows: Rows, z: Array, batch: Batch) -> Array:
     """Weighted log likelihood of a batch (nats)."""
-    terms = rows(z, batch.data)
-    return jnp.sum(jnp.where(batch.weights > 0, batch.weights * terms, 0.0))
+    return _weighted(rows(z, batch.data), batch.weights)
 
 
-def is_gaussian(rows: Rows, q: MeanField, batch: Batch, key: Array) -> Array:
-    """Whether the likelihood is Gaussian in z: its curvature is the same everywhere.
+def _weighted(terms: Array, weights: Array) -> Array:
+    return jnp.sum(jnp.where(weights > 0, weights * terms, 0.0))
+
+
+@jit
+def is_gaussian(log_density: Callable[[Array], Array], q: MeanField, key: Array) -> Array:
+    """Whether a log density is quadratic in z: its curvature is the same everywhere.
 
     Compared along random directions, at the mean and at two draws of q that is three times as wide.
     """
     where, along = jax.random.normal(key, (2, 2, *q.mean.shape), q.mean.dtype)
-    slope = jax.grad(lambda z: log_likelihood(rows, z, batch))
+    slope = jax.grad(log_density)
 
     def curved(z: Array, v: Array) -> Array:
         return jax.jvp(slope, (z,), (v,))[1]
@@ -68,6 +102,20 @@ def is_gaussian(rows: Rows, q: MeanField, batch: Batch, key: Array) -> Array:
     return jnp.max(jnp.abs(here - there)) <= SAME * jnp.max(jnp.abs(here))
 
 
+@jit
+def diagonal(log_density: Callable[[Array], Array], at: Array, key: Array) -> tuple[Array, Factor]:
+    """Precisions of a quadratic log density that has no products of entries; and whether it is one.
+
+    Signs at random: where the Hessian is diagonal, v * (H v) is its diagonal for all of them.
+    """
+    slope = jax.grad(log_density)
+    signs = jax.random.rademacher(key, (2, *at.shape), at.dtype)
+    found = jax.vmap(lambda v: -v * jax.jvp(slope, (at,), (v,))[1])(signs)
+    same = jnp.max(jnp.abs(found[0] - found[1])) <= SAME * jnp.max(jnp.abs(found))
+    return same & (found[0] > 0).all(), Factor(found[0], slope(at) + found[0] * at)
+
+
+@jit
 def exact(rows: Rows, prior: MeanField, batch: Batch) -> MeanField:
     """Project where the likelihood is Gaussian in z: the posterior's mean, and its precisions.
 
@@ -75,46 +123,196 @@ def exact(rows: Rows, prior: MeanField, batch: Batch) -> MeanField:
     ----------
     Nguyen et al. (2018), appendix F, eqs. 6 and 7.
     """
-
-    def total(z: Array) -> Array:
-        return log_likelihood(rows, z, batch)
-
+    total = partial(log_likelihood, rows, batch=batch)
     slope, curvature = jax.grad(total)(prior.mean), -jax.hessian(total)(prior.mean)
     precision = prior.factor.precision
     mean = prior.mean + jnp.linalg.solve(jnp.diag(precision) + curvature, slope)
     return MeanField(mean, -jnp.log(precision + jnp.diag(curvature)) / 2)
 
 
-def lower_bound(rows: Rows, q: MeanField, prior: MeanField, batch: Batch, noise: Array) -> Array:
-    """Evidence lower bound of a batch, by draws from standard normal noise of shape (draw, dim).
+def lower_bound(
+    rows: Rows,
+    q: MeanField,
+    prior: MeanField,
+    batch: Batch,
+    key: Array,
+    *,
+    draws: int,
+    scale: Array | float = 1.0,
+    remainder: Array | float = 0.0,
+) -> Array:
+    """Evidence lower bound of a batch, estimated by draws (nats).
+
+    Parameters
+    ----------
+    rows : Rows
+    q, prior : MeanField
+    batch : Batch
+    key : Array
+    draws : int
+    scale : float
+        What the batch's likelihood counts: more than once where it stands for more rows.
+    remainder : float
+        How much the model's own prior counts in place of `prior`, the normal nearest to it: 1 in
+        the first update, where the prior is not normal.
 
     References
     ----------
     Nguyen et al. (2018), eq. 4; Kurle et al. (2020), eq. 2.
     """
-    terms = jax.vmap(lambda z: log_likelihood(rows, z, batch))(q.at(noise))
-    return jnp.mean(terms) - divergence(q, prior)
+    signs = (1.0, -1.0) if draws > 1 else (1.0,)
+
+    def one(key: Array) -> Array:
+        likelihood_key, prior_key = jax.random.split(key)
+        found = jnp.zeros(())
+        for sign in signs:
+            if batch.data:
+                terms = rows.drawn(q, batch.data, likelihood_key, sign)
+                found = found + scale * _weighted(terms, batch.weights)
+            if not (isinstance(remainder, float) and remainder == 0):
+                z = q.at(sign * jax.random.normal(prior_key, q.mean.shape, q.mean.dtype))
+                lacking = rows.compiled.log_prior(z) - prior.log_density(z)
+                found = found + jnp.where(remainder > 0, remainder * lacking, 0.0)
+        return found / len(signs)
+
+    keys = jax.random.split(key, max(draws // 2, 1))
+    found = one(keys[0]) if len(keys) == 1 else jnp.mean(jax.vmap(one)(keys))
+    return found - divergence(q, prior)
+
+
+class _Climb(eqx.Module):
+    """Where a search stands: the mean in standard deviations of the prior, and Adam's moments."""
+
+    shift: Array
+    log_sd: Array
+    moments: optax.OptState
+    skipped: Array
 
 
 def climb(
-    rows: Rows, start: MeanField, prior: MeanField, batch: Batch, search: Search, key: Array
-) -> tuple[MeanField, Array]:
-    """Project by stochastic gradients of the lower bound; also its value at every step.
+    rows: Rows,
+    start: MeanField,
+    prior: MeanField,
+    batch: Batch,
+    search: Search,
+    key: Array,
+    *,
+    remainder: float | None = None,
+    advance: Callable[[int, str], None] = lambda n, note: None,
+) -> Climbed:
+    """Project by stochastic gradients of the lower bound.
 
     Noise comes in pairs of opposite sign, which leaves the gradient right and makes it less noisy.
+
+    Parameters
+    ----------
+    rows : Rows
+    start, prior : MeanField
+    batch : Batch
+        Rows of weight 0 come last.
+    search : Search
+    key : Array
+    remainder : float, optional
+        Of :func:`lower_bound`; None where the prior is normal.
+    advance : callable
+        Told the number of steps done, and a note.
     """
-    schedule = optax.cosine_decay_schedule(search.learning_rate, search.steps)
-    optimizer = optax.adam(schedule)
-    pairs = (max(search.draws // 2, 1), *start.mean.shape)
+    plan = steps_of(search, batch, key)
+    now = _Climb(
+        (start.mean - prior.mean) * jnp.exp(-prior.log_sd),
+        start.log_sd,
+        optax.scale_by_adam().init((start.mean, start.log_sd)),
+        jnp.zeros((), int),
+    )
+    found = []
+    as_float = partial(jnp.asarray, dtype=start.mean.dtype)
+    for i, (rates, order) in enumerate(plan.chunks()):
+        keys = jax.random.split(jax.random.fold_in(key, i), len(rates))
+        now, values = _chunk(
+            rows, now, prior, batch, keys, as_float(rates), order, as_float(plan.scale),
+            None if remainder is None else as_float(remainder), search.draws,
+        )  # fmt: skip
+        found.append(np.asarray(values))
+        advance(len(keys), f"lower bound {np.nanmean(found[-1]):.6g}")
+    q = MeanField(prior.mean + jnp.exp(prior.log_sd) * now.shift, now.log_sd)
+    return Climbed(q, np.concatenate(found), int(now.skipped))
 
-    def step(state: tuple, key: Array) -> tuple[tuple, Array]:
-        q, moments = state
-        half = jax.random.normal(key, pairs, q.mean.dtype)
-        noise = jnp.concatenate([half, -half])
-        value, slope = jax.value_and_grad(lambda q: -lower_bound(rows, q, prior, batch, noise))(q)
-        move, moments = optimizer.update(slope, moments, q)
-        return (optax.apply_updates(q, move), moments), -value
 
-    keys = jax.random.split(key, search.steps)
-    (q, _), values = jax.lax.scan(step, (start, optimizer.init(start)), keys)
-    return q, values
+class Plan(NamedTuple):
+    """The steps of a search.
+
+    Attributes
+    ----------
+    rates : ndarray of shape (step,)
+        Learning rates.
+    order : ndarray of int of shape (step, row), optional
+        Rows of every step; None: all.
+    scale : float
+        How many times a step's rows stand for all.
+    """
+
+    rates: np.ndarray
+    order: np.ndarray | None
+    scale: float
+
+    def chunks(self) -> Iterator[tuple[np.ndarray, Array | None]]:
+        """Some steps after the others."""
+        for first in range(0, len(self.rates), _CHUNK):
+            here = slice(first, first + _CHUNK)
+            yield self.rates[here], None if self.order is None else jnp.asarray(self.order[here])
+
+
+def steps_of(search: Search, batch: Batch, key: Array) -> Plan:
+    """Plan a search: each row comes once before any comes again."""
+    n = max(int(np.count_nonzero(np.asarray(batch.weights))), 1)
+    steps = search.length(n)
+    rates = optax.cosine_decay_schedule(search.learning_rate, steps)(np.arange(steps))
+    size = search.batch_size
+    if size is None or size >= n:
+        return Plan(np.asarray(rates), None, 1.0)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    rounds = -(-steps * size // n)
+    order = np.concatenate([rng.permutation(n) for _ in range(rounds)])
+    return Plan(np.asarray(rates), order[: steps * size].reshape(steps, size), n / size)
+
+
+@jit
+def _chunk(
+    rows: Rows,
+    now: _Climb,
+    prior: MeanField,
+    batch: Batch,
+    keys: Array,
+    rates: Array,
+    taken: Array | None,
+    scale: Array,
+    remainder: Array | None,
+    draws: int,
+) -> tuple[_Climb, Array]:
+    optimizer = optax.scale_by_adam()
+    unit = jnp.exp(prior.log_sd)
+
+    def step(now: _Climb, at: tuple) -> tuple[_Climb, Array]:
+        key, rate, index = at
+        part = batch
+        if index is not None:
+            part = Batch(rows.take(batch.data, index), batch.weights[index])
+
+        def loss(parameters: tuple[Array, Array]) -> Array:
+            shift, log_sd = parameters
+            q = MeanField(prior.mean + unit * shift, log_sd)
+            return -lower_bound(
+                rows, q, prior, part, key, draws=draws, scale=scale,
+                remainder=0.0 if remainder is None else remainder,
+            )  # fmt: skip
+
+        here = (now.shift, now.log_sd)
+        value, slope = jax.value_and_grad(loss)(here)
+        fine = jnp.all(jnp.stack([jnp.isfinite(v).all() for v in slope]))
+        slope = jax.tree.map(lambda v: jnp.where(fine, v, 0.0), slope)
+        move, moments = optimizer.update(slope, now.moments)
+        rate = jnp.where(fine, rate, 0.0)
+        shift, log_sd = jax.tree.map(lambda v, m: v - rate * m, here, move)
+        return _Climb(shift, log_sd, moments, now.skipped + ~fine), -value
+
+    return jax.lax.scan(step, now, (keys, rates, taken))

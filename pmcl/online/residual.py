@@ -6,8 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from pmcl.compile.jitting import jit
 from pmcl.online.gaussian import Factor, MeanField, expectation
 from pmcl.online.rows import Data, Rows
+
+_TOGETHER = 2**24  # numbers that the factors of some rows may take while they are made
 
 
 class Residuals(NamedTuple):
@@ -17,15 +20,20 @@ class Residuals(NamedTuple):
     ----------
     factor : Factor
         Natural parameters, of shape (row, dim).
-    score : Array of shape (row,)
-        Expected log likelihood less that of the factor: large where a Gaussian will not do.
+    gain : Array of shape (row,)
+        Expected log likelihood less that of the factor (nats).
+    misfit : Array of shape (row,)
+        Variance of the log likelihood less that of the factor: half of it is, nearly, the
+        divergence that a Gaussian in place of the likelihood makes.
     """
 
     factor: Factor
-    score: Array
+    gain: Array
+    misfit: Array
 
 
-def residuals(rows: Rows, q: MeanField, data: Data, noise: Array) -> Residuals:
+@jit
+def residuals(rows: Rows, q: MeanField, data: Data, key: Array, draws: int) -> Residuals:
     """Estimate the factors of all rows at an approximation, and their scores.
 
     Parameters
@@ -34,31 +42,70 @@ def residuals(rows: Rows, q: MeanField, data: Data, noise: Array) -> Residuals:
     q : MeanField
         A local optimum of the lower bound: elsewhere the factors do not multiply to it.
     data : mapping
-    noise : Array of shape (draw, dim)
-        Standard normal; each entry is used with both signs.
+    key : Array
+    draws : int
+        Each is used with both signs of its noise.
 
     References
     ----------
-    Kurle et al. (2020), eqs. 5a, 5b and 8. The derivative by the variance is by reparametrisation:
-    the mean of the gradient times the noise, over twice the standard deviation.
+    Kurle et al. (2020), eqs. 5a, 5b and 8 (`gain`). Twice the derivative of an expectation by the
+    variance is that by the logarithm of the sd, over the variance.
     """
-    sd = jnp.exp(q.log_sd)
 
-    def step(total: tuple, half: Array) -> tuple[tuple, None]:
-        (up, slope_up), (down, slope_down) = (
-            rows.slopes(q.at(sign * half), data) for sign in (1.0, -1.0)
-        )
-        parts = ((up + down) / 2, (slope_up + slope_down) / 2, (slope_up - slope_down) * half / 2)
-        return jax.tree.map(jnp.add, total, parts), None
+    def one(datum: Data, key: Array) -> tuple[Array, MeanField]:
+        def expected(q: MeanField) -> Array:
+            up, down = (rows.drawn(q, datum, key, sign)[0] for sign in (1.0, -1.0))
+            return (up + down) / 2
 
-    like = jax.eval_shape(rows.slopes, q.mean, data)
-    start = tuple(jnp.zeros(v.shape, v.dtype) for v in (like[0], like[1], like[1]))
-    found, _ = jax.lax.scan(step, start, noise)
-    value, slope, curved = jax.tree.map(lambda v: v / noise.shape[0], found)
-    precision = -curved / sd
-    factor = Factor(precision, slope + precision * q.mean)
-    score = value - jax.vmap(expectation, in_axes=(0, None))(factor, q)
-    return Residuals(factor, score)
+        return jax.value_and_grad(expected)(q)
+
+    def row(i: Array) -> tuple[Array, MeanField]:
+        datum = rows.take(data, i[None])
+
+        def add(total: tuple, key: Array) -> tuple[tuple, None]:
+            return jax.tree.map(jnp.add, total, one(datum, key)), None
+
+        start = (jnp.zeros((), q.mean.dtype), jax.tree.map(jnp.zeros_like, q))
+        total, _ = jax.lax.scan(add, start, jax.random.split(jax.random.fold_in(key, i), draws))
+        return jax.tree.map(lambda v: v / draws, total)
+
+    n = rows.length(data)
+    together = max(1, min(n, _TOGETHER // q.mean.size))
+    value, slope = jax.lax.map(row, jnp.arange(n), batch_size=together)
+    precision = -slope.log_sd / q.variance
+    factor = Factor(precision, slope.mean + precision * q.mean)
+
+    def remainder(key: Array) -> Array:
+        z = q.at(jax.random.normal(key, q.mean.shape, q.mean.dtype))
+        return rows(z, data) - factor.log(z)
+
+    keys = jax.random.split(jax.random.fold_in(key, n), 2 * draws)
+    misfit = jnp.var(jax.lax.map(remainder, keys), axis=0, ddof=1)
+    return Residuals(factor, _gain(value, factor, q), misfit)
+
+
+@jit
+def exact_residuals(rows: Rows, q: MeanField, data: Data) -> Residuals:
+    """Factors where the likelihood is Gaussian in z: no draws are needed."""
+
+    def row(i: Array) -> tuple[Array, Factor, Array]:
+        def value(z: Array) -> Array:
+            return rows(z, rows.take(data, i[None]))[0]
+
+        hessian = jax.hessian(value)(q.mean)
+        curvature = jnp.diag(hessian)
+        expected = value(q.mean) + jnp.sum(curvature * q.variance) / 2
+        factor = Factor(-curvature, jax.grad(value)(q.mean) - curvature * q.mean)
+        # Products of entries of z are all that no factor has.
+        products = hessian - jnp.diag(curvature)
+        return expected, factor, q.variance @ products**2 @ q.variance / 2
+
+    value, factor, misfit = jax.lax.map(row, jnp.arange(rows.length(data)))
+    return Residuals(factor, _gain(value, factor, q), misfit)
+
+
+def _gain(value: Array, factor: Factor, q: MeanField) -> Array:
+    return value - jax.vmap(expectation, in_axes=(0, None))(factor, q)
 
 
 def debiased(factor: Factor, q: MeanField, prior: Factor, weights: Array) -> Factor:

@@ -2,25 +2,45 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from pmcl.compile import CompiledModel, UnsupportedModelError
+from pmcl.compile import CompiledModel, LocalLikelihood, UnsupportedModelError
+from pmcl.online.gaussian import MeanField
 
 type Data = Mapping[str, Array]
 
 
+class Batch(NamedTuple):
+    """Rows that arrive together.
+
+    Attributes
+    ----------
+    data : dict of arrays
+        Observed variables and covariates.
+    weights : Array of shape (row,)
+        Of each row's log likelihood: 0 for padding, less than 1 for what is old.
+    """
+
+    data: Data
+    weights: Array
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Log likelihoods of the rows of a batch, as functions of z.
+    """Log likelihoods of the rows of a batch.
 
     Attributes
     ----------
     compiled : CompiledModel
     row : str
         The dim along which data arrive.
+    local : LocalLikelihood or None
+        The model with noise of linear layers' outputs in place of their weights'.
 
     Raises
     ------
@@ -30,10 +50,12 @@ class Rows:
 
     compiled: CompiledModel
     row: str
+    local: LocalLikelihood | None = None
 
     def __post_init__(self) -> None:
-        for info in self.compiled.observed:
-            terms = info.dims[: self.compiled.term_dims(info.name)]
+        outputs = self.compiled._log_likelihood.call.outputs
+        for info, output in zip(self.compiled.observed, outputs, strict=True):
+            terms = info.dims[: output.type.ndim]
             if self.row not in terms:
                 raise UnsupportedModelError(
                     f"Variable {info.name!r}: expected a likelihood with a term for each row along "
@@ -48,22 +70,91 @@ class Rows:
 
     def __call__(self, z: Array, data: Data) -> Array:
         """Log likelihood of every row (nats, shape (row,))."""
-        terms = self.compiled.log_likelihood_terms(z, data)
+        return self._by_row(self.compiled.log_likelihood_terms(z, data))
+
+    def drawn(self, q: MeanField, data: Data, key: Array, sign: float = 1.0) -> Array:
+        """Log likelihood of every row at a draw of q (nats, shape (row,)).
+
+        By local reparametrisation every row has noise of its own: the rows' sum is no likelihood at
+        one z, but its expectation is that of the likelihood.
+
+        Parameters
+        ----------
+        q : MeanField
+        data : mapping
+        key : Array
+        sign : float
+            Of the noise: a pair of draws of opposite signs is antithetic.
+        """
+        if self.local is None:
+            return self(q.at(sign * jax.random.normal(key, q.mean.shape, q.mean.dtype)), data)
+        noise = [sign * n for n in self.local.noise(data, key)]
+        terms = self.local.log_likelihood_terms(q.mean, jnp.exp(q.log_sd), data, noise)
+        return self._by_row(terms)
+
+    def take[T: (Array, np.ndarray)](self, data: Mapping[str, T], index: T) -> dict[str, T]:
+        """Choose rows of a batch's data; what all rows share stays."""
+        axes = {name: self.axis(name) for name in data}
+        return {k: v if axes[k] is None else v.take(index, axis=axes[k]) for k, v in data.items()}
+
+    def length(self, data: Mapping[str, Array] | Mapping[str, np.ndarray]) -> int:
+        """Number of rows of a batch's data."""
+        first = self.compiled.observed[0]
+        return data[first.name].shape[first.dims.index(self.row)]
+
+    def _by_row(self, terms: Mapping[str, Array]) -> Array:
         parts = [jnp.moveaxis(term, self.axis(name) or 0, 0) for name, term in terms.items()]
         return sum(
             (part.reshape(part.shape[0], -1).sum(axis=1) for part in parts),
-            start=jnp.zeros((), z.dtype),
+            start=jnp.zeros((), parts[0].dtype),
         )
 
-    def slopes(self, z: Array, data: Data) -> tuple[Array, Array]:
-        """Log likelihood of every row and its gradient, shapes (row,) and (row, dim)."""
-        axes = {name: self.axis(name) for name in data}
 
-        def one(z: Array, datum: Data) -> Array:
-            kept = {}
-            for name, value in datum.items():
-                axis = axes[name]
-                kept[name] = value if axis is None else jnp.expand_dims(value, axis)
-            return self(z, kept)[0]
+def check_separate(rows: Rows, q: MeanField, data: Data, key: Array) -> bool:
+    """Test at the first rows of a batch that a row's likelihood depends on that row alone.
 
-        return jax.vmap(jax.value_and_grad(one), in_axes=(None, axes))(z, dict(data))
+    Returns
+    -------
+    bool
+        Whether that holds of the noise of linear layers too, and so they may be localised.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Where the likelihood of a row changes with the covariates of another.
+    """
+    few = rows.take(data, jnp.arange(min(rows.length(data), 3)))
+    axes = {name: rows.axis(name) for name in few}
+    smooth = {
+        k: jnp.asarray(v)
+        for k, v in few.items()
+        if axes[k] is not None and jnp.issubdtype(jnp.asarray(v).dtype, jnp.floating)
+    }
+    n = rows.length(few)
+
+    def others(jacobian: Array, axis: int) -> bool:
+        """Whether a row's likelihood has a derivative by something of another row."""
+        size = np.abs(np.moveaxis(np.asarray(jacobian), axis + 1, 1)).reshape(n, n, -1).sum(axis=2)
+        return bool((size[~np.eye(n, dtype=bool)] > 0).any())
+
+    by_data = jax.jacobian(lambda x: rows(q.mean, {**few, **x}))(smooth)
+    for name, jacobian in by_data.items():
+        if others(jacobian, axes[name] or 0):
+            raise UnsupportedModelError(
+                f"Covariate {name!r}: expected that a row's likelihood depends on that row alone, "
+                f"but along dim {rows.row!r} rows depend on one another (a mean over rows in the "
+                "model?). Prepare such values before they become data."
+            )
+    local = rows.local
+    if local is None:
+        return False
+    noise = local.noise(few, key)
+    sd = jnp.exp(q.log_sd)
+
+    def at(layers: list[Array]) -> Array:
+        terms = local.log_likelihood_terms(q.mean, sd, few, [*layers, noise[-1]])
+        return rows._by_row(terms)
+
+    if any(layer.ndim == 0 or layer.shape[0] != n for layer in noise[:-1]):
+        return False
+    return not any(others(jacobian, 0) for jacobian in jax.jacobian(at)(noise[:-1]))

@@ -7,7 +7,7 @@ from typing import Any
 
 import equinox as eqx
 
-from pmcl import continual, networks, refinement
+from pmcl import continual, networks, online, refinement
 from pmcl.state.errors import StateError
 
 KNOWN: dict[str, type[eqx.Module]] = {
@@ -29,6 +29,17 @@ KNOWN: dict[str, type[eqx.Module]] = {
         continual.LogRatioVariance,
         continual.TeacherDistillation,
         refinement.Refine,
+        online.Search,
+        online.Start,
+        online.ScatteredStart,
+        online.MaximumLikelihoodStart,
+        online.RandomCoreset,
+        online.KCenterCoreset,
+        online.ResidualMemory,
+        online.Static,
+        online.BayesianForgetting,
+        online.OrnsteinUhlenbeck,
+        online.Wiener,
     )
 }
 

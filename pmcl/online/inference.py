@@ -1,0 +1,375 @@
+"""Online variational inference: `init` and `update`, pure functions of a state."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pmcl.compile import jit
+from pmcl.metrics.importance import importance_diagnostics
+from pmcl.online import projection, residual
+from pmcl.online.drift import AbstractDrift, Static
+from pmcl.online.gaussian import Factor, MeanField
+from pmcl.online.memory import AbstractMemory, Candidates, ResidualMemory, Stored
+from pmcl.online.projection import Search
+from pmcl.online.rows import Batch, Rows
+from pmcl.online.start import AbstractStart, Start
+
+_LEAST = 1e-3  # of what was known before: the precision that is left when factors are divided out
+_FEW = 100  # rows at which a likelihood is tested
+_DRAWS = 500
+_DEAR = 10**9  # products of rows, draws and entries of z: k-hat is not looked at beyond
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A model, and what is known of it before any data.
+
+    Attributes
+    ----------
+    rows : Rows
+    prior : MeanField
+        The model's prior of z, or the normal nearest to it.
+    normal : bool
+        Whether the prior is that normal.
+    gaussian : bool
+        Whether the likelihood is Gaussian in z too: updates are exact then.
+    """
+
+    rows: Rows
+    prior: MeanField
+    normal: bool
+    gaussian: bool
+
+
+class State(NamedTuple):
+    """What is known: a normal times the likelihood of the stored rows.
+
+    Attributes
+    ----------
+    q : MeanField
+        Of everything but the stored rows; this is what the next update begins with.
+    predictive : MeanField
+        Of everything: the projection of q times the stored rows' likelihood.
+    memory : Stored
+    time : float
+        Of the last batch.
+    seen : int
+        Rows so far.
+    updates : int
+    """
+
+    q: MeanField
+    predictive: MeanField
+    memory: Stored
+    time: float
+    seen: int
+    updates: int
+
+
+class Info(NamedTuple):
+    """How an update went.
+
+    Attributes
+    ----------
+    rows : int
+        That arrived.
+    stored : int
+        In the memory after it.
+    exact : bool
+        Whether it needed no search.
+    steps : int
+        Of all searches.
+    skipped : int
+        Steps that were left out because a gradient was not finite.
+    lower_bound : float
+        Mean over the last tenth of the last search's steps (nats); NaN where there was none.
+    clamped : int
+        Entries of z at which the factors of the stored rows were more than all that is known.
+    khat : float
+        Of the last projection; NaN where looking would have cost more than the update.
+    """
+
+    rows: int
+    stored: int
+    exact: bool
+    steps: int
+    skipped: int
+    lower_bound: float
+    clamped: int
+    khat: float
+
+
+class Settings(NamedTuple):
+    """How updates are made.
+
+    Attributes
+    ----------
+    memory : AbstractMemory or None
+    drift : AbstractDrift
+    search : Search
+    start : AbstractStart
+    """
+
+    memory: AbstractMemory | None = None
+    drift: AbstractDrift = Static()  # noqa: RUF009
+    search: Search = Search()  # noqa: RUF009
+    start: AbstractStart = Start()  # noqa: RUF009
+
+
+def prepare(rows: Rows, key: Array, search: Search) -> Problem:
+    """Find the normal that a model's prior is, or the one nearest to it."""
+    origin = jnp.zeros(rows.compiled.dim)
+    keys = jax.random.split(key, 3)
+    prior = rows.compiled.log_prior
+    standard = MeanField(origin, origin)
+    quadratic = projection.is_gaussian(prior, standard, keys[0])
+    separate, factor = projection.diagonal(prior, origin, keys[1])
+    if bool(quadratic & separate):
+        return Problem(rows, MeanField.of(factor), normal=True, gaussian=False)
+    nothing = Batch({}, jnp.zeros(0))
+    found = projection.climb(rows, standard, standard, nothing, search, keys[2], remainder=1.0)
+    return Problem(rows, found.q, normal=False, gaussian=False)
+
+
+def init(problem: Problem) -> State:
+    """Return what is known before any data: the prior."""
+    nothing = Stored({}, np.zeros(0), np.zeros(0, "U1"))
+    return State(problem.prior, problem.prior, nothing, 0.0, 0, 0)
+
+
+def is_exact(problem: Problem, data: Mapping[str, np.ndarray], key: Array) -> bool:
+    """Whether the posterior is normal whatever the data: told at the first rows that come."""
+    rows = problem.rows
+    if not problem.normal or rows.compiled.dim > projection.LARGEST:
+        return False
+    few = rows.take(data, np.arange(min(rows.length(data), _FEW)))
+    batch = Batch(jax.tree.map(jnp.asarray, few), jnp.ones(rows.length(few)))
+    total = partial(projection.log_likelihood, rows, batch=batch)
+    return bool(projection.is_gaussian(total, problem.prior, key))
+
+
+def drifted(problem: Problem, drift: AbstractDrift, q: MeanField, elapsed: float) -> MeanField:
+    """Return an approximation after some time without data."""
+    return drift.move(q, problem.prior, jnp.asarray(elapsed)) if elapsed > 0 else q
+
+
+def update(
+    problem: Problem,
+    state: State,
+    arrived: Stored,
+    settings: Settings,
+    key: Array,
+    advance: Callable[[int, str], None] = lambda n, note: None,
+) -> tuple[State, Info]:
+    """Return what is known after a batch, which came at one time.
+
+    References
+    ----------
+    Nguyen et al. (2018), Algorithm 1; with a residual memory Kurle et al. (2020), Algorithm 1.
+    """
+    rows, rule = problem.rows, settings.memory
+    time = float(arrived.times[0])
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key), dtype=np.uint32))
+    keys = jax.random.split(key, 4)
+    moved = state.q
+    if state.updates:
+        moved = drifted(problem, settings.drift, state.q, time - state.time)
+    everything = state.memory.add(rows, arrived)
+    untouched = state.seen == len(state.memory)  # q is the prior as yet
+    known = state.predictive if state.updates else None
+    work = _Work(problem, settings, advance)
+
+    def weighted(part: Stored) -> Batch:
+        age = jnp.asarray(time - part.times)
+        return as_batch(rows, part, np.asarray(settings.drift.weight(age)))
+
+    clamped = 0
+    kept = np.zeros(len(everything), bool)
+    if rule is None:
+        q = predictive = work.project(
+            moved, weighted(everything), keys[0], None if untouched else moved, untouched
+        )
+    elif not isinstance(rule, ResidualMemory):
+        kept = rule.keep(_candidates(rows, everything, state), rng)
+        q = moved
+        if not kept.all():
+            out = weighted(everything.take(rows, ~kept))
+            q = work.project(moved, out, keys[0], known if untouched else moved, untouched)
+            untouched = False
+        part = weighted(everything.take(rows, kept))
+        predictive = work.project(q, part, keys[1], known if untouched else q, untouched)
+    else:
+        batch = weighted(everything)
+        predictive = work.project(moved, batch, keys[0], known, untouched)
+        found = work.residuals(predictive, batch, rule, keys[1])
+        n = len(everything)
+        weights = np.asarray(batch.weights)
+        factor = residual.debiased(found.factor, predictive, moved.factor, batch.weights)
+        power = weights[:n] ** (2 if rule.score == "misfit" else 1)
+        score = np.asarray(getattr(found, rule.score))[:n] * power
+        kept = rule.keep(_candidates(rows, everything, state, score), rng)
+        q, clamped = _divided(moved, predictive, factor, weights, kept, len(arrived))
+    memory = everything.take(rows, kept)
+    khat = _khat(problem, *work.last, keys[2])
+    info = Info(
+        len(arrived), len(memory), problem.gaussian, work.steps, work.skipped, work.lower_bound,
+        clamped, khat,
+    )  # fmt: skip
+    new = State(q, predictive, memory, time, state.seen + len(arrived), state.updates + 1)
+    return new, info
+
+
+def recalled(
+    problem: Problem, state: State, settings: Settings, part: np.ndarray, key: Array
+) -> MeanField:
+    """Project the normal times the likelihood of some of the stored rows, to predict one task.
+
+    Parameters
+    ----------
+    part : ndarray of bool of shape (row,)
+        Of the memory.
+    """
+    if not part.any():
+        return state.q
+    chosen = state.memory.take(problem.rows, part)
+    weights = settings.drift.weight(jnp.asarray(state.time - chosen.times))
+    batch = as_batch(problem.rows, chosen, np.asarray(weights))
+    work = _Work(problem, settings, lambda n, note: None)
+    return work.project(state.q, batch, key, state.predictive, state.seen == len(state.memory))
+
+
+class _Work:
+    """The projections of one update, and what is to be said of them."""
+
+    last: tuple[MeanField, MeanField, Batch, bool]
+
+    def __init__(
+        self, problem: Problem, settings: Settings, advance: Callable[[int, str], None]
+    ) -> None:
+        self.problem, self.settings, self.advance = problem, settings, advance
+        self.steps = self.skipped = 0
+        self.lower_bound = np.nan
+
+    def project(
+        self,
+        prior: MeanField,
+        batch: Batch,
+        key: Array,
+        start: MeanField | None,
+        untouched: bool,
+    ) -> MeanField:
+        """Project a normal times the likelihood of a batch.
+
+        `start` is where a search begins, if one is needed; `untouched` says that `prior` is still
+        the model's prior, or the normal in its place.
+        """
+        p, settings = self.problem, self.settings
+        if p.gaussian:
+            q = projection.exact(p.rows, prior, batch)
+        else:
+            start_key, key = jax.random.split(key)
+            if start is None:
+                start = settings.start(p.rows, prior, batch, settings.search, start_key)
+            found = projection.climb(
+                p.rows, start, prior, batch, settings.search, key,
+                remainder=None if p.normal else float(untouched), advance=self.advance,
+            )  # fmt: skip
+            q = found.q
+            self.steps += len(found.lower_bound)
+            self.skipped += found.skipped
+            last = found.lower_bound[-max(len(found.lower_bound) // 10, 1) :]
+            self.lower_bound = float(np.mean(last))
+        self.last = (q, prior, batch, untouched and not p.normal)
+        return q
+
+    def residuals(
+        self, q: MeanField, batch: Batch, rule: ResidualMemory, key: Array
+    ) -> residual.Residuals:
+        if self.problem.gaussian:
+            return residual.exact_residuals(self.problem.rows, q, batch.data)
+        return residual.residuals(self.problem.rows, q, batch.data, key, rule.draws)
+
+
+def as_batch(rows: Rows, part: Stored, weights: np.ndarray) -> Batch:
+    """Arrays of a length of which there are few: what was compiled for it serves again."""
+    n = len(part)
+    length = padded(n)
+    index = np.concatenate([np.arange(n), np.zeros(length - n, int)])
+    filled = np.concatenate([weights, np.zeros(length - n)])
+    data = {k: jnp.asarray(v) for k, v in rows.take(part.data, index).items()}
+    return Batch(data, jnp.asarray(filled, jnp.result_type(float)))
+
+
+def padded(n: int) -> int:
+    """Round up to a number of at most three binary digits, and zeros."""
+    unit = 1 << max(n.bit_length() - 3, 0)
+    return -(-n // unit) * unit
+
+
+def _candidates(
+    rows: Rows, everything: Stored, state: State, score: np.ndarray | None = None
+) -> Candidates:
+    c = rows.compiled
+    named = [i.name for i in c.covariates if rows.axis(i.name) is not None]
+    n = len(everything)
+    points = [
+        np.moveaxis(np.asarray(everything.data[k], float), rows.axis(k) or 0, 0).reshape(n, -1)
+        for k in named or [i.name for i in c.observed]
+    ]
+    return Candidates(np.concatenate(points, axis=1), len(state.memory), state.seen, score)
+
+
+def _divided(
+    moved: MeanField,
+    everything: MeanField,
+    factor: Factor,
+    weights: np.ndarray,
+    kept: np.ndarray,
+    arrived: int,
+) -> tuple[MeanField, int]:
+    """Return the normal of all rows but the kept ones, and the number of entries that were clamped.
+
+    By eq. 9a or 9b of Kurle et al. (2020): of two sums of estimates, the one with fewer.
+    """
+    there = np.zeros(len(weights), bool)
+    there[: len(kept)] = kept
+    if arrived <= kept.sum():
+        out = jnp.asarray(np.where(there, 0.0, weights), weights.dtype)
+        whole = moved.factor.times(residual.product(factor, out))
+    else:
+        inside = jnp.asarray(np.where(there, weights, 0.0), weights.dtype)
+        whole = everything.factor.times(residual.product(factor, inside), -1.0)
+    # Estimates of many factors may add up to more than there is: then nothing is known but a
+    # little, around where it was.
+    least = _LEAST * moved.factor.precision
+    short = whole.precision < least
+    precision = jnp.where(short, least, whole.precision)
+    mean = jnp.where(short, everything.mean, whole.shift / precision)
+    return MeanField(mean, -jnp.log(precision) / 2), int(short.sum())
+
+
+@jit
+def _log_ratios(
+    rows: Rows, q: MeanField, prior: MeanField, batch: Batch, key: Array, exact_prior: bool
+) -> Array:
+    def one(key: Array) -> Array:
+        z = q.at(jax.random.normal(key, q.mean.shape, q.mean.dtype))
+        before = rows.compiled.log_prior(z) if exact_prior else prior.log_density(z)
+        return before + projection.log_likelihood(rows, z, batch) - q.log_density(z)
+
+    return jax.lax.map(one, jax.random.split(key, _DRAWS))
+
+
+def _khat(
+    problem: Problem, q: MeanField, prior: MeanField, batch: Batch, exact_prior: bool, key: Array
+) -> float:
+    if batch.weights.size * q.mean.size * _DRAWS > _DEAR:
+        return np.nan
+    ratio = _log_ratios(problem.rows, q, prior, batch, key, exact_prior)
+    return float(importance_diagnostics(np.asarray(ratio)).khat)

@@ -1,0 +1,591 @@
+"""The online posterior: `fit_online`, and what is known after each batch."""
+
+import os
+import time as clock
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pymc as pm
+import xarray as xr
+from jax import Array
+
+from pmcl.compile import CompiledModel, jit, localise, precision
+from pmcl.compile.model import compile_model
+from pmcl.compile.predictive import predict
+from pmcl.compile.refuse import model_or_context
+from pmcl.compile.variables import VariableInfo, dims_of
+from pmcl.data import DataError, Layout, TaskLike, as_task
+from pmcl.online import inference
+from pmcl.online.drift import AbstractDrift, Static
+from pmcl.online.gaussian import MeanField
+from pmcl.online.inference import Info, Problem, Settings, State
+from pmcl.online.memory import AbstractMemory, ResidualMemory, Stored
+from pmcl.online.projection import Search
+from pmcl.online.rows import Rows, check_separate
+from pmcl.online.start import AbstractStart, ScatteredStart, Start
+from pmcl.posterior import positive, seed_of
+from pmcl.progress import progress_bar
+
+type Precision = Literal["double", "single"]
+
+
+class UpdateRecord(NamedTuple):
+    """One update.
+
+    Attributes
+    ----------
+    name : str
+        Of the batch.
+    time : float
+    info : Info
+    seconds : float
+    """
+
+    name: str
+    time: float
+    info: Info
+    seconds: float
+
+
+@dataclass(frozen=True)
+class OnlinePosterior:
+    """Mean-field posterior of one PyMC model, kept up to date as batches of rows arrive.
+
+    Made by :func:`fit_online`. Immutable: `update` returns a new one.
+
+    Attributes
+    ----------
+    compiled : CompiledModel
+    row : str
+        The dim along which data arrive.
+    settings : Settings
+        Memory, drift, search and start.
+    precision : {"double", "single"}
+    state : State
+        The normal, and the stored rows beside it.
+    records : tuple of UpdateRecord
+        One entry an update; `history` shows them.
+    """
+
+    compiled: CompiledModel = field(repr=False)
+    problem: Problem = field(repr=False)
+    settings: Settings
+    precision: Precision
+    state: State = field(repr=False)
+    seed: int
+    records: tuple[UpdateRecord, ...] = field(default=(), repr=False)
+
+    def __repr__(self) -> str:
+        how = "exact updates" if self.problem.gaussian else f"{self.settings.search!r}"
+        local = self.problem.rows.local
+        layers = 0 if local is None else local.layers
+        return (
+            f"OnlinePosterior of {[i.name for i in self.compiled.free]} "
+            f"given rows of {[i.name for i in self.compiled.data]} along {self.row!r}\n"
+            f"  {self.state.updates} updates with {self.state.seen} rows, "
+            f"{len(self.state.memory)} of them stored: {self.settings.memory!r}\n"
+            f"  drift: {self.settings.drift!r}\n"
+            f"  {how}; local reparametrisation of {layers} linear layers"
+        )
+
+    @property
+    def row(self) -> str:
+        """The dim along which data arrive."""
+        return self.problem.rows.row
+
+    @property
+    def memory(self) -> xr.Dataset:
+        """The stored rows, with the batch and the time that each came with."""
+        stored = self.state.memory
+        found = {
+            i.name: (i.dims, stored.data[i.name])
+            for i in self.compiled.data
+            if i.name in stored.data
+        }
+        coords = {"batch": (self.row, stored.tasks), "time": (self.row, stored.times)}
+        return xr.Dataset(found, coords=coords if len(stored) else None)
+
+    @property
+    def history(self) -> xr.Dataset:
+        """What happened, update by update: `Info`'s fields, and seconds."""
+        fields = {
+            name: ("update", np.asarray([getattr(r.info, name) for r in self.records]))
+            for name in Info._fields
+        }
+        fields["time"] = ("update", np.asarray([r.time for r in self.records], float))
+        fields["seconds"] = ("update", np.asarray([r.seconds for r in self.records], float))
+        names = np.asarray([r.name for r in self.records], dtype=str)
+        return xr.Dataset(fields, coords={"update": names})
+
+    def update(
+        self,
+        batch: TaskLike,
+        *,
+        time: float | None = None,
+        name: str | None = None,
+        random_seed: int | None = None,
+        progressbar: bool = True,
+    ) -> "OnlinePosterior":
+        """Return the posterior after a batch of rows.
+
+        An update of a batch as long as one before runs without compiling anew.
+
+        Parameters
+        ----------
+        batch : xarray.Dataset or mapping of arrays
+            Every observed variable and covariate, with any number of rows.
+        time : float, optional
+            When the rows came, in the drift's units; one more than the last by default.
+        name : str, optional
+            Of the batch; its number by default. Stored rows remember it.
+        random_seed : int, optional
+            Follows from the posterior's by default.
+        progressbar : bool
+
+        Returns
+        -------
+        OnlinePosterior
+
+        Raises
+        ------
+        DataError
+            Naming the variable that does not fit the model or has missing values.
+        UnsupportedModelError
+            At the first batch, where rows depend on one another.
+        ValueError
+            Where time runs backwards.
+        """
+        data = self._read(batch)
+        updates = self.state.updates
+        now = self._time(time)
+        label = str(updates) if name is None else str(name)
+        seed = seed_of(random_seed, (self.seed + 1 + updates) % 2**32)
+        begin = clock.perf_counter()
+        with self._scope():
+            problem = self.problem
+            key = jax.random.key(seed)
+            if not updates:
+                problem = _at_first(problem, data, key)
+            rows = problem.rows
+            n = rows.length(data)
+            arrived = Stored(data, np.full(n, now), np.full(n, label))
+            searches = 0 if problem.gaussian else 1 if self._one_search() else 2
+            total = searches * self.settings.search.length(n)
+            shown = progressbar and searches > 0
+            with progress_bar(f"Update {label}", total, unit="steps", enabled=shown) as bar:
+                state, info = inference.update(
+                    problem, self.state, arrived, self.settings, key, bar.advance
+                )
+        record = UpdateRecord(label, now, info, clock.perf_counter() - begin)
+        return replace(self, problem=problem, state=state, records=(*self.records, record))
+
+    def approximation(
+        self, *, time: float | None = None, task: str | None = None, random_seed: int | None = None
+    ) -> MeanField:
+        """Return the normal of z that predictions are made with.
+
+        Parameters
+        ----------
+        time : float, optional
+            Later than the last batch: parameters have drifted since.
+        task : str, optional
+            Name of a batch: of the stored rows only its own are used, as in multi-head networks.
+        random_seed : int, optional
+        """
+        with self._scope():
+            q = self.state.predictive
+            if task is not None:
+                tasks = self.state.memory.tasks
+                if task not in {r.name for r in self.records}:
+                    raise ValueError(
+                        f"task: expected the name of a batch, one of "
+                        f"{[r.name for r in self.records]}, got {task!r}."
+                    )
+                seed = seed_of(random_seed, self.seed)
+                q = inference.recalled(
+                    self.problem, self.state, self.settings, tasks == task, jax.random.key(seed)
+                )
+            elapsed = 0.0 if time is None else self._time(time) - self.state.time
+            return inference.drifted(self.problem, self.settings.drift, q, elapsed)
+
+    def sample(
+        self,
+        draws: int = 1000,
+        *,
+        time: float | None = None,
+        task: str | None = None,
+        random_seed: int | None = None,
+    ) -> xr.DataTree:
+        """Draw from the posterior.
+
+        Parameters
+        ----------
+        draws : int
+        time, task
+            As in :meth:`approximation`.
+        random_seed : int, optional
+
+        Returns
+        -------
+        xarray.DataTree
+            Groups `posterior` and `unconstrained_posterior` with dims chain (one: draws are
+            independent) and draw, and `sample_stats` (`log_q`). Deterministics that depend on
+            data are left out.
+        """
+        q = self.approximation(time=time, task=task, random_seed=random_seed)
+        seed = seed_of(random_seed, self.seed)
+        begin = clock.perf_counter()
+        with self._scope():
+            z = _draw(q, positive("draws", draws), seed)
+            names, values = _constrained(self.compiled, z)
+            infos = {i.name: i for i in (*self.compiled.free, *self.compiled.deterministics)}
+            log_q = np.asarray(q.log_density(z))
+        found = {n: np.asarray(v, np.float64)[None] for n, v in zip(names, values, strict=True)}
+        attrs = {
+            "inference_library": "pmcl",
+            "inference_library_version": version("pmcl"),
+            "created_at": datetime.now(UTC).isoformat(),
+            "sampling_time": clock.perf_counter() - begin,
+            "engine": "online",
+        }
+        unconstrained = {}
+        for v in self.compiled.values:
+            info = infos[v.variable]
+            dims = (
+                info.dims
+                if info.shape == v.shape
+                else tuple(f"{v.name}_dim_{i}" for i in range(len(v.shape)))
+            )
+            part = np.asarray(z, np.float64)[:, v.start : v.start + v.size]
+            unconstrained[v.name] = (dims, part.reshape(1, draws, *v.shape))
+        return xr.DataTree.from_dict(
+            {
+                "posterior": self._labelled({n: (infos[n].dims, v) for n, v in found.items()})
+                .assign_attrs(attrs),
+                "unconstrained_posterior": self._labelled(unconstrained),
+                "sample_stats": self._labelled({"log_q": ((), log_q[None].astype(float))}),
+            }
+        )  # fmt: skip
+
+    def log_predictive(
+        self,
+        test: TaskLike,
+        *,
+        draws: int = 500,
+        time: float | None = None,
+        task: str | None = None,
+        random_seed: int | None = None,
+    ) -> xr.DataArray:
+        """Log predictive density of new rows: log mean_s p(row | z_s).
+
+        Parameters
+        ----------
+        test : xarray.Dataset or mapping of arrays
+            As for :meth:`update`.
+        draws : int
+        time, task
+            As in :meth:`approximation`.
+        random_seed : int, optional
+
+        Returns
+        -------
+        xarray.DataArray
+            Along the row dim (nats).
+        """
+        data = self._read(test)
+        q = self.approximation(time=time, task=task, random_seed=random_seed)
+        rows = self.problem.rows
+        n = rows.length(data)
+        with self._scope():
+            part = Stored(data, np.zeros(n), np.zeros(n, "U1"))
+            batch = inference.as_batch(rows, part, np.ones(n))
+            z = _draw(q, positive("draws", draws), seed_of(random_seed, self.seed))
+            found = np.asarray(_log_predictive(rows, z, batch.data), np.float64)[:n]
+        return xr.DataArray(found, dims=[self.row], name="log_predictive", attrs={"units": "nats"})
+
+    def predict(
+        self,
+        covariates: xr.Dataset | Mapping[str, np.ndarray] | None = None,
+        *,
+        rows: int | None = None,
+        draws: int = 1000,
+        time: float | None = None,
+        task: str | None = None,
+        random_seed: int | None = None,
+    ) -> xr.Dataset:
+        """Draw observations of new rows from the posterior predictive distribution.
+
+        Parameters
+        ----------
+        covariates : xarray.Dataset or mapping of arrays, optional
+            Of the new rows.
+        rows : int, optional
+            Number of rows, for a model without covariates.
+        draws : int
+        time, task
+            As in :meth:`approximation`.
+        random_seed : int, optional
+
+        Returns
+        -------
+        xarray.Dataset
+            Observed variables with dims chain, draw and their own.
+        """
+        given = {} if covariates is None else covariates
+        wanted = [i for i in self.compiled.covariates if i.name not in given]
+        if wanted:
+            raise DataError(f"covariates: expected {[i.name for i in wanted]}, none came.")
+        values: dict[str, np.ndarray] = {}
+        lengths = {
+            d: n for i in self.compiled.observed for d, n in zip(i.dims, i.shape, strict=True)
+        }
+        if rows is not None:
+            lengths[self.row] = rows
+        for info in self.compiled.covariates:
+            value = given[info.name]
+            if isinstance(value, xr.DataArray):
+                value = value.transpose(*info.dims)
+            values[info.name] = np.asarray(value, info.dtype)
+            if values[info.name].ndim != len(info.dims):
+                raise DataError(
+                    f"Variable {info.name!r}: expected dims {info.dims}, got shape "
+                    f"{values[info.name].shape}."
+                )
+            lengths |= dict(zip(info.dims, values[info.name].shape, strict=True))
+        lengths = {d: n for d, n in lengths.items() if d in self.compiled.data_dims}
+        q = self.approximation(time=time, task=task, random_seed=random_seed)
+        seed = seed_of(random_seed, self.seed)
+        with self._scope():
+            z = np.asarray(_draw(q, positive("draws", draws), seed), np.float64)
+        drawn = predict(
+            self.compiled, z, values, lengths, rng=np.random.default_rng([seed, 1])
+        )  # fmt: skip
+        infos = {i.name: i for i in self.compiled.observed}
+        return self._labelled({n: (infos[n].dims, v[None]) for n, v in drawn.items()})
+
+    def save(self, path: str | os.PathLike, *, include_memory: bool = True) -> None:
+        """Write everything needed to go on to one file, which :func:`load` reads.
+
+        Parameters
+        ----------
+        path : path
+        include_memory : bool
+            Stored rows are raw data. Without them nothing of them is known when the file is read.
+
+        Raises
+        ------
+        StateError
+            Naming what cannot be stored, such as a memory of the user's own.
+        """
+        from pmcl.stream_state import save
+
+        save(self, path, include_memory=include_memory)
+
+    def _scope(self) -> AbstractContextManager[None]:
+        return scope_of(self.precision)
+
+    def _one_search(self) -> bool:
+        rule = self.settings.memory
+        return rule is None or isinstance(rule, ResidualMemory)
+
+    def _time(self, time: float | None) -> float:
+        last, updates = self.state.time, self.state.updates
+        if time is None:
+            return last + 1.0 if updates else 0.0
+        if not np.isfinite(time) or (updates and time < last):
+            raise ValueError(
+                f"time: expected a number of at least {last} (the last batch's time), got {time}."
+            )
+        return float(time)
+
+    def _read(self, data: TaskLike) -> dict[str, np.ndarray]:
+        task = as_task(data, Layout.of(self.compiled, self.row))
+        if len(task) != 1:
+            raise DataError(
+                f"data: expected rows along dim {self.row!r}, got {len(task)} datasets; a stream "
+                "has one posterior. Put the datasets' rows one after another, or use "
+                "`fit_amortized` for a posterior of each."
+            )
+        for name, there in task.there.items():
+            if not there.all():
+                raise DataError(
+                    f"Variable {name!r}: expected no missing values, got "
+                    f"{int((~there).sum())} (NaN); leave their rows out."
+                )
+        rows = self.problem.rows
+        if self.settings.memory is not None:
+            shared = [i.name for i in self.compiled.data if rows.axis(i.name) is None]
+            if shared:
+                raise DataError(
+                    f"Variable {shared[0]!r}: expected a value for each row along dim "
+                    f"{rows.row!r}: rows of several batches are stored together. Give it that dim, "
+                    "or leave `memory` out."
+                )
+        return {k: v[0] for k, v in task.values.items()}
+
+    def _labelled(self, values: Mapping[str, tuple[Sequence[str], np.ndarray]]) -> xr.Dataset:
+        found = {n: (("chain", "draw", *dims), v) for n, (dims, v) in values.items()}
+        used = {d: n for dims, v in found.values() for d, n in zip(dims, v.shape, strict=True)}
+        coords = {
+            d: self.compiled.coords[d]
+            for d, n in used.items()
+            if d in self.compiled.coords and len(self.compiled.coords[d]) == n
+        }
+        coords |= {d: np.arange(used[d]) for d in ("chain", "draw")}
+        return xr.Dataset(found, coords=coords)
+
+
+def fit_online(
+    model: pm.Model | None = None,
+    *,
+    memory: AbstractMemory | None = None,
+    drift: AbstractDrift | None = None,
+    search: Search | None = None,
+    start: AbstractStart | None = None,
+    row: str | None = None,
+    covariates: Sequence[str] | None = None,
+    local: bool = True,
+    precision: Precision = "double",
+    random_seed: int | None = None,
+    progressbar: bool = True,
+) -> OnlinePosterior:
+    """Compile a PyMC model whose posterior follows a stream of data.
+
+    The posterior is a normal of the unconstrained parameters with independent entries, times the
+    likelihood of the rows in the memory. Updates are exact where prior and likelihood are Gaussian
+    in the unconstrained parameters (this is found out at the first batch); else the evidence lower
+    bound is climbed by Adam.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        Taken from the context when not given. Its likelihood has a term for each row.
+    memory : AbstractMemory, optional
+        Which rows are stored: :class:`RandomCoreset`, :class:`KCenterCoreset` or
+        :class:`ResidualMemory`; none by default.
+    drift : AbstractDrift, optional
+        What happens between batches: :class:`Static` (default), :class:`BayesianForgetting`,
+        :class:`OrnsteinUhlenbeck` or :class:`Wiener`.
+    search : Search, optional
+        How the lower bound is climbed.
+    start : AbstractStart, optional
+        Where the first search begins: by default at the prior's mean; for a neural network at
+        random (:class:`ScatteredStart`).
+    row : str, optional
+        The dim along which data arrive; the first one of the first observed variable by default.
+    covariates : sequence of str, optional
+        The `pm.Data` that come with every batch; by default those along `row`.
+    local : bool
+        Whether the noise of linear layers (`x @ W + b`, with weights that are free variables
+        without a transform) is drawn in place of their weights', where that is found to be valid.
+    precision : {"double", "single"}
+        Of all arithmetic; neural networks are faster in single.
+    random_seed : int, optional
+    progressbar : bool
+
+    Returns
+    -------
+    OnlinePosterior
+
+    Raises
+    ------
+    UnsupportedModelError
+        If the model cannot be compiled, or a likelihood has no term for each row.
+
+    References
+    ----------
+    Nguyen, Li, Bui & Turner (2018), Variational continual learning; Kurle, Cseke, Klushyn, van der
+    Smagt & Günnemann (2020), Continual learning with Bayesian neural networks for non-stationary
+    data.
+
+    Examples
+    --------
+    >>> stream = pmcl.fit_online(model, memory=pmcl.KCenterCoreset(200))  # doctest: +SKIP
+    >>> for batch, time in batches:  # doctest: +SKIP
+    ...     stream = stream.update(batch, time=time)
+    """
+    model = model_or_context(model)
+    if precision not in ("double", "single"):
+        raise ValueError(f"precision: expected 'double' or 'single', got {precision!r}.")
+    if not model.observed_RVs:
+        raise ValueError("fit_online: expected a model with observed variables, there are none.")
+    row = dims_of(model, model.observed_RVs[0])[0] if row is None and _has_dims(model) else row
+    if row is None:
+        raise ValueError(
+            f"fit_online: expected {model.observed_RVs[0].name!r} to have a dim of rows, it is a "
+            "single value."
+        )
+    if covariates is None:
+        covariates = [v.name for v in model.data_vars if row in dims_of(model, v)]
+        values = {model.rvs_to_values[rv].name for rv in model.observed_RVs}
+        covariates = [c for c in covariates if c not in values]
+    seed = seed_of(random_seed, None)
+    search = Search() if search is None else search
+    with scope_of("double"):
+        compiled = compile_model(model, covariates=covariates)
+    with scope_of(precision):
+        rows = Rows(compiled, row, localise(compiled) if local else None)
+        layers = 0 if rows.local is None else rows.local.layers
+        if start is None:
+            start = ScatteredStart() if layers > 1 else Start()
+        problem = inference.prepare(rows, jax.random.key(seed), search)
+        state = inference.init(problem)
+    settings = Settings(memory, Static() if drift is None else drift, search, start)
+    return OnlinePosterior(compiled, problem, settings, precision, state, seed)
+
+
+@contextmanager
+def scope_of(chosen: Precision) -> Iterator[None]:
+    """Context in which an online posterior is computed."""
+    with warnings.catch_warnings():
+        # PyTensor asks for the model's own types, which JAX cuts where single precision is chosen.
+        warnings.filterwarnings("ignore", message="Explicitly requested dtype")
+        with precision.scope() if chosen == "double" else precision.network_scope():
+            yield
+
+
+def _has_dims(model: pm.Model) -> bool:
+    return model.observed_RVs[0].type.ndim > 0
+
+
+def _at_first(problem: Problem, data: Mapping[str, np.ndarray], key: Array) -> Problem:
+    """Find out at the first batch what the model's graph does not say."""
+    rows = problem.rows
+    few = rows.take(data, np.arange(min(rows.length(data), 3)))
+    at = {k: jnp.asarray(v) for k, v in few.items()}
+    if not check_separate(rows, problem.prior, at, key) and rows.local is not None:
+        rows = replace(rows, local=None)
+    problem = replace(problem, rows=rows)
+    return replace(problem, gaussian=inference.is_exact(problem, data, key))
+
+
+def _draw(q: MeanField, draws: int, seed: int) -> Array:
+    noise = jax.random.normal(jax.random.key(seed), (draws, *q.mean.shape), q.mean.dtype)
+    return q.at(noise)
+
+
+@jit
+def _log_predictive(rows: Rows, z: Array, data: Mapping[str, Array]) -> Array:
+    terms = jax.lax.map(lambda one: rows(one, data), z)
+    return jax.nn.logsumexp(terms, axis=0) - jnp.log(len(z))
+
+
+def _constrained(compiled: CompiledModel, z: Array) -> tuple[list[str], list[Array]]:
+    """Free variables and deterministics that no data are needed for."""
+    infos: tuple[VariableInfo, ...] = (*compiled.free, *compiled.deterministics)
+    call, positions = compiled.constrain_alone()
+    names = [infos[i].name for i in positions]
+    return names, list(_map_z(compiled, call, z))
+
+
+@jit
+def _map_z(compiled: CompiledModel, call: object, z: Array) -> tuple[Array, ...]:
+    return jax.vmap(lambda one: call(*compiled.split(one)))(z)  # type: ignore[operator]

@@ -1,0 +1,232 @@
+"""Save and load an online posterior: one DataTree, and back."""
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+import pmcl
+from pmcl.compile import CompiledModel, compile_model, localise
+from pmcl.compile.predictive import predict
+from pmcl.online.gaussian import MeanField
+from pmcl.online.inference import Info, Problem, Settings, State
+from pmcl.online.memory import Stored
+from pmcl.online.rows import Rows
+from pmcl.state import fingerprint
+from pmcl.state.archive import write_archive
+from pmcl.state.configuration import decode, dumps, encode, loads
+from pmcl.state.errors import StateError
+from pmcl.stream import OnlinePosterior, UpdateRecord, scope_of
+
+SCHEMA = 1
+KIND = "online"
+_ROWS = 3  # of the data at which log densities tell one model from another
+
+
+def to_datatree(stream: OnlinePosterior, *, include_memory: bool = True) -> xr.DataTree:
+    """Return everything needed to go on on another machine, as one DataTree.
+
+    Groups `model` (fingerprint), `prior`, `q`, `predictive`, `memory` and `history`.
+    """
+    s, state = stream, stream.state
+    memory = state.memory
+    groups = {
+        "/": xr.Dataset(
+            attrs={
+                "kind": KIND,
+                "schema": SCHEMA,
+                "pmcl_version": pmcl.__version__,
+                "created_at": datetime.now(UTC).isoformat(),
+                "seed": s.seed,
+                "row": s.row,
+                "covariates": dumps([i.name for i in s.compiled.covariates]),
+                "precision": s.precision,
+                "local": s.problem.rows.local is not None,
+                "normal": s.problem.normal,
+                "gaussian": s.problem.gaussian,
+                "settings": dumps([encode(v, where="settings") for v in s.settings]),
+                "time": float(state.time),
+                "seen": state.seen,
+                "updates": state.updates,
+            }
+        ),
+        "/model": _probe(s.compiled, s.row),
+    }
+    for name, q in (("prior", s.problem.prior), ("q", state.q), ("predictive", state.predictive)):
+        groups[f"/{name}"] = xr.Dataset({k: ("z", np.asarray(v)) for k, v in q._asdict().items()})
+    if include_memory and len(memory):
+        infos = {i.name: i for i in s.compiled.data}
+        values = {k: (infos[k].dims, np.asarray(v)) for k, v in memory.data.items()}
+        groups["/memory"] = xr.Dataset(values).assign_coords(
+            batch=(s.row, memory.tasks), time=(s.row, memory.times)
+        )
+    if s.records:
+        groups["/history"] = s.history
+    return xr.DataTree.from_dict(groups)
+
+
+def save(stream: OnlinePosterior, path: str | os.PathLike, *, include_memory: bool = True) -> None:
+    """Write an online posterior to one file (see `OnlinePosterior.save`)."""
+    write_archive(path, to_datatree(stream, include_memory=include_memory))
+
+
+def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> OnlinePosterior:
+    """Make the online posterior again of which :func:`to_datatree` gave the state."""
+    attrs = tree.attrs
+    if attrs.get("schema") != SCHEMA:
+        raise StateError(
+            f"{where}: written in schema {attrs.get('schema')!r} by pmcl "
+            f"{attrs.get('pmcl_version')!r}; this is pmcl {pmcl.__version__}, which reads schema "
+            f"{SCHEMA}. Use the version that wrote it."
+        )
+    names = loads(attrs.get("covariates"), where=where)
+    row, precision = attrs.get("row"), attrs.get("precision")
+    if not isinstance(names, list) or not isinstance(row, str):
+        raise StateError(f"{where}: expected a row dim and names of covariates.")
+    if precision not in ("double", "single"):
+        raise StateError(f"{where}: expected precision 'double' or 'single', got {precision!r}.")
+    with scope_of("double"):
+        compiled = compile_model(model, covariates=[n for n in names if n in model.named_vars])
+        fingerprint.check(compiled, _group(tree, "model", where), where=where)
+    settings = _settings(attrs, where)
+    with scope_of(precision):
+        rows = Rows(compiled, row, localise(compiled) if _flag(attrs, "local", where) else None)
+        prior, q, predictive = (
+            _normal(_group(tree, name, where), compiled.dim, f"{where}: {name}")
+            for name in ("prior", "q", "predictive")
+        )
+        problem = Problem(
+            rows,
+            prior,
+            normal=_flag(attrs, "normal", where),
+            gaussian=_flag(attrs, "gaussian", where),
+        )
+        state = State(
+            q,
+            predictive,
+            _memory(tree, rows, where),
+            _number(attrs, "time", where),
+            int(_number(attrs, "seen", where)),
+            int(_number(attrs, "updates", where)),
+        )
+    return OnlinePosterior(
+        compiled,
+        problem,
+        settings,
+        precision,
+        state,
+        int(_number(attrs, "seed", where)),
+        _records(tree, where),
+    )
+
+
+def _probe(compiled: CompiledModel, row: str) -> xr.Dataset:
+    """Log densities at points of no meaning; rows are made up, so that none is given away."""
+    rng = np.random.default_rng(0)
+    with scope_of("double"):
+        z = 0.1 * rng.normal(size=(4, compiled.dim))
+        covariates = {}
+        for info in compiled.covariates:
+            shape = [_ROWS if d == row else n for d, n in zip(info.dims, info.shape, strict=True)]
+            whole = np.issubdtype(np.dtype(info.dtype), np.floating)
+            value = rng.normal(size=shape) if whole else np.zeros(shape)
+            covariates[info.name] = np.asarray(value, info.dtype)
+        lengths = {d: n for i in compiled.data for d, n in zip(i.dims, i.shape, strict=True)}
+        lengths = {d: n for d, n in lengths.items() if d in compiled.data_dims} | {row: _ROWS}
+        drawn = predict(compiled, z, covariates, lengths, rng=rng)
+        data = {k: np.broadcast_to(v, (len(z), *v.shape)) for k, v in covariates.items()} | drawn
+        return fingerprint.fingerprint(compiled, z, data)
+
+
+def _group(tree: xr.DataTree, name: str, where: str) -> xr.Dataset:
+    if name not in tree.children:
+        raise StateError(f"{where}: expected a group {name!r}.")
+    return tree.children[name].to_dataset(inherit=False)
+
+
+def _flag(attrs: Mapping[Any, Any], name: str, where: str) -> bool:
+    value = attrs.get(name)
+    if not isinstance(value, bool | np.bool_):
+        raise StateError(f"{where}: expected true or false for {name!r}, got {value!r}.")
+    return bool(value)
+
+
+def _number(attrs: Mapping[Any, Any], name: str, where: str) -> float:
+    value = attrs.get(name)
+    fits = isinstance(value, int | float | np.integer | np.floating)
+    if not fits or isinstance(value, bool) or not np.isfinite(value):  # type: ignore[arg-type]
+        raise StateError(f"{where}: expected a number {name!r}, got {value!r}.")
+    return value  # type: ignore[return-value]
+
+
+def _settings(attrs: Mapping[Any, Any], where: str) -> Settings:
+    found = loads(attrs.get("settings"), where=where)
+    if not isinstance(found, list) or len(found) != len(Settings._fields):
+        raise StateError(f"{where}: expected the settings {list(Settings._fields)}.")
+    settings = Settings(*(decode(v, where=f"{where}: settings") for v in found))
+    for name, value in settings._asdict().items():
+        like = Settings._field_defaults[name]
+        kinds = {type(like).__mro__[1], type(like)} if like is not None else None
+        if kinds is not None and not isinstance(value, tuple(k for k in kinds if k is not object)):
+            raise StateError(f"{where}: settings: expected a {name}, got {value!r}.")
+    return settings
+
+
+def _normal(data: xr.Dataset, dim: int, where: str) -> MeanField:
+    values = []
+    for name in MeanField._fields:
+        if name not in data or data[name].shape != (dim,) or data[name].dtype.kind != "f":
+            raise StateError(f"{where}: expected {dim} numbers {name!r}.")
+        if not np.isfinite(data[name].values).all():
+            raise StateError(f"{where}: {name}: expected finite numbers.")
+        values.append(jnp.asarray(data[name].values))
+    return MeanField(*values)
+
+
+def _memory(tree: xr.DataTree, rows: Rows, where: str) -> Stored:
+    if "memory" not in tree.children:
+        return Stored({}, np.zeros(0), np.zeros(0, "U1"))
+    data = _group(tree, "memory", where)
+    infos = rows.compiled.data
+    if {str(v) for v in data.data_vars} != {i.name for i in infos}:
+        raise StateError(f"{where}: memory: expected {[i.name for i in infos]}.")
+    for info in infos:
+        value = data[info.name]
+        if value.dims != info.dims or any(
+            n != m and d != rows.row
+            for d, n, m in zip(info.dims, value.shape, info.shape, strict=True)
+        ):
+            raise StateError(
+                f"{where}: memory: {info.name!r}: expected dims {info.dims}, got {value.dims} of "
+                f"shape {value.shape}."
+            )
+        if not np.isfinite(value.values).all():
+            raise StateError(f"{where}: memory: {info.name!r}: expected finite numbers.")
+    if any(c not in data.coords or data[c].dims != (rows.row,) for c in ("batch", "time")):
+        raise StateError(f"{where}: memory: expected the batch and the time of every row.")
+    values = {i.name: data[i.name].values for i in infos}
+    return Stored(values, data["time"].values.astype(float), data["batch"].values.astype(str))
+
+
+def _records(tree: xr.DataTree, where: str) -> tuple[UpdateRecord, ...]:
+    if "history" not in tree.children:
+        return ()
+    data = _group(tree, "history", where)
+    wanted = (*Info._fields, "time", "seconds")
+    if any(n not in data or data[n].dims != ("update",) for n in wanted):
+        raise StateError(f"{where}: history: expected {list(wanted)} by update.")
+    columns = {n: data[n].values.tolist() for n in wanted}
+    return tuple(
+        UpdateRecord(
+            str(name),
+            columns["time"][i],
+            Info(**{f: columns[f][i] for f in Info._fields}),
+            columns["seconds"][i],
+        )
+        for i, name in enumerate(data["update"].values)
+    )

@@ -1,0 +1,460 @@
+"""`fit_online`: streams against closed forms, batch posteriors and themselves."""
+
+import jax
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+import xarray as xr
+from scipy import special, stats
+
+import pmcl
+from pmcl.compile import UnsupportedModelError
+from pmcl.online.memory import Candidates
+
+SIGMA = 0.8
+
+
+def linear_model() -> pm.Model:
+    with pm.Model(coords={"row": range(1), "predictor": ["a", "b", "c"]}) as model:
+        X = pm.Data("X", np.zeros((1, 3)), dims=("row", "predictor"))
+        w = pm.Normal("w", 0, 1, dims="predictor")
+        pm.Deterministic("twice", 2 * w, dims="predictor")
+        mean = pm.Deterministic("mean", X @ w, dims="row")
+        pm.Normal("y", mean, SIGMA, observed=np.zeros(1), dims="row")
+    return model
+
+
+def linear(n: int, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 3))
+    return {"X": X, "y": X @ [1.0, -0.5, 0.2] + SIGMA * rng.normal(size=n)}
+
+
+def logistic_model() -> pm.Model:
+    with pm.Model(coords={"row": range(1), "predictor": range(2)}) as model:
+        X = pm.Data("X", np.zeros((1, 2)), dims=("row", "predictor"))
+        w = pm.Normal("w", 0, 1.5, dims="predictor")
+        pm.Bernoulli("y", logit_p=X @ w, observed=np.zeros(1, int), dims="row")
+    return model
+
+
+def logistic(n: int, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 2))
+    return {"X": X, "y": rng.binomial(1, special.expit(X @ [1.5, -1.0]))}
+
+
+QUICK = pmcl.Search(steps=600, draws=8, learning_rate=5e-2)
+
+
+@pytest.fixture(scope="module")
+def line():
+    return pmcl.fit_online(linear_model(), random_seed=0, progressbar=False)
+
+
+@pytest.fixture(scope="module")
+def curve():
+    return pmcl.fit_online(logistic_model(), search=QUICK, random_seed=0, progressbar=False)
+
+
+def with_settings(stream, **settings):
+    """The same compiled model under other settings."""
+    from dataclasses import replace
+
+    return replace(stream, settings=stream.settings._replace(**settings))
+
+
+def test_a_stream_of_rows_is_the_papers_recursion(line):
+    """vcl.txt, appendix F, eqs. 6 and 7, through the public calls."""
+    data, stream = linear(12, 0), line
+    m, v = np.zeros(3), np.ones(3)
+    for i in range(12):
+        stream = stream.update({k: x[i : i + 1] for k, x in data.items()}, progressbar=False)
+        x, y = data["X"][i], data["y"][i]
+        m = np.linalg.solve(
+            np.eye(3) + v[:, None] * np.outer(x, x) / SIGMA**2, v * x * y / SIGMA**2 + m
+        )
+        v = 1 / (1 / v + x**2 / SIGMA**2)
+    q = stream.approximation()
+    np.testing.assert_allclose(q.mean, m, atol=1e-6)
+    np.testing.assert_allclose(q.variance, v, rtol=1e-6)
+    assert stream.problem.gaussian
+    assert stream.history["exact"].values.all()
+    assert line.state.updates == 0
+    np.testing.assert_array_equal(line.approximation().mean, 0)
+
+
+def test_memory_of_everything_is_the_batch_posterior(line):
+    """Whatever the batches; in the exact case to rounding."""
+    data = linear(40, 1)
+    whole = line.update(data, progressbar=False).approximation()
+    stream = with_settings(line, memory=pmcl.RandomCoreset(1000))
+    for part in np.split(np.arange(40), [7, 8, 25]):
+        stream = stream.update({k: x[part] for k, x in data.items()}, progressbar=False)
+    found = stream.approximation()
+    np.testing.assert_allclose(found.mean, whole.mean, atol=1e-10)
+    np.testing.assert_allclose(found.log_sd, whole.log_sd, atol=1e-10)
+    assert len(stream.state.memory) == 40
+    np.testing.assert_array_equal(stream.state.q.mean, line.state.q.mean)
+
+
+@pytest.mark.parametrize("memory", [None, pmcl.RandomCoreset(10, per_task=True),
+                                    pmcl.KCenterCoreset(12), pmcl.ResidualMemory(12)])  # fmt: skip
+def test_memories_of_a_gaussian_likelihood_lose_no_precision(line, memory):
+    """Precisions of a Gaussian likelihood add up, whichever rows are stored."""
+    stream = with_settings(line, memory=memory)
+    data = [linear(20, 10 + i) for i in range(3)]
+    for batch in data:
+        stream = stream.update(batch, progressbar=False)
+    X = np.concatenate([b["X"] for b in data])
+    precision = 1 + (X**2).sum(axis=0) / SIGMA**2
+    np.testing.assert_allclose(stream.approximation().variance, 1 / precision, rtol=1e-8)
+    stored = {None: 0}.get(memory, 30 if memory and memory.per_task else 12)
+    assert len(stream.state.memory) == stored == int(stream.history["stored"][-1])
+    if memory is not None:
+        # what is stored is not in q
+        out = stream.state.memory.data["X"]
+        rest = precision - (out**2).sum(axis=0) / SIGMA**2
+        np.testing.assert_allclose(1 / np.asarray(stream.state.q.variance), rest, rtol=1e-6)
+
+
+def mean_field(data: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The mean-field normal of the logistic model that maximises the bound, by quadrature."""
+    from scipy.optimize import minimize
+
+    nodes, weights = np.polynomial.hermite_e.hermegauss(40)
+    weights = weights / weights.sum()
+    a = np.stack(np.meshgrid(nodes, nodes), -1).reshape(-1, 2)
+    w = np.outer(weights, weights).ravel()
+    sign = 2 * data["y"] - 1
+
+    def loss(p):
+        mean, sd = p[:2], np.exp(p[2:])
+        z = mean + sd * a
+        value = w @ -np.logaddexp(0, -sign * (z @ data["X"].T)).sum(axis=1)
+        kl = (sd**2 + mean**2) / (2 * 1.5**2) - np.log(sd)
+        return kl.sum() - value
+
+    found = minimize(loss, np.zeros(4), method="BFGS").x
+    return found[:2], np.exp(found[2:])
+
+
+def test_a_search_finds_the_best_mean_field_normal(curve):
+    data = logistic(60, 0)
+    stream = with_settings(curve, search=pmcl.Search(steps=3000, draws=20, learning_rate=3e-2))
+    q = stream.update(data, progressbar=False).approximation()
+    mean, sd = mean_field(data)
+    np.testing.assert_allclose((q.mean - mean) / sd, 0, atol=0.02)
+    np.testing.assert_allclose(np.exp(q.log_sd) / sd, 1, atol=0.02)
+
+
+def test_a_memory_of_everything_is_the_batch_mean_field_posterior(curve):
+    data = logistic(60, 0)
+    stream = with_settings(
+        curve,
+        memory=pmcl.RandomCoreset(100),
+        search=pmcl.Search(steps=3000, draws=20, learning_rate=3e-2),
+    )
+    for part in (slice(0, 30), slice(30, 60)):
+        stream = stream.update({k: v[part] for k, v in data.items()}, progressbar=False)
+    mean, sd = mean_field(data)
+    q = stream.approximation()
+    np.testing.assert_allclose((q.mean - mean) / sd, 0, atol=0.02)
+    np.testing.assert_allclose(np.exp(q.log_sd) / sd, 1, atol=0.02)
+
+
+def test_batches_of_one_length_compile_once(curve, capfd):
+    stream = with_settings(curve, memory=pmcl.ResidualMemory(15, draws=20))
+    for i in range(3):
+        stream = stream.update(logistic(20, i), progressbar=False)
+    with jax.log_compiles(True):
+        import io
+        import logging
+        from logging import getLogger
+
+        heard = io.StringIO()
+        handler = logging.StreamHandler(heard)
+        getLogger("jax").addHandler(handler)
+        try:
+            stream.update(logistic(20, 9), progressbar=False)
+        finally:
+            getLogger("jax").removeHandler(handler)
+    compiled = [x for x in heard.getvalue().splitlines() if "Finished XLA compilation" in x]
+    assert not [x for x in compiled if "_chunk" in x or "residuals" in x or "_log_ratios" in x]
+
+
+def test_residual_memory_keeps_what_a_gaussian_does_not_fit(curve):
+    """Rows near the boundary, and wrong ones: a row far on its own side says nothing."""
+    stream = with_settings(curve, memory=pmcl.ResidualMemory(15))
+    rng = np.random.default_rng(5)
+    for i in range(4):
+        data = logistic(40, 20 + i)
+        far = {"X": np.array([[8.0, -6.0]]) * (1 + rng.random((20, 1))), "y": np.ones(20, int)}
+        batch = {k: np.concatenate([data[k], far[k]]) for k in data}
+        stream = stream.update(batch, progressbar=False)
+    stored = stream.state.memory.data["X"]
+    assert len(stored) == 15
+    assert np.linalg.norm(stored, axis=1).max() < 6
+    assert stream.history["clamped"].values.max() == 0
+    mean, sd = mean_field(
+        {k: np.concatenate([logistic(40, 20 + i)[k] for i in range(4)]) for k in ("X", "y")}
+    )
+    q = stream.approximation()
+    assert np.abs((q.mean - mean) / sd).max() < 0.5
+
+
+def test_drift_forgets(line):
+    """Bayesian forgetting of a conjugate stream at irregular times, eq. 10 done at once."""
+    drift, times = pmcl.BayesianForgetting(0.2, scale=2.0), [0.0, 1.0, 4.5]
+    # one predictor at a time: the mean-field posterior is the posterior
+    X = [np.eye(3)[[i % 3]] for i in range(3)] + [np.eye(3)]
+    X = [np.eye(3), np.eye(3)[[0]], np.eye(3)[[0, 2]]]
+    y = [np.array([1.0, 0.0, -1.0]), np.array([2.0]), np.array([0.5, 0.3])]
+    for memory in (None, pmcl.RandomCoreset(2), pmcl.ResidualMemory(2)):
+        stream = with_settings(line, drift=drift, memory=memory)
+        for t, a, b in zip(times, X, y, strict=True):
+            stream = stream.update({"X": a, "y": b}, time=t, progressbar=False)
+        weights = np.concatenate(
+            [np.full(len(b), 0.8 ** ((times[-1] - t) / 2)) for t, b in zip(times, y, strict=True)]
+        )
+        A, b = np.concatenate(X), np.concatenate(y)
+        precision = 1 + (weights[:, None] * A**2).sum(axis=0) / SIGMA**2
+        mean = (weights * b) @ A / SIGMA**2 / precision
+        q = stream.approximation()
+        np.testing.assert_allclose(q.variance, 1 / precision, rtol=1e-8)
+        np.testing.assert_allclose(q.mean, mean, rtol=1e-8, atol=1e-10)
+        # and what has not been looked at for long is not known any more
+        late = stream.approximation(time=500.0)
+        np.testing.assert_allclose(late.variance, 1, rtol=1e-6)
+    with pytest.raises(ValueError, match="time: expected a number of at least 4.5"):
+        stream.update({"X": X[0], "y": y[0]}, time=1.0)
+
+
+def test_predictions(line):
+    stream = line.update(linear(30, 3), name="first", progressbar=False)
+    q = stream.approximation()
+    new = linear(5, 4)
+    found = stream.log_predictive(new, draws=20_000, random_seed=1)
+    mean = new["X"] @ np.asarray(q.mean)
+    sd = np.sqrt(SIGMA**2 + new["X"] ** 2 @ np.asarray(q.variance))
+    assert found.dims == ("row",)
+    np.testing.assert_allclose(found, stats.norm(mean, sd).logpdf(new["y"]), atol=0.02)
+    drawn = stream.predict({"X": new["X"]}, draws=4000, random_seed=1)["y"]
+    assert drawn.dims == ("chain", "draw", "row")
+    np.testing.assert_allclose(drawn.mean(("chain", "draw")), mean, atol=5 * sd.max() / 4000**0.5)
+    np.testing.assert_allclose(drawn.std(("chain", "draw")) / sd, 1, atol=0.06)
+    draws = stream.sample(4000, random_seed=2)
+    w = draws["posterior"]["w"]
+    assert w.dims == ("chain", "draw", "predictor")
+    assert list(w.coords["predictor"].values) == ["a", "b", "c"]
+    np.testing.assert_allclose(draws["posterior"]["twice"], 2 * w)
+    assert "mean" not in draws["posterior"]  # it depends on X
+    sd = np.sqrt(np.asarray(q.variance))
+    np.testing.assert_allclose(w.mean(("chain", "draw")), q.mean, atol=5 * sd.max() / 4000**0.5)
+    np.testing.assert_allclose(w.std(("chain", "draw")) / sd, 1, atol=0.06)
+    expected = stats.norm(q.mean, sd).logpdf(w.values).sum(axis=-1)
+    np.testing.assert_allclose(draws["sample_stats"]["log_q"], expected, rtol=1e-6)
+
+
+def test_single_precision_is_close_to_double(line):
+    single = pmcl.fit_online(
+        linear_model(), precision="single", random_seed=0, progressbar=False
+    ).update(linear(30, 3), progressbar=False)
+    double = line.update(linear(30, 3), progressbar=False)
+    assert single.state.q.mean.dtype == np.float32
+    np.testing.assert_allclose(single.approximation().mean, double.approximation().mean, atol=1e-4)
+    np.testing.assert_allclose(
+        single.log_predictive(linear(3, 0)), double.log_predictive(linear(3, 0)), atol=0.02
+    )
+
+
+def test_a_prior_that_is_not_normal_counts_as_it_is():
+    """One scale parameter with half a dozen rows: the best normal of log sigma, by quadrature."""
+    from scipy.optimize import minimize
+
+    with pm.Model(coords={"row": range(1)}) as model:
+        pm.Normal("y", 0, pm.HalfNormal("sigma", 2.0), observed=np.zeros(1), dims="row")
+    y = np.array([0.3, -1.2, 0.8, 0.1, -0.4, 1.9])
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    weights = weights / weights.sum()
+
+    def log_joint(z):
+        sigma = np.exp(z)
+        return (
+            stats.halfnorm(scale=2).logpdf(sigma)
+            + z
+            + sum(stats.norm(0, sigma).logpdf(v) for v in y)
+        )
+
+    def loss(p):
+        z = p[0] + np.exp(p[1]) * nodes
+        return -(weights @ log_joint(z)) - p[1]
+
+    mean, log_sd = minimize(loss, np.zeros(2), method="BFGS").x
+    search = pmcl.Search(steps=3000, draws=20, learning_rate=3e-2)
+    stream = pmcl.fit_online(model, search=search, random_seed=0, progressbar=False)
+    assert not stream.problem.normal
+    q = stream.update({"y": y}, progressbar=False).approximation()
+    np.testing.assert_allclose((q.mean - mean) / np.exp(log_sd), 0, atol=0.03)
+    np.testing.assert_allclose(q.log_sd, log_sd, atol=0.03)
+
+
+@pytest.fixture(scope="module")
+def heads():
+    """A network with one hidden layer and a head for each of three tasks."""
+    coords = {"row": range(1), "input": range(2), "unit": range(6), "head": range(3)}
+    with pm.Model(coords=coords) as model:
+        X = pm.Data("X", np.zeros((1, 2)), dims=("row", "input"))
+        head = pm.Data("head_of_row", np.zeros(1, int), dims="row")
+        W = pm.Normal("W", 0, 1, dims=("input", "unit"))
+        b = pm.Normal("b", 0, 1, dims="unit")
+        V = pm.Normal("V", 0, 1, dims=("unit", "head"))
+        score = (pt.tanh(X @ W + b) @ V)[pt.arange(X.shape[0]), head]
+        pm.Bernoulli("y", logit_p=score, observed=np.zeros(1, int), dims="row")
+    return pmcl.fit_online(
+        model,
+        memory=pmcl.RandomCoreset(5, per_task=True),
+        search=QUICK,
+        precision="single",
+        random_seed=0,
+        progressbar=False,
+    )
+
+
+def test_heads_of_tasks_that_have_not_come_stay_at_the_prior(heads):
+    stream = heads
+    for task in range(2):
+        data = logistic(60, task)
+        data["y"] = data["y"] if task == 0 else 1 - data["y"]
+        batch = {**data, "head_of_row": np.full(60, task)}
+        stream = stream.update(batch, name=f"task {task}", progressbar=False)
+    assert stream.problem.rows.local.layers == 2
+    where = next(v for v in stream.compiled.values if v.variable == "V")
+    for q in (stream.state.q, stream.approximation()):
+        part = slice(where.start, where.start + where.size)
+        mean = np.asarray(q.mean)[part].reshape(6, 3)
+        sd = np.exp(np.asarray(q.log_sd))[part].reshape(6, 3)
+        np.testing.assert_allclose(mean[:, 2], 0, atol=0.02)
+        np.testing.assert_allclose(sd[:, 2], 1, atol=0.05)
+        assert np.abs(mean[:, :2]).max() > 0.3
+    # each task's stored rows alone, for its predictions; the two heads say opposite things
+    memory = stream.memory
+    assert list(np.unique(memory["batch"], return_counts=True)[1]) == [5, 5]
+    new = logistic(200, 50)
+    for task in range(2):
+        y = new["y"] if task == 0 else 1 - new["y"]
+        at = {"X": new["X"], "y": y, "head_of_row": np.full(200, task)}
+        found = stream.log_predictive(at, task=f"task {task}").mean()
+        assert float(found) > np.log(0.5)
+    with pytest.raises(ValueError, match="task: expected the name of a batch"):
+        stream.log_predictive(at, task="another")
+
+
+@pytest.mark.parametrize("start", [pmcl.ScatteredStart(), pmcl.MaximumLikelihoodStart()])
+def test_starts(heads, start):
+    from pmcl.online.inference import as_batch
+    from pmcl.online.memory import Stored
+
+    data = {**logistic(100, 0), "head_of_row": np.zeros(100, int)}
+    rows, prior = heads.problem.rows, heads.problem.prior
+    with jax.enable_x64(False):
+        part = Stored(data, np.zeros(100), np.zeros(100, "U1"))
+        batch = as_batch(rows, part, np.ones(100))
+        search = pmcl.Search(steps=2000, learning_rate=1e-2)
+        q = start(rows, prior, batch, search, jax.random.key(0))
+        if isinstance(start, pmcl.ScatteredStart):  # grs.txt, appendix I
+            assert np.asarray(q.mean).std() == pytest.approx(0.999**0.5, rel=0.3)
+            np.testing.assert_allclose(q.variance, 0.001, rtol=0.02)
+        else:
+            np.testing.assert_allclose(q.variance, 1e-6, rtol=1e-4)
+            better = rows(q.mean, batch.data)[:100].mean()
+            assert float(better) > -0.62  # the true weights' is about -0.47
+
+
+def test_memories_choose_what_they_say():
+    rng = np.random.default_rng(0)
+    points = np.concatenate([rng.normal(size=(50, 2)), [[30.0, 0.0], [0.0, -30.0]]])
+    among = Candidates(points, 10, 10, None)
+    kept = pmcl.KCenterCoreset(4).keep(among, rng)
+    assert kept.sum() == 4
+    assert kept[-2:].all()
+    # a reservoir: after many small batches every row has had the same chance
+    rule, counts = pmcl.RandomCoreset(5), np.zeros(40)
+    for _ in range(3000):
+        held = np.zeros(0, int)
+        for first in range(0, 40, 4):
+            everything = np.concatenate([held, np.arange(first, first + 4)])
+            among = Candidates(np.zeros((len(everything), 1)), len(held), first, None)
+            held = everything[rule.keep(among, rng)]
+        counts[held] += 1
+    assert counts.sum() == 5 * 3000
+    assert np.abs(counts / 3000 - 5 / 40).max() < 5 * np.sqrt(0.125 * 0.875 / 3000)
+    with pytest.raises(ValueError, match="RandomCoreset: expected a capacity of at least 1"):
+        pmcl.RandomCoreset(0)
+
+
+def test_a_saved_stream_goes_on_as_it_would_have(curve, tmp_path):
+    stream = with_settings(
+        curve, memory=pmcl.ResidualMemory(10, draws=20), drift=pmcl.Wiener(0.1, scale=2.0)
+    )
+    for i in range(2):
+        stream = stream.update(logistic(20, i), time=2.0 * i, name=f"b{i}", progressbar=False)
+    path = tmp_path / "stream.zarr.zip"
+    stream.save(path)
+    read = pmcl.load(path, logistic_model())
+    assert read.settings == stream.settings
+    assert read.state.seen == stream.state.seen == 40
+    xr.testing.assert_identical(read.memory, stream.memory)
+    xr.testing.assert_identical(read.history, stream.history)
+    new = logistic(20, 7)
+    after, there = (s.update(new, time=5.0, progressbar=False) for s in (stream, read))
+    np.testing.assert_allclose(there.state.q.mean, after.state.q.mean, rtol=1e-6)
+    xr.testing.assert_equal(
+        read.sample(50)["posterior"].to_dataset(), stream.sample(50)["posterior"].to_dataset()
+    )
+    stream.save(path, include_memory=False)
+    assert len(pmcl.load(path, logistic_model()).state.memory) == 0
+    with pytest.raises(pmcl.StateError, match="another model"):
+        pmcl.load(path, linear_model())
+    with logistic_model() as other:
+        pm.Normal("extra")
+    with pytest.raises(pmcl.StateError, match="another model; free differ"):
+        pmcl.load(path, other)
+
+
+def test_what_does_not_fit_is_refused(line, curve):
+    data = linear(4, 0)
+    gone = {**data, "y": np.array([0.0, np.nan, 1.0, 2.0])}
+    with pytest.raises(pmcl.DataError, match=r"'y': expected no missing values, got 1 \(NaN\)"):
+        line.update(gone)
+    with pytest.raises(pmcl.DataError, match="'X'"):
+        line.update({"y": data["y"]})
+    several = {k: np.stack([v, v]) for k, v in data.items()}
+    with pytest.raises(pmcl.DataError, match="got 2 datasets; a stream has one posterior"):
+        line.update(several)
+    with pytest.raises(pmcl.DataError, match="covariates: expected"):
+        line.predict()
+    with pytest.raises(ValueError, match="precision: expected 'double' or 'single'"):
+        pmcl.fit_online(linear_model(), precision="half")
+    with pm.Model() as scalar:
+        pm.Normal("y", pm.Normal("mu"), 1, observed=0.0)
+    with pytest.raises(ValueError, match="expected 'y' to have a dim of rows"):
+        pmcl.fit_online(scalar)
+    with pm.Model(coords={"row": range(4)}) as series:
+        pm.AR("y", [0.5], sigma=1.0, observed=np.zeros(4), dims="row")
+        pm.Normal("mu")
+    with pytest.raises(UnsupportedModelError, match="row by row"):
+        pmcl.fit_online(series)
+    for make, message in [
+        (lambda: pmcl.Search(steps=0), "Search: expected steps of at least 1"),
+        (lambda: pmcl.Search(learning_rate=0.0), "Search: expected a learning_rate above 0"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            make()
+    with pm.Model(coords={"row": range(1)}) as shared:
+        level = pm.Data("level", 0.0)
+        pm.Normal("y", pm.Normal("mu") + level, 1, observed=np.zeros(1), dims="row")
+    stream = pmcl.fit_online(shared, memory=pmcl.RandomCoreset(3), covariates=["level"])
+    with pytest.raises(pmcl.DataError, match="'level': expected a value for each row"):
+        stream.update({"y": np.zeros(3), "level": 1.0})
