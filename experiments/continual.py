@@ -90,6 +90,25 @@ def measured_once(
     return table
 
 
+def kept(runs: Path, name: str, make: Callable[[], dict], summary: Callable[[dict], str]) -> dict:
+    """Return a run from its file, or make it and keep it."""
+    path = runs / f"{name.replace(' ', '_')}.json"
+    if path.exists():
+        return json.loads(path.read_text())
+    print(f"{name} ...", flush=True)
+    begin = time.perf_counter()
+    found = {"version": pmcl.__version__, "with": versions(), **make()}
+    found |= {"made": f"{datetime.now(UTC):%Y-%m-%d}", "took": time.perf_counter() - begin}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".part")
+    partial.write_text(json.dumps(found, indent=1))
+    partial.replace(path)
+    print(f"{name}: {summary(found)}", flush=True)
+    # Linux limits a process's memory maps, and each compiled function takes some.
+    jax.clear_caches()
+    return found
+
+
 class Runs:
     """Runs kept as one JSON file each, so that a command that was cut off goes on."""
 
@@ -100,21 +119,7 @@ class Runs:
 
     def kept(self, name: str, make: Callable[[], dict]) -> dict:
         """Return a run from its file, or make it and keep it."""
-        path = self.out / "runs" / f"{name.replace(' ', '_')}.json"
-        if path.exists():
-            return json.loads(path.read_text())
-        print(f"{name} ...", flush=True)
-        begin = time.perf_counter()
-        found = {"version": pmcl.__version__, "with": versions(), **make()}
-        found |= {"made": f"{datetime.now(UTC):%Y-%m-%d}", "took": time.perf_counter() - begin}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".part")
-        partial.write_text(json.dumps(found, indent=1))
-        partial.replace(path)
-        print(f"{name}: {summary(found)}", flush=True)
-        # Linux limits a process's memory maps, and each compiled function takes some.
-        jax.clear_caches()
-        return found
+        return kept(self.out / "runs", name, make, summary)
 
     def judged(self, posterior: pmcl.AmortizedPosterior, task: Task) -> dict[str, float]:
         """Measure a posterior at one task, with ratios to the baseline."""

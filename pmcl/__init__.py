@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pmcl.networks.familiarity import FarDataWarning as FarDataWarning
     from pmcl.online import AbstractDrift as AbstractDrift
     from pmcl.online import AbstractMemory as AbstractMemory
+    from pmcl.online import AbstractStart as AbstractStart
     from pmcl.online import BayesianForgetting as BayesianForgetting
     from pmcl.online import KCenterCoreset as KCenterCoreset
     from pmcl.online import MaximumLikelihoodStart as MaximumLikelihoodStart
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
 # Loaded when first used: importing pmcl costs little, and changes no flag of JAX or XLA.
 _PUBLIC = {
     "AbstractDrift": "online",
+    "AbstractStart": "online",
     "AbstractMemory": "online",
     "AbstractObjective": "continual",
     "AbstractStrategy": "continual",

@@ -22,8 +22,9 @@ from pmcl.compile.model import compile_model
 from pmcl.compile.predictive import predict
 from pmcl.compile.refuse import model_or_context
 from pmcl.compile.variables import VariableInfo, dims_of
+from pmcl.continual import AbstractStrategy
 from pmcl.data import DataError, Layout, TaskLike, as_task
-from pmcl.online import inference
+from pmcl.online import inference, point
 from pmcl.online.drift import AbstractDrift, Static
 from pmcl.online.gaussian import MeanField
 from pmcl.online.inference import Info, Problem, Settings, State
@@ -173,7 +174,9 @@ class OnlinePosterior:
             problem = self.problem
             key = jax.random.key(seed)
             if not updates:
-                problem = _at_first(problem, data, key)
+                problem = _at_first(
+                    problem, data, key, point_estimate=self.settings.method is not None
+                )
             rows = problem.rows
             n = rows.length(data)
             arrived = Stored(data, np.full(n, now), np.full(n, label))
@@ -450,6 +453,7 @@ def fit_online(
     drift: AbstractDrift | None = None,
     search: Search | None = None,
     start: AbstractStart | None = None,
+    method: AbstractStrategy | None = None,
     row: str | None = None,
     covariates: Sequence[str] | None = None,
     local: bool = True,
@@ -479,6 +483,10 @@ def fit_online(
     start : AbstractStart, optional
         Where the first search begins: by default at the prior's mean; for a neural network at
         random (:class:`ScatteredStart`).
+    method : ElasticWeightConsolidation, OnlineLaplace or SynapticIntelligence, optional
+        In place of variational inference: one value of the parameters, held near earlier ones by
+        a quadratic penalty (diagonal Laplace propagation is the second). Baselines, for which
+        there is no memory; of their fields strength, decay and damping count.
     row : str, optional
         The dim along which data arrive; the first one of the first observed variable by default.
     covariates : sequence of str, optional
@@ -527,6 +535,11 @@ def fit_online(
         covariates = [v.name for v in model.data_vars if row in dims_of(model, v)]
         values = {model.rvs_to_values[rv].name for rv in model.observed_RVs}
         covariates = [c for c in covariates if c not in values]
+    if method is not None and (memory is not None or not isinstance(method, point.METHODS)):
+        raise ValueError(
+            f"method: expected one of {[m.__name__ for m in point.METHODS]} and no memory, got "
+            f"{method!r} and {memory!r}."
+        )
     seed = seed_of(random_seed, None)
     search = Search() if search is None else search
     with scope_of("double"):
@@ -538,7 +551,7 @@ def fit_online(
             start = ScatteredStart() if layers > 1 else Start()
         problem = inference.prepare(rows, jax.random.key(seed), search)
         state = inference.init(problem)
-    settings = Settings(memory, Static() if drift is None else drift, search, start)
+    settings = Settings(memory, Static() if drift is None else drift, search, start, method)
     return OnlinePosterior(compiled, problem, settings, precision, state, seed)
 
 
@@ -556,7 +569,9 @@ def _has_dims(model: pm.Model) -> bool:
     return model.observed_RVs[0].type.ndim > 0
 
 
-def _at_first(problem: Problem, data: Mapping[str, np.ndarray], key: Array) -> Problem:
+def _at_first(
+    problem: Problem, data: Mapping[str, np.ndarray], key: Array, *, point_estimate: bool
+) -> Problem:
     """Find out at the first batch what the model's graph does not say."""
     rows = problem.rows
     few = rows.take(data, np.arange(min(rows.length(data), 3)))
@@ -564,6 +579,8 @@ def _at_first(problem: Problem, data: Mapping[str, np.ndarray], key: Array) -> P
     if not check_separate(rows, problem.prior, at, key) and rows.local is not None:
         rows = replace(rows, local=None)
     problem = replace(problem, rows=rows)
+    if point_estimate:
+        return problem
     return replace(problem, gaussian=inference.is_exact(problem, data, key))
 
 

@@ -16,6 +16,7 @@ from pmcl.compile.predictive import predict
 from pmcl.online.gaussian import MeanField
 from pmcl.online.inference import Info, Problem, Settings, State
 from pmcl.online.memory import Stored
+from pmcl.online.point import METHODS
 from pmcl.online.rows import Rows
 from pmcl.state import fingerprint
 from pmcl.state.archive import write_archive
@@ -171,6 +172,8 @@ def _settings(attrs: Mapping[Any, Any], where: str) -> Settings:
     settings = Settings(*(decode(v, where=f"{where}: settings") for v in found))
     for name, value in settings._asdict().items():
         like = Settings._field_defaults[name]
+        if name == "method" and value is not None and not isinstance(value, METHODS):
+            raise StateError(f"{where}: settings: expected a method, got {value!r}.")
         kinds = {type(like).__mro__[1], type(like)} if like is not None else None
         if kinds is not None and not isinstance(value, tuple(k for k in kinds if k is not object)):
             raise StateError(f"{where}: settings: expected a {name}, got {value!r}.")

@@ -11,8 +11,9 @@ import numpy as np
 from jax import Array
 
 from pmcl.compile import jit
+from pmcl.continual import AbstractStrategy, OnlineLaplace
 from pmcl.metrics.importance import importance_diagnostics
-from pmcl.online import projection, residual
+from pmcl.online import point, projection, residual
 from pmcl.online.drift import AbstractDrift, Static
 from pmcl.online.gaussian import Factor, MeanField
 from pmcl.online.memory import AbstractMemory, Candidates, ResidualMemory, Stored
@@ -23,6 +24,7 @@ from pmcl.online.start import AbstractStart, Start
 _LEAST = 1e-3  # of what was known before: the precision that is left when factors are divided out
 _FEW = 100  # rows at which a likelihood is tested
 _DRAWS = 500
+_POINT = 1e-6  # standard deviation of what is one point
 _DEAR = 10**9  # products of rows, draws and entries of z: k-hat is not looked at beyond
 
 
@@ -114,12 +116,15 @@ class Settings(NamedTuple):
     drift : AbstractDrift
     search : Search
     start : AbstractStart
+    method : AbstractStrategy or None
+        What holds one z near earlier ones, in place of variational inference.
     """
 
     memory: AbstractMemory | None = None
     drift: AbstractDrift = Static()  # noqa: RUF009
     search: Search = Search()  # noqa: RUF009
     start: AbstractStart = Start()  # noqa: RUF009
+    method: AbstractStrategy | None = None
 
 
 def prepare(rows: Rows, key: Array, search: Search) -> Problem:
@@ -181,6 +186,8 @@ def update(
     if state.updates:
         moved = drifted(problem, settings.drift, state.q, time - state.time)
     everything = state.memory.add(rows, arrived)
+    if settings.method is not None:
+        return _point(problem, state, arrived, settings, settings.method, moved, key, advance)
     untouched = state.seen == len(state.memory)  # q is the prior as yet
     known = state.predictive if state.updates else None
     work = _Work(problem, settings, advance)
@@ -223,6 +230,37 @@ def update(
     )  # fmt: skip
     new = State(q, predictive, memory, time, state.seen + len(arrived), state.updates + 1)
     return new, info
+
+
+def _point(
+    problem: Problem,
+    state: State,
+    arrived: Stored,
+    settings: Settings,
+    method: AbstractStrategy,
+    moved: MeanField,
+    key: Array,
+    advance: Callable[[int, str], None],
+) -> tuple[State, Info]:
+    """Update one z; `q` is the penalty as a normal, `predictive` is all but a point."""
+    rows = problem.rows
+    start_key, key = jax.random.split(key)
+    batch = as_batch(rows, arrived, np.ones(len(arrived)))
+    before: MeanField | None = moved
+    start = state.predictive.mean
+    if not state.updates:
+        begun = settings.start(rows, problem.prior, batch, settings.search, start_key)
+        start = begun.mean
+        # Laplace propagation begins with the model's prior; the others without one, as published.
+        before = problem.prior if isinstance(method, OnlineLaplace) else None
+    q, z = point.held(method, rows, start, before, batch, settings.search, key, advance)
+    predictive = MeanField(z, jnp.full_like(z, np.log(_POINT)))
+    info = Info(
+        len(arrived), 0, exact=False, steps=settings.search.length(len(arrived)), skipped=0,
+        lower_bound=np.nan, clamped=0, khat=np.nan,
+    )  # fmt: skip
+    updates, seen = state.updates + 1, state.seen + len(arrived)
+    return State(q, predictive, state.memory, float(arrived.times[0]), seen, updates), info
 
 
 def recalled(

@@ -1,4 +1,4 @@
-"""One z in place of a distribution: maximum likelihood, with a quadratic penalty or without."""
+"""One z in place of a distribution: maximum likelihood, and what holds it near earlier ones."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,9 +10,21 @@ import optax
 from jax import Array
 
 from pmcl.compile import jit
-from pmcl.online.gaussian import Factor
+from pmcl.compile.predictive import predict
+from pmcl.continual import (
+    AbstractStrategy,
+    ElasticWeightConsolidation,
+    OnlineLaplace,
+    SynapticIntelligence,
+)
+from pmcl.online.gaussian import Factor, MeanField
 from pmcl.online.projection import Search, log_likelihood, steps_of
-from pmcl.online.rows import Batch, Rows
+from pmcl.online.rows import Batch, Data, Rows
+
+METHODS = (ElasticWeightConsolidation, OnlineLaplace, SynapticIntelligence)
+_NOTHING = 1e-12  # precision of what is not known
+_ROWS = 600  # of a batch, from which Fisher information is estimated
+_TOGETHER = 2**24  # numbers that the gradients of some rows may take while they are made
 
 
 class Found(NamedTuple):
@@ -76,3 +88,88 @@ def _chunk(
         return (z + change, moments, share + rise * change), value
 
     return jax.lax.scan(step, now, (rates, order))
+
+
+def held(
+    method: AbstractStrategy,
+    rows: Rows,
+    start: Array,
+    before: MeanField | None,
+    batch: Batch,
+    search: Search,
+    key: Array,
+    advance: Callable[[int, str], None] = lambda n, note: None,
+) -> tuple[MeanField, Array]:
+    """Return the penalty after a batch, as the normal that it is the logarithm of, and the new z.
+
+    Parameters
+    ----------
+    method : ElasticWeightConsolidation, OnlineLaplace or SynapticIntelligence
+        Importances are sums over rows, so that the penalty is one of the rows' log likelihood.
+    rows : Rows
+    start : Array of shape (dim,)
+    before : MeanField or None
+        The penalty so far; None: there is none.
+    batch : Batch
+    search : Search
+    key : Array
+
+    References
+    ----------
+    Nguyen et al. (2018), appendix A: elastic weight consolidation (Kirkpatrick et al., 2017),
+    diagonal Laplace propagation (Smola et al., 2004), synaptic intelligence (Zenke et al., 2017).
+    """
+    search_key, fisher_key = jax.random.split(key)
+    flat = Factor(jnp.full_like(start, _NOTHING), _NOTHING * start)
+    penalty = flat if before is None else before.factor
+    found = maximise(rows, start, penalty, batch, search, search_key, advance)
+    z = found.mean
+    if isinstance(method, SynapticIntelligence):
+        far = (z - start) ** 2
+        share = jnp.maximum(found.share, 0.0) / (far + method.damping)
+        precision = penalty.precision + 2 * method.strength * share
+        return MeanField.of(Factor(precision, precision * z)), z
+    information = fisher(rows, z, batch, fisher_key)
+    if isinstance(method, ElasticWeightConsolidation):
+        # Quadratics around each optimum of its own: their sum is a Gaussian factor's logarithm.
+        new = Factor(method.strength * information, method.strength * information * z)
+        old = penalty.times(penalty, method.decay - 1.0)
+        total = old.times(new)
+        return MeanField.of(total._replace(precision=total.precision + _NOTHING)), z
+    strength = getattr(method, "strength", 1.0)
+    precision = penalty.precision + strength * information
+    return MeanField.of(Factor(precision, precision * z)), z
+
+
+def fisher(rows: Rows, z: Array, batch: Batch, key: Array) -> Array:
+    """Diagonal of the Fisher information at z, summed over a batch's rows.
+
+    Observations are drawn from the model at the covariates of some rows.
+    """
+    n = int(np.count_nonzero(np.asarray(batch.weights)))
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    some = rng.choice(n, min(n, _ROWS), replace=False)
+    c = rows.compiled
+    data = {k: np.asarray(v) for k, v in rows.take(batch.data, jnp.asarray(some)).items()}
+    covariates = {i.name: data[i.name].astype(i.dtype) for i in c.covariates}
+    lengths = {
+        d: m
+        for i in c.data
+        for d, m in zip(i.dims, data[i.name].shape, strict=True)
+        if d in c.data_dims
+    }
+    drawn = predict(c, np.asarray(z, np.float64)[None], covariates, lengths, rng=rng)
+    known = {**covariates, **{k: v[0] for k, v in drawn.items()}}
+    return n / len(some) * _squares(rows, z, jax.tree.map(jnp.asarray, known))
+
+
+@jit
+def _squares(rows: Rows, z: Array, data: Data) -> Array:
+    """Sum the rows' squared gradients."""
+
+    def one(i: Array) -> Array:
+        return jax.grad(lambda z: rows(z, rows.take(data, i[None]))[0])(z) ** 2
+
+    n = rows.length(data)
+    together = max(1, min(n, _TOGETHER // z.size))
+    return jax.lax.map(one, jnp.arange(n), batch_size=together).sum(axis=0)

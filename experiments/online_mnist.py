@@ -1,0 +1,202 @@
+"""Continual learning of image classifiers by online variational inference, and its baselines.
+
+    python experiments/online_mnist.py permuted     # ten tasks: MNIST with its pixels permuted
+    python experiments/online_mnist.py split        # five pairs of digits, a head for each
+    python experiments/online_mnist.py letters      # five pairs of letters (notMNIST)
+    python experiments/online_mnist.py sweep        # strengths of the baselines, on `permuted`
+    python experiments/online_mnist.py tables       # tables and figures of what there is
+
+Nguyen et al. (2018), Variational continual learning, sections 6.1 and appendices A to C. Every run
+is kept in `--out`, task by task, so that a command that was cut off goes on where it stopped.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from continual import kept
+from online_networks import Images, classifier, mnist, not_mnist, probabilities
+
+import pmcl
+
+HERE = Path(__file__).parent
+SEEDS = (0,)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One experiment: its network, its tasks and how they are learned.
+
+    Attributes
+    ----------
+    hidden : tuple of int
+    labels, heads : int
+    epochs, batch_size : int
+    coreset : int
+        Stored images of a task.
+    permuted : bool
+        Tasks are permutations of the pixels; else pairs of labels.
+    """
+
+    hidden: tuple[int, ...]
+    labels: int
+    heads: int
+    epochs: int
+    batch_size: int
+    coreset: int
+    permuted: bool = False
+
+    def model(self):  # noqa: ANN201
+        return classifier(784, self.hidden, self.labels, self.heads)
+
+
+PROBLEMS = {
+    "permuted": Problem((100, 100), 10, 1, 20, 256, 200, permuted=True),
+    "split": Problem((256, 256), 2, 5, 20, 256, 40),
+    "letters": Problem((150, 150, 150, 150), 2, 5, 60, 256, 40),
+}
+# Of the paper's sweeps; `sweep` measures them.
+STRENGTHS = {
+    "EWC": (pmcl.ElasticWeightConsolidation, (0.01, 0.1, 1.0, 10.0)),
+    "LP": (pmcl.OnlineLaplace, (0.01, 0.1, 1.0)),
+    "SI": (pmcl.SynapticIntelligence, (0.1, 0.5, 1.0)),
+}
+BEST = {"EWC": 1.0, "LP": 0.1, "SI": 0.5}
+NAMES = ("VCL", "VCL + random", "VCL + k-center", "random alone", "k-center alone", *STRENGTHS)
+
+
+def tasks(problem: Problem, name: str, seed: int) -> Iterator[tuple[Images, Images]]:
+    """Training and test images of each task."""
+    train, test = not_mnist() if name == "letters" else mnist()
+    if problem.permuted:
+        rng = np.random.default_rng(seed)
+        for i in range(10):
+            order = rng.permutation(784) if i else np.arange(784)
+            yield Images(train.X[:, order], train.y), Images(test.X[:, order], test.y)
+        return
+    for i in range(5):
+        # digits 0/1, 2/3, ...; letters A/F, B/G, ...
+        pair = (i, i + 5) if name == "letters" else (2 * i, 2 * i + 1)
+        yield tuple(
+            Images(part.X[np.isin(part.y, pair)], (part.y[np.isin(part.y, pair)] == pair[1]) * 1)
+            for part in (train, test)
+        )
+
+
+def begin(problem: Problem, name: str, seed: int, strength: float | None) -> pmcl.OnlinePosterior:
+    """Return the stream before any task."""
+    search = pmcl.Search(
+        epochs=problem.epochs, batch_size=problem.batch_size, draws=1, learning_rate=2e-2
+    )
+    start: pmcl.AbstractStart = pmcl.MaximumLikelihoodStart(variance=1e-3)
+    memory, method = None, None
+    if "random" in name:
+        memory = pmcl.RandomCoreset(problem.coreset, per_task=True)
+    elif "k-center" in name:
+        memory = pmcl.KCenterCoreset(problem.coreset, per_task=True, standardise=False)
+    if name in STRENGTHS:
+        kind = STRENGTHS[name][0]
+        strength = BEST[name] if strength is None else strength
+        method = kind(strength, decay=1.0) if name == "EWC" else kind(strength=strength)
+        search = pmcl.Search(
+            epochs=problem.epochs, batch_size=problem.batch_size, learning_rate=1e-3
+        )
+        start = pmcl.ScatteredStart(means=0.01)
+    return pmcl.fit_online(
+        problem.model(), memory=memory, search=search, start=start, method=method,
+        precision="single", random_seed=seed, progressbar=False,
+    )  # fmt: skip
+
+
+def run(out: Path, experiment: str, name: str, seed: int, *, strength: float | None = None) -> dict:
+    """Learn one task after another; return the accuracies after each, and the seconds."""
+    problem = PROBLEMS[experiment]
+    label = f"{experiment} {name} {seed}" + ("" if strength is None else f" {strength:g}")
+    state = out / "states" / f"{label.replace(' ', '_')}.zarr.zip"
+    partial = state.with_suffix(".json")
+    state.parent.mkdir(parents=True, exist_ok=True)
+    found: dict = {"accuracy": [], "seconds": [], "settings": vars(problem)}
+    stream = begin(problem, name, seed, strength)
+    if partial.exists():
+        found = json.loads(partial.read_text())
+        stream = pmcl.load(state, problem.model())
+    tests: list[Images] = []
+    for i, (train, test) in enumerate(tasks(problem, experiment, seed)):
+        tests.append(test)
+        if i < len(found["accuracy"]):
+            continue
+        began = time.perf_counter()
+        batch = {"X": train.X, "y": train.y}
+        if problem.heads > 1:
+            batch["head"] = np.full(len(train.y), i)
+        stream = stream.update(batch, name=str(i), progressbar=False)
+        found["seconds"].append(time.perf_counter() - began)
+        found["accuracy"].append(accuracies(problem, name, stream, tests, seed))
+        print(label, i, np.round(found["accuracy"][-1], 4), round(found["seconds"][-1]), flush=True)
+        stream.save(state)
+        partial.write_text(json.dumps(found))
+    return found
+
+
+def accuracies(
+    problem: Problem, name: str, stream: pmcl.OnlinePosterior, tests: list[Images], seed: int
+) -> list[float]:
+    """Accuracy on the test images of every task so far."""
+    predictor, by_task = stream, problem.heads > 1 and len(stream.state.memory) > 0
+    if "alone" in name:
+        # the posterior of the stored images and nothing else
+        memory = stream.memory.drop_vars(("batch", "time"))
+        search = pmcl.Search(epochs=2000, draws=2, batch_size=256, learning_rate=2e-2)
+        fresh = pmcl.fit_online(
+            problem.model(), search=search, start=pmcl.MaximumLikelihoodStart(variance=1e-3),
+            precision="single", random_seed=seed, progressbar=False,
+        )  # fmt: skip
+        predictor, by_task = fresh.update(memory, progressbar=False), False
+    found = []
+    for i, test in enumerate(tests):
+        head = i if problem.heads > 1 else 0
+        task = str(i) if by_task else None
+        p = probabilities(predictor, test.X, head, labels=problem.labels, task=task)
+        found.append(float((p.argmax(axis=1) == test.y).mean()))
+    return found
+
+
+def said(found: dict) -> str:
+    """One line of a run."""
+    return f"{np.mean(found['accuracy'][-1]):.4f} in {sum(found['seconds']):.0f} s"
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("part", choices=[*PROBLEMS, "sweep", "tables"])
+    parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "online_mnist")
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--methods", nargs="+", default=list(NAMES))
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    given = parser.parse_args()
+    runs = given.out / "runs"
+    if given.part == "sweep":
+        for name, (_, strengths) in STRENGTHS.items():
+            for s in strengths:
+                kept(
+                    runs, f"sweep {name} {s:g}",
+                    lambda n=name, s=s: run(given.out, "permuted", n, 0, strength=s), said,
+                )  # fmt: skip
+    elif given.part != "tables":
+        for seed in given.seeds:
+            for name in given.methods:
+                kept(
+                    runs, f"{given.part} {name} {seed}",
+                    lambda n=name, s=seed: run(given.out, given.part, n, s), said,
+                )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
