@@ -55,7 +55,7 @@ def probabilities(
     stream: pmcl.OnlinePosterior, X: np.ndarray, head: int = 0, *, labels: int, draws: int = 10,
     task: str | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """Return predictive probabilities of labels, shape (row, label): means over draws of weights."""
+    """Return predictive probabilities, shape (row, label): means over draws of weights."""
     q = stream.approximation(task=task)
     with jax.enable_x64(False):
         noise = jax.random.normal(jax.random.key(0), (draws, stream.compiled.dim), jnp.float32)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pmcl.continual import Replay as Replay
     from pmcl.continual import SynapticIntelligence as SynapticIntelligence
     from pmcl.continual import TeacherDistillation as TeacherDistillation
+    from pmcl.continual import VariationalWeights as VariationalWeights
     from pmcl.data import DataError as DataError
     from pmcl.data import as_task as as_task
     from pmcl.fit import fit_amortized as fit_amortized
@@ -119,6 +120,7 @@ _PUBLIC = {
     "Static": "online",
     "SynapticIntelligence": "continual",
     "TeacherDistillation": "continual",
+    "VariationalWeights": "continual",
     "UnsupportedModelError": "compile",
     "Wiener": "online",
     "as_prior": "handover",

@@ -458,3 +458,54 @@ def test_what_does_not_fit_is_refused(line, curve):
     stream = pmcl.fit_online(shared, memory=pmcl.RandomCoreset(3), covariates=["level"])
     with pytest.raises(pmcl.DataError, match="'level': expected a value for each row"):
         stream.update({"y": np.zeros(3), "level": 1.0})
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pmcl.OnlineLaplace(strength=0.5),
+        pmcl.ElasticWeightConsolidation(strength=2.0, decay=1.0),
+        pmcl.SynapticIntelligence(strength=3.0, damping=0.01),
+    ],
+)
+def test_points_are_where_likelihood_and_penalty_balance(line, method):
+    """Linear regression, whose maximum under any quadratic penalty is known."""
+    data = [linear(600, 31), linear(400, 32)]
+    search = pmcl.Search(steps=3000, learning_rate=2e-3)
+    stream = with_settings(line, method=method, search=search)
+    laplace = isinstance(method, pmcl.OnlineLaplace)
+    precision, shift = np.full(3, float(laplace)), np.zeros(3)  # Laplace begins with the prior
+    for batch in data:
+        before = np.asarray(stream.approximation().mean)
+        stream = stream.update(batch, progressbar=False)
+        X, y = batch["X"], batch["y"]
+        expected = np.linalg.solve(
+            np.diag(precision) + X.T @ X / SIGMA**2, shift + X.T @ y / SIGMA**2
+        )
+        found = np.asarray(stream.approximation().mean)
+        np.testing.assert_allclose(found, expected, atol=1e-3)
+        factor = stream.state.q.factor
+        information = (X**2).sum(axis=0) / SIGMA**2
+        if laplace:
+            new = np.asarray(factor.precision) - precision
+            np.testing.assert_allclose(new, 0.5 * information, rtol=0.25)  # of 600 drawn rows
+            np.testing.assert_allclose(stream.state.q.mean, found, rtol=1e-6)
+        elif isinstance(method, pmcl.ElasticWeightConsolidation):
+            new = np.asarray(factor.precision) - precision
+            np.testing.assert_allclose(new, 2.0 * information, rtol=0.25)
+            # each task's quadratic is around its own optimum
+            np.testing.assert_allclose(np.asarray(factor.shift) - shift, new * found, rtol=1e-5)
+        else:
+            new = np.asarray(factor.precision) - precision
+            share = new / (2 * 3.0) * ((found - before) ** 2 + 0.01)
+            rise = [stats.norm(X @ w, SIGMA).logpdf(y).sum() for w in (before, found)]
+            if before.any():
+                # the likelihood cannot rise in every entry: shares below nothing do not count
+                assert share.sum() > 0.9 * (rise[1] - rise[0])
+            else:
+                np.testing.assert_allclose(share.sum(), rise[1] - rise[0], rtol=0.05)
+        precision, shift = np.asarray(factor.precision), np.asarray(factor.shift)
+    with pytest.raises(ValueError, match="method: expected one of .* and no memory"):
+        pmcl.fit_online(linear_model(), method=method, memory=pmcl.RandomCoreset(3))
+    with pytest.raises(ValueError, match="method: expected one of"):
+        pmcl.fit_online(linear_model(), method=pmcl.Naive())

@@ -30,6 +30,7 @@ from pmcl.continual.strategies import (
     strategies_of,
 )
 from pmcl.continual.teacher import TeacherDistillation
+from pmcl.continual.variational import VariationalWeights
 
 __all__ = [
     "AbstractObjective",
@@ -55,6 +56,7 @@ __all__ = [
     "TaskRecord",
     "TeacherDistillation",
     "Teaching",
+    "VariationalWeights",
     "adapt",
     "carried",
     "forgotten",
