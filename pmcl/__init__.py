@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from pmcl.online import Start as Start
     from pmcl.online import Static as Static
     from pmcl.online import Wiener as Wiener
+    from pmcl.online import prior_scale as prior_scale
     from pmcl.posterior import AmortizedPosterior as AmortizedPosterior
     from pmcl.reference import sample_reference as sample_reference
     from pmcl.refinement import Refine as Refine
@@ -133,6 +134,7 @@ _PUBLIC = {
     "fit_online": "stream",
     "load": "saving",
     "one": "results",
+    "prior_scale": "online",
     "refine": "refining",
     "retention": "report",
     "sample_reference": "reference",

@@ -181,7 +181,7 @@ class OnlinePosterior:
             n = rows.length(data)
             arrived = Stored(data, np.full(n, now), np.full(n, label))
             searches = 0 if problem.gaussian else 1 if self._one_search() else 2
-            total = searches * self.settings.search.length(n)
+            total = searches * self.settings.search.length(n, first=not updates)
             shown = progressbar and searches > 0
             with progress_bar(f"Update {label}", total, unit="steps", enabled=shown) as bar:
                 state, info = inference.update(

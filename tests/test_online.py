@@ -21,6 +21,7 @@ from pmcl.online import (
     Wiener,
     divergence,
     expectation,
+    prior_scale,
 )
 from pmcl.online.inference import padded
 from pmcl.online.projection import Search, climb, diagonal, exact, is_gaussian, log_likelihood
@@ -379,6 +380,21 @@ def test_layers_that_share_weights_or_mix_rows_keep_their_weights_noise():
     constant = {"X": jnp.ones((3, 2)), "y": jnp.zeros(3)}
     with pytest.raises(UnsupportedModelError, match="rows depend on one another"):
         check_separate(rows, q, constant, jax.random.key(0))
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", np.sin])
+def test_prior_scales_give_outputs_of_unit_variance(activation):
+    """grs.txt, appendix H: over weights and data, for inputs that were standard normal."""
+    f = {"relu": lambda x: np.maximum(x, 0), "tanh": np.tanh}.get(activation, activation)
+    rng = np.random.default_rng(0)
+    W = prior_scale(50, activation) * rng.normal(size=(50, 4000))
+    out = f(rng.normal(size=(4000, 50))) @ W
+    assert out.var(axis=0).mean() == pytest.approx(1, rel=0.03)
+    assert prior_scale(9) == pytest.approx(1 / 3)
+    with pytest.raises(ValueError, match="prior_scale: expected an activation of"):
+        prior_scale(3, "step")
+    with pytest.raises(ValueError, match="expected at least one input"):
+        prior_scale(0)
 
 
 def test_lengths_are_few_and_never_far_too_long():

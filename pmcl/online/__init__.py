@@ -19,6 +19,7 @@ from pmcl.online.memory import (
 )
 from pmcl.online.projection import Search
 from pmcl.online.rows import Rows
+from pmcl.online.scale import prior_scale
 from pmcl.online.start import AbstractStart, MaximumLikelihoodStart, ScatteredStart, Start
 
 __all__ = [
@@ -49,5 +50,6 @@ __all__ = [
     "expectation",
     "init",
     "prepare",
+    "prior_scale",
     "update",
 ]

@@ -190,7 +190,7 @@ def update(
         return _point(problem, state, arrived, settings, settings.method, moved, key, advance)
     untouched = state.seen == len(state.memory)  # q is the prior as yet
     known = state.predictive if state.updates else None
-    work = _Work(problem, settings, advance)
+    work = _Work(problem, settings, advance, first=not state.updates)
 
     def weighted(part: Stored) -> Batch:
         age = jnp.asarray(time - part.times)
@@ -288,9 +288,15 @@ class _Work:
     last: tuple[MeanField, MeanField, Batch, bool]
 
     def __init__(
-        self, problem: Problem, settings: Settings, advance: Callable[[int, str], None]
+        self,
+        problem: Problem,
+        settings: Settings,
+        advance: Callable[[int, str], None],
+        *,
+        first: bool = False,
     ) -> None:
         self.problem, self.settings, self.advance = problem, settings, advance
+        self.first = first
         self.steps = self.skipped = 0
         self.lower_bound = np.nan
 
@@ -316,7 +322,8 @@ class _Work:
                 start = settings.start(p.rows, prior, batch, settings.search, start_key)
             found = projection.climb(
                 p.rows, start, prior, batch, settings.search, key,
-                remainder=None if p.normal else float(untouched), advance=self.advance,
+                remainder=None if p.normal else float(untouched), first=self.first,
+                advance=self.advance,
             )  # fmt: skip
             q = found.q
             self.steps += len(found.lower_bound)

@@ -27,6 +27,8 @@ class Search(eqx.Module):
     ----------
     steps : int
         Steps of Adam.
+    first_steps : int, optional
+        Of the first search of all, which has farthest to go; `steps` by default.
     epochs : int, optional
         In place of `steps`: how often every row of a batch is seen.
     draws : int
@@ -38,23 +40,24 @@ class Search(eqx.Module):
     """
 
     steps: int = 1000
+    first_steps: int | None = None
     epochs: int | None = None
     draws: int = 10
     batch_size: int | None = None
     learning_rate: float = 2e-2
 
     def __check_init__(self) -> None:
-        for name in ("steps", "epochs", "draws", "batch_size"):
+        for name in ("steps", "first_steps", "epochs", "draws", "batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"Search: expected {name} of at least 1, got {value}.")
         if not self.learning_rate > 0:
             raise ValueError(f"Search: expected a learning_rate above 0, got {self.learning_rate}.")
 
-    def length(self, n: int) -> int:
+    def length(self, n: int, *, first: bool = False) -> int:
         """Number of steps for n rows."""
         if self.epochs is None:
-            return self.steps
+            return self.first_steps if first and self.first_steps is not None else self.steps
         return max(1, -(-self.epochs * n // (self.batch_size or n)))
 
 
@@ -198,6 +201,7 @@ def climb(
     key: Array,
     *,
     remainder: float | None = None,
+    first: bool = False,
     advance: Callable[[int, str], None] = lambda n, note: None,
 ) -> Climbed:
     """Project by stochastic gradients of the lower bound.
@@ -214,10 +218,12 @@ def climb(
     key : Array
     remainder : float, optional
         Of :func:`lower_bound`; None where the prior is normal.
+    first : bool
+        Whether it is the first search of all.
     advance : callable
         Told the number of steps done, and a note.
     """
-    plan = steps_of(search, batch, key)
+    plan = steps_of(search, batch, key, first=first)
     now = _Climb(
         (start.mean - prior.mean) * jnp.exp(-prior.log_sd),
         start.log_sd,
@@ -262,10 +268,10 @@ class Plan(NamedTuple):
             yield self.rates[here], None if self.order is None else jnp.asarray(self.order[here])
 
 
-def steps_of(search: Search, batch: Batch, key: Array) -> Plan:
+def steps_of(search: Search, batch: Batch, key: Array, *, first: bool = False) -> Plan:
     """Plan a search: each row comes once before any comes again."""
     n = max(int(np.count_nonzero(np.asarray(batch.weights))), 1)
-    steps = search.length(n)
+    steps = search.length(n, first=first)
     rates = optax.cosine_decay_schedule(search.learning_rate, steps)(np.arange(steps))
     size = search.batch_size
     if size is None or size >= n:
