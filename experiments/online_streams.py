@@ -1,0 +1,308 @@
+"""Memories and drift of online inference: small Bayesian neural networks on streams of data.
+
+    python experiments/online_streams.py memory     # residual memory, k-center and random coresets
+    python experiments/online_streams.py drift      # weather, gas sensors and forest cover
+    python experiments/online_streams.py rotating   # a logistic regression whose boundary rotates
+    python experiments/online_streams.py tables     # tables and figures of what there is
+
+Kurle et al. (2020), Continual learning with Bayesian neural networks for non-stationary data,
+section 6. Every run is kept in `--out`, so that a command that was cut off goes on.
+"""
+
+import argparse
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytensor.tensor as pt
+from continual import kept
+from online_networks import mnist
+
+import pmcl
+
+HERE = Path(__file__).parent
+Rows = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One data set as a stream.
+
+    Attributes
+    ----------
+    read : callable
+        Gives its predictors and its response, as they come.
+    labels : int
+        Of a classification; 0 for a regression.
+    hidden : tuple of int
+    first, each : int
+        Rows of the first batch, and of every later one.
+    memory : int
+        Stored rows.
+    updates : int, optional
+        At most.
+    """
+
+    read: Callable[[], tuple[np.ndarray, np.ndarray]]
+    labels: int
+    hidden: tuple[int, int]
+    first: int
+    each: int
+    memory: int
+    updates: int | None = None
+
+
+def table(name: str, **options: object) -> Callable[[], pd.DataFrame]:
+    """Read a table of the folder `streams` in PMCL_DATA."""
+
+    def read() -> pd.DataFrame:
+        folder = os.environ.get("PMCL_DATA")
+        path = Path(folder or "") / "streams" / name
+        if not folder or not path.is_file():
+            raise FileNotFoundError(
+                f"{name}: set PMCL_DATA to a folder that holds streams/{name}, the UCI table of "
+                "that name with a header and the response in the last column"
+            )
+        return pd.read_csv(path, **options)  # type: ignore[call-overload]
+
+    return read
+
+
+def last(name: str, lowest: int = 0) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
+    """All columns but the last as predictors; labels from 0 on."""
+
+    def read() -> tuple[np.ndarray, np.ndarray]:
+        values = table(name)().to_numpy(float)
+        return values[:, :-1], values[:, -1] - lowest
+
+    return read
+
+
+def gas() -> tuple[np.ndarray, np.ndarray]:
+    """Sensors as predictors, the gas as response."""
+    frame = table("gas_sensor_drift.csv.gz")()
+    sensors = [c for c in frame if c not in ("batch", "gas", "concentration_ppmv")]
+    return frame[sensors].to_numpy(float), frame["gas"].to_numpy(float) - 1
+
+
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    train, _ = mnist()
+    return train.X.astype(float), train.y.astype(float)
+
+
+SMALL = {"hidden": (16, 16), "first": 100, "each": 10, "memory": 15}
+MIDDLE = {"hidden": (32, 32), "first": 250, "each": 25, "memory": 25}
+MEMORY = {
+    "concrete": Stream(last("concrete_full.csv"), 0, **SMALL),
+    "boston": Stream(last("boston_full.csv"), 0, **SMALL),
+    "energy": Stream(last("energy_full.csv"), 0, **SMALL),
+    "yacht": Stream(last("yacht.csv"), 0, **SMALL),
+    "spam": Stream(last("spambase.csv.gz"), 2, updates=60, **MIDDLE),
+    "wine": Stream(last("wine_quality_red.csv", 3), 6, **MIDDLE),
+    "mnist": Stream(digits, 10, (64, 64), 2500, 250, 150, updates=20),
+}
+DRIFT = {
+    "weather": Stream(last("noaa_weather.csv.gz"), 2, (16, 16), 1000, 100, 50),
+    "gas": Stream(gas, 6, (8, 8), 500, 50, 50),
+    # The rows that could be had are a random part in random order: nothing drifts in them but
+    # what sampling does. The first 10,000 come in the original order.
+    "covertype, shuffled": Stream(
+        last("covertype_random116k_8features.csv.gz"), 7, (32, 32), 1000, 1000, 200, updates=40
+    ),
+    "covertype, first": Stream(last("covertype_first10000.csv.gz", 1), 7, (32, 32), 1000, 500, 200),
+}
+MEMORIES = {
+    "residual": lambda m: pmcl.ResidualMemory(m),
+    "residual, eq. 8": lambda m: pmcl.ResidualMemory(m, score="gain"),
+    "k-center": lambda m: pmcl.KCenterCoreset(m),
+    "random": lambda m: pmcl.RandomCoreset(m),
+}
+DRIFTS = {
+    "static": [(None, pmcl.Static())],
+    "Wiener": [(a, pmcl.Wiener(a)) for a in (1e-4, 1e-3, 1e-2)],
+    "Ornstein-Uhlenbeck": [(a, pmcl.OrnsteinUhlenbeck(a)) for a in (1e-3, 1e-2, 5e-2)],
+    "forgetting": [(a, pmcl.BayesianForgetting(a)) for a in (0.01, 0.03, 0.1)],
+    "forgetting + memory": [(a, pmcl.BayesianForgetting(a)) for a in (0.01, 0.03, 0.1)],
+}
+
+
+def network(inputs: int, hidden: tuple[int, ...], labels: int) -> pm.Model:
+    """Network with tanh units, with prior scales that give every layer's outputs unit variance."""
+    with pm.Model(coords={"row": range(1), "input": range(inputs)}) as model:
+        X = pm.Data("X", np.zeros((1, inputs)), dims=("row", "input"))
+        layer, n, before = X, inputs, "linear"
+        for i, units in enumerate((*hidden, max(labels, 1) if labels != 2 else 1)):
+            scale = pmcl.prior_scale(n, before)
+            W = pm.Normal(f"W{i}", 0, scale, shape=(n, units))
+            b = pm.Normal(f"b{i}", 0, scale, shape=units)
+            layer, n, before = layer @ W + b, units, "tanh"
+            if i < len(hidden):
+                layer = pt.tanh(layer)
+        if labels == 0:
+            sd = pm.math.exp(pm.Normal("log_sd", -1, 1))
+            pm.Normal("y", layer[:, 0], sd, observed=np.zeros(1), dims="row")
+        elif labels == 2:
+            pm.Bernoulli("y", logit_p=layer[:, 0], observed=np.zeros(1, int), dims="row")
+        else:
+            pm.Categorical("y", logit_p=layer, observed=np.zeros(1, int), dims="row")
+    return model
+
+
+def standardised(X: np.ndarray, by: np.ndarray) -> np.ndarray:
+    sd = by.std(axis=0)
+    return (X - by.mean(axis=0)) / np.where(sd > 0, sd, 1.0)
+
+
+def batches(stream: Stream, X: np.ndarray, y: np.ndarray) -> list[Rows]:
+    """Cut rows into the batches of a stream; what is left over at the end does not come."""
+    edges = range(stream.first, len(X) + 1, stream.each)
+    parts = [slice(0, stream.first), *(slice(e, e + stream.each) for e in edges)]
+    found = [
+        {"X": X[p], "y": y[p] if stream.labels == 0 else y[p].astype(int)}
+        for p in parts
+        if p.stop <= len(X)
+    ]
+    return found if stream.updates is None else found[: stream.updates]
+
+
+def search(given: argparse.Namespace) -> pmcl.Search:
+    return pmcl.Search(steps=given.steps, first_steps=5 * given.steps, draws=10, learning_rate=2e-2)
+
+
+def memory(stream: Stream, name: str, seed: int, given: argparse.Namespace) -> dict:
+    """Return the mean test log predictive density after every batch."""
+    X, y = stream.read()
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(X))
+    cut = len(X) // 5
+    X = standardised(X, X)
+    y = standardised(y, y) if stream.labels == 0 else y
+    test, train = order[:cut][:2000], order[cut:]
+    parts = batches(stream, X[train], y[train])
+    whole = {"X": X[test], "y": y[test] if stream.labels == 0 else y[test].astype(int)}
+    online = pmcl.fit_online(
+        network(X.shape[1], stream.hidden, stream.labels),
+        memory=MEMORIES[name](stream.memory),
+        search=search(given),
+        precision="single",
+        random_seed=seed,
+        progressbar=False,
+    )
+    found = []
+    for part in parts[: given.updates]:
+        online = online.update(part, progressbar=False)
+        found.append(float(online.log_predictive(whole, draws=200, random_seed=0).mean()))
+    tenth = max(len(found) // 10, 1)
+    return {
+        "log_predictive": found,
+        "figure": float(np.mean(found[-tenth:])),
+        "khat": online.history["khat"].values.tolist(),
+        "clamped": online.history["clamped"].values.tolist(),
+    }
+
+
+def drifting(
+    stream: Stream, drift: pmcl.AbstractDrift, remembers: bool, seed: int,
+    given: argparse.Namespace,
+) -> dict:  # fmt: skip
+    """Return the mean log predictive density of every batch before it is learned from."""
+    X, y = stream.read()
+    # by the first batch: nothing of the future is known
+    X = np.clip(standardised(X, X[: stream.first]), -10, 10)
+    online = pmcl.fit_online(
+        network(X.shape[1], stream.hidden, stream.labels),
+        memory=pmcl.ResidualMemory(stream.memory) if remembers else None,
+        drift=drift,
+        search=search(given),
+        precision="single",
+        random_seed=seed,
+        progressbar=False,
+    )
+    found = []
+    for i, part in enumerate(batches(stream, X, y)[: given.updates]):
+        if i:
+            found.append(float(online.log_predictive(part, draws=500, random_seed=0).mean()))
+        online = online.update(part, progressbar=False)
+    return {"log_predictive": found, "figure": float(np.mean(found[len(found) // 2 :]))}
+
+
+def rotating(drift: pmcl.AbstractDrift, given: argparse.Namespace) -> dict:
+    """Follow two weights that rotate, by 5 degrees between batches of 15 rows."""
+    rng = np.random.default_rng(0)
+    with pm.Model(coords={"row": range(1), "input": range(2)}) as model:
+        X = pm.Data("X", np.zeros((1, 2)), dims=("row", "input"))
+        w = pm.Normal("w", 0, 10, dims="input")
+        pm.Bernoulli("y", logit_p=X @ w, observed=np.zeros(1, int), dims="row")
+    online = pmcl.fit_online(
+        model, drift=drift, search=pmcl.Search(steps=200, learning_rate=5e-2),
+        random_seed=0, progressbar=False,
+    )  # fmt: skip
+    found: dict[str, list] = {"mean": [], "sd": [], "true": []}
+    for t in range(721)[: given.updates]:
+        angle = np.deg2rad(5.0 * t)
+        true = 10 * np.array([np.sin(angle), np.cos(angle)])
+        X_t = rng.uniform(-3, 3, size=(15, 2))
+        y_t = rng.binomial(1, 1 / (1 + np.exp(-X_t @ true)))
+        online = online.update({"X": X_t, "y": y_t}, time=float(t), progressbar=False)
+        q = online.approximation()
+        found["mean"].append(np.asarray(q.mean).tolist())
+        found["sd"].append(np.exp(np.asarray(q.log_sd)).tolist())
+        found["true"].append(true.tolist())
+    error = np.asarray(found["mean"]) - np.asarray(found["true"])
+    return {**found, "figure": float(np.sqrt((error[len(error) // 2 :] ** 2).mean()))}
+
+
+def said(found: dict) -> str:
+    """One line of a run."""
+    return f"{found['figure']:.4f}"
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("part", choices=["memory", "drift", "rotating", "tables"])
+    parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "online_streams")
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--data", nargs="+", help="names of some; all by default")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3])
+    parser.add_argument("--steps", type=int, default=2000, help="of each search but the first")
+    parser.add_argument("--updates", type=int, help="at most")
+    given = parser.parse_args()
+    runs = given.out / "runs"
+    if given.part == "memory":
+        for seed in given.seeds:
+            for data in given.data or MEMORY:
+                for name in MEMORIES:
+                    kept(
+                        runs, f"memory {data} {name} {seed}",
+                        lambda d=data, n=name, s=seed: memory(MEMORY[d], n, s, given), said,
+                    )  # fmt: skip
+    elif given.part == "drift":
+        for seed in given.seeds:
+            for data in given.data or DRIFT:
+                for name, rates in DRIFTS.items():
+                    for rate, drift in rates:
+                        kept(
+                            runs, f"drift {data} {name} {rate} {seed}",
+                            lambda d=data, n=name, w=drift, s=seed: drifting(
+                                DRIFT[d], w, "memory" in n, s, given
+                            ),
+                            said,
+                        )  # fmt: skip
+    elif given.part == "rotating":
+        for name, drift in (
+            ("static", pmcl.Static()),
+            ("Ornstein-Uhlenbeck", pmcl.OrnsteinUhlenbeck(0.05)),
+            ("forgetting", pmcl.BayesianForgetting(0.15)),
+        ):
+            kept(runs, f"rotating {name}", lambda w=drift: rotating(w, given), said)
+
+
+if __name__ == "__main__":
+    main()
