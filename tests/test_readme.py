@@ -42,16 +42,18 @@ def test_the_readme_runs_as_printed(few_steps, capsys):
     assert "adapted to: diabetes, wine" in said and "beta[4]" in said and "mmd2" in said
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("page", ["panel"])
+@pytest.mark.parametrize("page", [pytest.param("panel", marks=pytest.mark.slow), "streams"])
 def test_a_case_study_runs_as_printed(page, few_steps, monkeypatch):
     monkeypatch.setattr(pmcl.models, "fit_amortized", pmcl.fit_amortized)
     text = (ROOT / "docs" / f"{page}.md").read_text()
     namespace = {}
     for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
         exec(compile(block, page, "exec"), namespace)  # noqa: S102
-    assert namespace["posterior"].records
+    if page == "panel":
+        assert namespace["posterior"].records
+    else:
+        assert namespace["stream"].state.updates == 4
 
 
 def test_every_make_target_that_is_named_exists():

@@ -11,7 +11,7 @@ from pmcl.cli.common import Flag, Json, ModelName, Quiet, answer, apart
 if TYPE_CHECKING:
     from pmcl.posterior import AmortizedPosterior
 
-Strategies = Literal["replay", "naive", "ewc", "replay+ewc", "si", "laplace"]
+Strategies = Literal["replay", "naive", "ewc", "replay+ewc", "si", "laplace", "vcl"]
 
 
 def fit(
@@ -342,6 +342,7 @@ def _strategy(name: Strategies | None) -> Any:
         "replay+ewc": lambda: (pmcl.Replay(), pmcl.ElasticWeightConsolidation()),
         "si": lambda: pmcl.SynapticIntelligence(),
         "laplace": lambda: pmcl.OnlineLaplace(),
+        "vcl": lambda: pmcl.VariationalWeights(),
     }
     return None if name is None else made[name]()
 
