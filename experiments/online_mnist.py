@@ -3,6 +3,7 @@
     python experiments/online_mnist.py permuted     # ten tasks: MNIST with its pixels permuted
     python experiments/online_mnist.py split        # five pairs of digits, a head for each
     python experiments/online_mnist.py letters      # five pairs of letters (notMNIST)
+    python experiments/online_mnist.py toy          # two tasks in the plane, with their figure
     python experiments/online_mnist.py sweep        # strengths of the baselines, on `permuted`
     python experiments/online_mnist.py tables       # tables and figures of what there is
 
@@ -55,7 +56,7 @@ class Problem:
 
 
 PROBLEMS = {
-    "permuted": Problem((100, 100), 10, 1, 20, 256, 200, permuted=True),
+    "permuted": Problem((100, 100), 10, 1, 40, 256, 200, permuted=True),
     "split": Problem((256, 256), 2, 5, 20, 256, 40),
     "letters": Problem((150, 150, 150, 150), 2, 5, 60, 256, 40),
 }
@@ -90,7 +91,7 @@ def tasks(problem: Problem, name: str, seed: int) -> Iterator[tuple[Images, Imag
 def begin(problem: Problem, name: str, seed: int, strength: float | None) -> pmcl.OnlinePosterior:
     """Return the stream before any task."""
     search = pmcl.Search(
-        epochs=problem.epochs, batch_size=problem.batch_size, draws=1, learning_rate=2e-2
+        epochs=problem.epochs, batch_size=problem.batch_size, draws=1, learning_rate=5e-3
     )
     start: pmcl.AbstractStart = pmcl.MaximumLikelihoodStart(variance=1e-3)
     memory, method = None, None
@@ -165,6 +166,132 @@ def accuracies(
     return found
 
 
+PUBLISHED = {
+    "permuted": {
+        "VCL": 0.90, "VCL + random": 0.93, "VCL + k-center": 0.93, "EWC": 0.84, "LP": 0.82,
+        "SI": 0.86,
+    },
+    "split": {
+        "VCL": 0.970, "VCL + random": 0.984, "VCL + k-center": 0.984, "EWC": 0.631, "LP": 0.612,
+        "SI": 0.989,
+    },
+    # of 400,000 images; 10,000 are at hand here
+    "letters": {"VCL": 0.92, "VCL + random": 0.96, "EWC": 0.71, "LP": 0.63, "SI": 0.94},
+}  # fmt: skip
+
+
+def written(runs: Path, results: Path) -> None:
+    """Write what there is: accuracies after the last task, and a figure of all."""
+    found = {p.stem: json.loads(p.read_text()) for p in sorted(runs.glob("*.json"))}
+    lines = ["# Image classifiers, one task after another", ""]
+    compact: dict = {}
+    for experiment, published in PUBLISHED.items():
+        rows: dict[str, list[dict]] = {}
+        for name in NAMES:
+            stem = f"{experiment} {name}".replace(" ", "_")
+            rows[name] = [v for k, v in found.items() if k.rpartition("_")[0] == stem]
+        rows = {name: r for name, r in rows.items() if r}
+        if not rows:
+            continue
+        settings = next(iter(rows.values()))[0]["settings"]
+        lines += [
+            f"## {experiment}", "",
+            f"`python experiments/online_mnist.py {experiment}`: hidden layers "
+            f"{settings['hidden']}, {settings['epochs']} epochs a task.", "",
+            "| method | mean accuracy after the last task | published | seeds | minutes |",
+            "|---|---|---|---|---|",
+        ]  # fmt: skip
+        compact[experiment] = {}
+        for name, several in rows.items():
+            finals = [float(np.mean(r["accuracy"][-1])) for r in several]
+            minutes = float(np.mean([sum(r["seconds"]) for r in several])) / 60
+            paper = published.get(name)
+            lines.append(
+                f"| {name} | {np.mean(finals):.3f} | {'' if paper is None else paper} "
+                f"| {len(finals)} | {minutes:.1f} |"
+            )
+            curve = [[float(np.mean(a)) for a in r["accuracy"]] for r in several]
+            compact[experiment][name] = {
+                "accuracy": finals, "published": paper, "minutes": minutes,
+                "curve": np.mean(curve, axis=0).tolist(),
+            }  # fmt: skip
+        lines.append("")
+    if not compact:
+        return
+    results.mkdir(parents=True, exist_ok=True)
+    made = max(r["made"] for r in found.values())
+    versions = next(iter(found.values()))["with"]
+    text = json.dumps({"made": made, "with": versions, **compact}, indent=1)
+    (results / "online_mnist.json").write_text(text + "\n")
+    (results / "online_mnist.md").write_text("\n".join(lines))
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(
+        1, len(compact), figsize=(5 * len(compact), 4), layout="constrained", squeeze=False
+    )
+    for axis, (experiment, methods) in zip(axes[0], compact.items(), strict=True):
+        for name, row in methods.items():
+            axis.plot(range(1, len(row["curve"]) + 1), row["curve"], marker="o", label=name)
+        axis.set(title=experiment, xlabel="tasks", ylabel="mean accuracy on all tasks so far")
+        axis.legend(fontsize="small")
+    figure.savefig(results / "online_mnist.png", dpi=100)
+
+
+def toy(results: Path) -> dict[str, list[float]]:
+    """Two tasks in the plane whose second class differs, a head for each, by VCL and by EWC.
+
+    Nguyen et al. (2018), appendix D. Returns the accuracies; the figure has the contours of the
+    probability after the first task, and after the second for both.
+    """
+    rng = np.random.default_rng(0)
+    centres = [((0.0, 0.0), (2.5, 0.0)), ((0.0, 0.0), (0.0, 2.5))]
+    parts = []
+    for i, pair in enumerate(centres):
+        X = np.concatenate([rng.normal(c, 0.6, size=(100, 2)) for c in pair]).astype(np.float32)
+        parts.append({"X": X, "y": np.repeat([0, 1], 100), "head": np.full(200, i)})
+    grid = np.stack(np.meshgrid(np.linspace(-2, 5, 60), np.linspace(-2, 5, 60)), -1)
+    at = grid.reshape(-1, 2).astype(np.float32)
+    accuracy: dict[str, list[float]] = {}
+    shown = {}
+    for name in ("VCL", "EWC"):
+        point = name == "EWC"
+        stream = pmcl.fit_online(
+            classifier(2, (20,), 2, 2), random_seed=0, precision="single", progressbar=False,
+            method=pmcl.ElasticWeightConsolidation(1.0, decay=1.0) if point else None,
+            search=pmcl.Search(steps=3000, draws=4, learning_rate=1e-2),
+            start=pmcl.ScatteredStart(means=0.1 if point else 0.9),
+        )  # fmt: skip
+        contours = []
+        for i, part in enumerate(parts):
+            stream = stream.update(part, progressbar=False)
+            heads = range(i + 1)
+            contours += [probabilities(stream, at, h, labels=2, draws=50)[:, 1] for h in heads]
+        accuracy[name] = []
+        for h, p in enumerate(parts):
+            said_one = probabilities(stream, p["X"], h, labels=2, draws=50)[:, 1] > 0.5
+            accuracy[name].append(float((said_one == p["y"]).mean()))
+        shown[name] = contours
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    results.mkdir(parents=True, exist_ok=True)
+    figure, axes = plt.subplots(2, 3, figsize=(10, 6), layout="constrained")
+    titles = ("first task, after it", "first task, after both", "second task, after both")
+    for row, (name, contours) in zip(axes, shown.items(), strict=True):
+        for axis, title, p, part in zip(row, titles, contours, (0, 0, 1), strict=True):
+            axis.contourf(grid[..., 0], grid[..., 1], p.reshape(60, 60), levels=11, cmap="RdBu")
+            X, y = parts[part]["X"], parts[part]["y"]
+            axis.scatter(*X.T, c=np.where(y, "black", "green"), s=6)
+            axis.set(title=f"{name}: {title}")
+    figure.savefig(results / "online_toy.png", dpi=100)
+    return accuracy
+
+
 def said(found: dict) -> str:
     """One line of a run."""
     return f"{np.mean(found['accuracy'][-1]):.4f} in {sum(found['seconds']):.0f} s"
@@ -175,7 +302,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("part", choices=[*PROBLEMS, "sweep", "tables"])
+    parser.add_argument("part", choices=[*PROBLEMS, "toy", "sweep", "tables"])
     parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "online_mnist")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--methods", nargs="+", default=list(NAMES))
@@ -189,7 +316,11 @@ def main() -> None:
                     runs, f"sweep {name} {s:g}",
                     lambda n=name, s=s: run(given.out, "permuted", n, 0, strength=s), said,
                 )  # fmt: skip
-    elif given.part != "tables":
+    elif given.part == "toy":
+        print(toy(given.results))
+    elif given.part == "tables":
+        written(runs, given.results)
+    else:
         for seed in given.seeds:
             for name in given.methods:
                 kept(
