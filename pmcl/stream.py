@@ -35,6 +35,8 @@ from pmcl.online.start import AbstractStart, ScatteredStart, Start
 from pmcl.posterior import positive, seed_of
 from pmcl.progress import progress_bar
 
+_TRUSTED = 0.7  # k-hat
+
 type Precision = Literal["double", "single"]
 
 
@@ -88,12 +90,13 @@ class OnlinePosterior:
         how = "exact updates" if self.problem.gaussian else f"{self.settings.search!r}"
         local = self.problem.rows.local
         layers = 0 if local is None else local.layers
+        khat = self.records[-1].info.khat if self.records else np.nan
         return (
             f"OnlinePosterior of {[i.name for i in self.compiled.free]} "
             f"given rows of {[i.name for i in self.compiled.data]} along {self.row!r}\n"
             f"  {self.state.updates} updates with {self.state.seen} rows, "
             f"{len(self.state.memory)} of them stored: {self.settings.memory!r}\n"
-            f"  drift: {self.settings.drift!r}\n"
+            f"  drift: {self.settings.drift!r}; k-hat of the last update: {khat:.2f}\n"
             f"  {how}; local reparametrisation of {layers} linear layers"
         )
 
@@ -242,7 +245,20 @@ class OnlinePosterior:
             Groups `posterior` and `unconstrained_posterior` with dims chain (one: draws are
             independent) and draw, and `sample_stats` (`log_q`). Deterministics that depend on
             data are left out.
+
+        Warns
+        -----
+        UserWarning
+            Where the k-hat of the last update is above 0.7.
         """
+        khat = self.records[-1].info.khat if self.records else np.nan
+        if khat > _TRUSTED:
+            warnings.warn(
+                f"The normal with independent entries is far from what the last update "
+                f"approximates (k-hat {khat:.2f}): do not trust its tails, nor what depends on "
+                "several parameters together. Where all data are at hand, compare with NUTS.",
+                stacklevel=2,
+            )
         q = self.approximation(time=time, task=task, random_seed=random_seed)
         seed = seed_of(random_seed, self.seed)
         begin = clock.perf_counter()
@@ -549,7 +565,8 @@ def fit_online(
         layers = 0 if rows.local is None else rows.local.layers
         if start is None:
             start = ScatteredStart() if layers > 1 else Start()
-        problem = inference.prepare(rows, jax.random.key(seed), search)
+        with progress_bar("Prior", search.length(1), unit="steps", enabled=progressbar) as bar:
+            problem = inference.prepare(rows, jax.random.key(seed), search, bar.advance)
         state = inference.init(problem)
     settings = Settings(memory, Static() if drift is None else drift, search, start, method)
     return OnlinePosterior(compiled, problem, settings, precision, state, seed)

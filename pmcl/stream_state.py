@@ -13,11 +13,14 @@ import xarray as xr
 import pmcl
 from pmcl.compile import CompiledModel, compile_model, localise
 from pmcl.compile.predictive import predict
+from pmcl.online.drift import AbstractDrift
 from pmcl.online.gaussian import MeanField
 from pmcl.online.inference import Info, Problem, Settings, State
-from pmcl.online.memory import Stored
+from pmcl.online.memory import AbstractMemory, Stored
 from pmcl.online.point import METHODS
+from pmcl.online.projection import Search
 from pmcl.online.rows import Rows
+from pmcl.online.start import AbstractStart
 from pmcl.state import fingerprint
 from pmcl.state.archive import write_archive
 from pmcl.state.configuration import decode, dumps, encode, loads
@@ -26,6 +29,13 @@ from pmcl.stream import OnlinePosterior, UpdateRecord, scope_of
 
 SCHEMA = 1
 KIND = "online"
+_SETTINGS: dict[str, tuple[type, ...]] = {
+    "memory": (AbstractMemory, type(None)),
+    "drift": (AbstractDrift,),
+    "search": (Search,),
+    "start": (AbstractStart,),
+    "method": (*METHODS, type(None)),
+}
 _ROWS = 3  # of the data at which log densities tell one model from another
 
 
@@ -170,12 +180,9 @@ def _settings(attrs: Mapping[Any, Any], where: str) -> Settings:
     if not isinstance(found, list) or len(found) != len(Settings._fields):
         raise StateError(f"{where}: expected the settings {list(Settings._fields)}.")
     settings = Settings(*(decode(v, where=f"{where}: settings") for v in found))
-    for name, value in settings._asdict().items():
-        like = Settings._field_defaults[name]
-        if name == "method" and value is not None and not isinstance(value, METHODS):
-            raise StateError(f"{where}: settings: expected a method, got {value!r}.")
-        kinds = {type(like).__mro__[1], type(like)} if like is not None else None
-        if kinds is not None and not isinstance(value, tuple(k for k in kinds if k is not object)):
+    for name, kinds in _SETTINGS.items():
+        value = getattr(settings, name)
+        if not isinstance(value, kinds):
             raise StateError(f"{where}: settings: expected a {name}, got {value!r}.")
     return settings
 

@@ -452,6 +452,12 @@ def test_what_does_not_fit_is_refused(line, curve):
     ]:
         with pytest.raises(ValueError, match=message):
             make()
+    with pm.Model(coords={"row": range(1), "predictor": range(3)}) as centred:
+        X = pm.Data("X", np.zeros((1, 3)), dims=("row", "predictor"))
+        mean = (X - X.mean(axis=0)) @ pm.Normal("w", dims="predictor")
+        pm.Normal("y", mean, 1, observed=np.zeros(1), dims="row")
+    with pytest.raises(UnsupportedModelError, match="'X': expected that a row's likelihood"):
+        pmcl.fit_online(centred, random_seed=0, progressbar=False).update(data)
     with pm.Model(coords={"row": range(1)}) as shared:
         level = pm.Data("level", 0.0)
         pm.Normal("y", pm.Normal("mu") + level, 1, observed=np.zeros(1), dims="row")

@@ -127,8 +127,13 @@ class Settings(NamedTuple):
     method: AbstractStrategy | None = None
 
 
-def prepare(rows: Rows, key: Array, search: Search) -> Problem:
-    """Find the normal that a model's prior is, or the one nearest to it."""
+def prepare(
+    rows: Rows,
+    key: Array,
+    search: Search,
+    advance: Callable[[int, str], None] = lambda n, note: None,
+) -> Problem:
+    """Find the normal that a model's prior is, or the one nearest to it by a search."""
     origin = jnp.zeros(rows.compiled.dim)
     keys = jax.random.split(key, 3)
     prior = rows.compiled.log_prior
@@ -138,7 +143,9 @@ def prepare(rows: Rows, key: Array, search: Search) -> Problem:
     if bool(quadratic & separate):
         return Problem(rows, MeanField.of(factor), normal=True, gaussian=False)
     nothing = Batch({}, jnp.zeros(0))
-    found = projection.climb(rows, standard, standard, nothing, search, keys[2], remainder=1.0)
+    found = projection.climb(
+        rows, standard, standard, nothing, search, keys[2], remainder=1.0, advance=advance
+    )
     return Problem(rows, found.q, normal=False, gaussian=False)
 
 

@@ -172,9 +172,10 @@ class ResidualMemory(AbstractMemory):
     Attributes
     ----------
     capacity : int
-        Rows in all.
     draws : int
         Pairs of draws of z by which each row's factor is estimated.
+    per_task : bool
+        Whether that many of every batch are stored, or that many in all.
     score : {"misfit", "gain"}
         Variance of the log likelihood less that of the factor, or its mean, which is the paper's.
         The mean depends on the likelihood's value at the origin, which no posterior knows of.

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl.compile import CompiledModel, LocalLikelihood, UnsupportedModelError
+from pmcl.compile import CompiledModel, LocalLikelihood, UnsupportedModelError, jit
 from pmcl.online.gaussian import MeanField
 
 type Data = Mapping[str, Array]
@@ -137,7 +137,10 @@ def check_separate(rows: Rows, q: MeanField, data: Data, key: Array) -> bool:
         size = np.abs(np.moveaxis(np.asarray(jacobian), axis + 1, 1)).reshape(n, n, -1).sum(axis=2)
         return bool((size[~np.eye(n, dtype=bool)] > 0).any())
 
-    by_data = jax.jacobian(lambda x: rows(q.mean, {**few, **x}))(smooth)
+    # At a draw: at a network's prior mean nothing depends on anything.
+    draw_key, key = jax.random.split(key)
+    z = q.at(jax.random.normal(draw_key, q.mean.shape, q.mean.dtype))
+    by_data = jit(jax.jacobian(lambda x: rows(z, {**few, **x})))(smooth)
     for name, jacobian in by_data.items():
         if others(jacobian, axes[name] or 0):
             raise UnsupportedModelError(
@@ -152,9 +155,9 @@ def check_separate(rows: Rows, q: MeanField, data: Data, key: Array) -> bool:
     sd = jnp.exp(q.log_sd)
 
     def at(layers: list[Array]) -> Array:
-        terms = local.log_likelihood_terms(q.mean, sd, few, [*layers, noise[-1]])
+        terms = local.log_likelihood_terms(z, sd, few, [*layers, noise[-1]])
         return rows._by_row(terms)
 
     if any(layer.ndim == 0 or layer.shape[0] != n for layer in noise[:-1]):
         return False
-    return not any(others(jacobian, 0) for jacobian in jax.jacobian(at)(noise[:-1]))
+    return not any(others(jacobian, 0) for jacobian in jit(jax.jacobian(at))(noise[:-1]))
