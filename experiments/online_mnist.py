@@ -125,6 +125,10 @@ def run(out: Path, experiment: str, name: str, seed: int, *, strength: float | N
     if partial.exists():
         found = json.loads(partial.read_text())
         stream = pmcl.load(state, problem.model())
+        if stream.state.updates > len(found["accuracy"]):
+            # Cut off between the two files: the state is one task ahead of what was judged.
+            stream = begin(problem, name, seed, strength)
+            found |= {"accuracy": [], "seconds": []}
     tests: list[Images] = []
     for i, (train, test) in enumerate(tasks(problem, experiment, seed)):
         tests.append(test)

@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo
-from pmcl.compile.predictive import predict
+from pmcl.compile.predictive import lengths_of, predict
 from pmcl.data import DATASET, Layout, Task
 from pmcl.results import SAMPLE, labelled
 
@@ -74,15 +74,6 @@ def predictions(
     ]
     longest = {k: tuple(np.max([p[k].shape[1:] for p in parts], axis=0)) for k in parts[0]}
     return {k: np.stack([_fill(p[k], longest[k]) for p in parts], axis=1)[None] for k in parts[0]}
-
-
-def lengths_of(compiled: CompiledModel, data: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """Lengths of the dims of the data: of the covariates, else of the observations given."""
-    found = {d: n for i in compiled.observed for d, n in zip(i.dims, i.shape, strict=True)}
-    for info in (*compiled.observed, *compiled.covariates):
-        if info.name in data:
-            found |= dict(zip(info.dims, np.shape(data[info.name]), strict=True))
-    return {d: n for d, n in found.items() if d in compiled.data_dims}
 
 
 def covariates_of(

@@ -19,11 +19,11 @@ from jax import Array
 
 from pmcl.compile import CompiledModel, jit, localise, precision
 from pmcl.compile.model import compile_model
-from pmcl.compile.predictive import predict
+from pmcl.compile.predictive import lengths_of, predict
 from pmcl.compile.refuse import model_or_context
 from pmcl.compile.variables import VariableInfo, dims_of
 from pmcl.continual import AbstractStrategy
-from pmcl.data import DataError, Layout, TaskLike, as_task
+from pmcl.data import DataError, Layout, Task, TaskLike, as_task
 from pmcl.online import inference, point
 from pmcl.online.drift import AbstractDrift, Static
 from pmcl.online.gaussian import MeanField
@@ -33,6 +33,7 @@ from pmcl.online.projection import Search
 from pmcl.online.rows import Rows, check_separate
 from pmcl.online.start import AbstractStart, ScatteredStart, Start
 from pmcl.posterior import positive, seed_of
+from pmcl.prediction import covariates_of
 from pmcl.progress import progress_bar
 
 _TRUSTED = 0.7  # k-hat
@@ -58,7 +59,7 @@ class UpdateRecord(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OnlinePosterior:
     """Mean-field posterior of one PyMC model, kept up to date as batches of rows arrive.
 
@@ -140,7 +141,7 @@ class OnlinePosterior:
     ) -> "OnlinePosterior":
         """Return the posterior after a batch of rows.
 
-        An update of a batch as long as one before runs without compiling anew.
+        Once the memory is full, a batch as long as one before runs without compiling anew.
 
         Parameters
         ----------
@@ -177,9 +178,11 @@ class OnlinePosterior:
             problem = self.problem
             key = jax.random.key(seed)
             if not updates:
-                problem = _at_first(
-                    problem, data, key, point_estimate=self.settings.method is not None
-                )
+                problem = _separated(problem, data, key)
+            if self.settings.method is None and (problem.gaussian or not updates):
+                # A later batch may say what the first did not.
+                exact = inference.is_exact(problem, data, key)
+                problem = replace(problem, gaussian=exact)
             rows = problem.rows
             n = rows.length(data)
             arrived = Stored(data, np.full(n, now), np.full(n, label))
@@ -254,8 +257,8 @@ class OnlinePosterior:
         khat = self.records[-1].info.khat if self.records else np.nan
         if khat > _TRUSTED:
             warnings.warn(
-                f"The normal with independent entries is far from what the last update "
-                f"approximates (k-hat {khat:.2f}): do not trust its tails, nor what depends on "
+                "The normal with independent entries is far from what it approximates in the last "
+                f"update (k-hat {khat:.2f}): do not trust its tails, nor what depends on "
                 "several parameters together. Where all data are at hand, compare with NUTS.",
                 stacklevel=2,
             )
@@ -332,7 +335,7 @@ class OnlinePosterior:
 
     def predict(
         self,
-        covariates: xr.Dataset | Mapping[str, np.ndarray] | None = None,
+        new_covariates: xr.Dataset | Mapping[str, np.ndarray] | None = None,
         *,
         rows: int | None = None,
         draws: int = 1000,
@@ -344,7 +347,7 @@ class OnlinePosterior:
 
         Parameters
         ----------
-        covariates : xarray.Dataset or mapping of arrays, optional
+        new_covariates : xarray.Dataset or mapping of arrays, optional
             Of the new rows.
         rows : int, optional
             Number of rows, for a model without covariates.
@@ -357,29 +360,21 @@ class OnlinePosterior:
         -------
         xarray.Dataset
             Observed variables with dims chain, draw and their own.
+
+        Raises
+        ------
+        ValueError
+            Naming the covariate, what was expected and what came.
         """
-        given = {} if covariates is None else covariates
-        wanted = [i for i in self.compiled.covariates if i.name not in given]
-        if wanted:
-            raise DataError(f"covariates: expected {[i.name for i in wanted]}, none came.")
         values: dict[str, np.ndarray] = {}
-        lengths = {
-            d: n for i in self.compiled.observed for d, n in zip(i.dims, i.shape, strict=True)
-        }
-        if rows is not None:
-            lengths[self.row] = rows
-        for info in self.compiled.covariates:
-            value = given[info.name]
-            if isinstance(value, xr.DataArray):
-                value = value.transpose(*info.dims)
-            values[info.name] = np.asarray(value, info.dtype)
-            if values[info.name].ndim != len(info.dims):
-                raise DataError(
-                    f"Variable {info.name!r}: expected dims {info.dims}, got shape "
-                    f"{values[info.name].shape}."
-                )
-            lengths |= dict(zip(info.dims, values[info.name].shape, strict=True))
-        lengths = {d: n for d, n in lengths.items() if d in self.compiled.data_dims}
+        if self.compiled.covariates or new_covariates is not None:
+            layout = Layout.of(self.compiled, self.row)
+            one = Task(layout, {}, ("rows",), None)
+            given = {} if new_covariates is None else new_covariates
+            values = covariates_of(layout, given, one)[0]
+        lengths = lengths_of(self.compiled, values)
+        if rows is not None and not values:
+            lengths[self.row] = positive("rows", rows)
         q = self.approximation(time=time, task=task, random_seed=random_seed)
         seed = seed_of(random_seed, self.seed)
         with self._scope():
@@ -448,7 +443,16 @@ class OnlinePosterior:
                     f"{rows.row!r}: rows of several batches are stored together. Give it that dim, "
                     "or leave `memory` out."
                 )
-        return {k: v[0] for k, v in task.values.items()}
+        values = {k: v[0] for k, v in task.values.items()}
+        for name, stored in self.state.memory.data.items():
+            axis = rows.axis(name) or 0
+            before, now = (np.delete(v.shape, axis) for v in (stored, values[name]))
+            if not np.array_equal(before, now):
+                raise DataError(
+                    f"Variable {name!r}: expected rows of shape {tuple(before)} as in the memory, "
+                    f"got {tuple(now)}."
+                )
+        return values
 
     def _labelled(self, values: Mapping[str, tuple[Sequence[str], np.ndarray]]) -> xr.Dataset:
         found = {n: (("chain", "draw", *dims), v) for n, (dims, v) in values.items()}
@@ -561,12 +565,12 @@ def fit_online(
     with scope_of("double"):
         compiled = compile_model(model, covariates=covariates)
     with scope_of(precision):
-        rows = Rows(compiled, row, localise(compiled) if local else None)
-        layers = 0 if rows.local is None else rows.local.layers
+        layers = localise(compiled)
+        rows = Rows(compiled, row, layers if local else None)
         if start is None:
-            start = ScatteredStart() if layers > 1 else Start()
-        with progress_bar("Prior", search.length(1), unit="steps", enabled=progressbar) as bar:
-            problem = inference.prepare(rows, jax.random.key(seed), search, bar.advance)
+            start = ScatteredStart() if layers is not None and layers.deep else Start()
+        with progress_bar("Prior", inference.PRIOR.steps, unit="steps", enabled=progressbar) as bar:
+            problem = inference.prepare(rows, jax.random.key(seed), bar.advance)
         state = inference.init(problem)
     settings = Settings(memory, Static() if drift is None else drift, search, start, method)
     return OnlinePosterior(compiled, problem, settings, precision, state, seed)
@@ -586,19 +590,13 @@ def _has_dims(model: pm.Model) -> bool:
     return model.observed_RVs[0].type.ndim > 0
 
 
-def _at_first(
-    problem: Problem, data: Mapping[str, np.ndarray], key: Array, *, point_estimate: bool
-) -> Problem:
+def _separated(problem: Problem, data: Mapping[str, np.ndarray], key: Array) -> Problem:
     """Find out at the first batch what the model's graph does not say."""
     rows = problem.rows
-    few = rows.take(data, np.arange(min(rows.length(data), 3)))
-    at = {k: jnp.asarray(v) for k, v in few.items()}
+    at = {k: jnp.asarray(v) for k, v in rows.take(data, np.arange(3) % rows.length(data)).items()}
     if not check_separate(rows, problem.prior, at, key) and rows.local is not None:
         rows = replace(rows, local=None)
-    problem = replace(problem, rows=rows)
-    if point_estimate:
-        return problem
-    return replace(problem, gaussian=inference.is_exact(problem, data, key))
+    return replace(problem, rows=rows)
 
 
 def _draw(q: MeanField, draws: int, seed: int) -> Array:
@@ -615,7 +613,7 @@ def _log_predictive(rows: Rows, z: Array, data: Mapping[str, Array]) -> Array:
 def _constrained(compiled: CompiledModel, z: Array) -> tuple[list[str], list[Array]]:
     """Free variables and deterministics that no data are needed for."""
     infos: tuple[VariableInfo, ...] = (*compiled.free, *compiled.deterministics)
-    call, positions = compiled.constrain_alone()
+    call, positions = compiled.constrain_alone
     names = [infos[i].name for i in positions]
     return names, list(_map_z(compiled, call, z))
 

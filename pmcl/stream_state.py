@@ -45,6 +45,11 @@ def to_datatree(stream: OnlinePosterior, *, include_memory: bool = True) -> xr.D
     Groups `model` (fingerprint), `prior`, `q`, `predictive`, `memory` and `history`.
     """
     s, state = stream, stream.state
+    if not include_memory:
+        # What is known without them.
+        nothing = Stored({}, np.zeros(0), np.zeros(0, "U1"))
+        seen = state.seen - len(state.memory)
+        state = state._replace(predictive=state.q, memory=nothing, seen=seen)
     memory = state.memory
     groups = {
         "/": xr.Dataset(
@@ -70,7 +75,7 @@ def to_datatree(stream: OnlinePosterior, *, include_memory: bool = True) -> xr.D
     }
     for name, q in (("prior", s.problem.prior), ("q", state.q), ("predictive", state.predictive)):
         groups[f"/{name}"] = xr.Dataset({k: ("z", np.asarray(v)) for k, v in q._asdict().items()})
-    if include_memory and len(memory):
+    if len(memory):
         infos = {i.name: i for i in s.compiled.data}
         values = {k: (infos[k].dims, np.asarray(v)) for k, v in memory.data.items()}
         groups["/memory"] = xr.Dataset(values).assign_coords(
@@ -145,7 +150,8 @@ def _probe(compiled: CompiledModel, row: str) -> xr.Dataset:
         for info in compiled.covariates:
             shape = [_ROWS if d == row else n for d, n in zip(info.dims, info.shape, strict=True)]
             whole = np.issubdtype(np.dtype(info.dtype), np.floating)
-            value = rng.normal(size=shape) if whole else np.zeros(shape)
+            # Between 0 and 1: most models take that of any covariate.
+            value = rng.uniform(0.1, 0.9, size=shape) if whole else np.zeros(shape)
             covariates[info.name] = np.asarray(value, info.dtype)
         lengths = {d: n for i in compiled.data for d, n in zip(i.dims, i.shape, strict=True)}
         lengths = {d: n for d, n in lengths.items() if d in compiled.data_dims} | {row: _ROWS}
@@ -208,7 +214,7 @@ def _memory(tree: xr.DataTree, rows: Rows, where: str) -> Stored:
     for info in infos:
         value = data[info.name]
         if value.dims != info.dims or any(
-            n != m and d != rows.row
+            n != m and d not in rows.compiled.data_dims
             for d, n, m in zip(info.dims, value.shape, info.shape, strict=True)
         ):
             raise StateError(
@@ -219,6 +225,8 @@ def _memory(tree: xr.DataTree, rows: Rows, where: str) -> Stored:
             raise StateError(f"{where}: memory: {info.name!r}: expected finite numbers.")
     if any(c not in data.coords or data[c].dims != (rows.row,) for c in ("batch", "time")):
         raise StateError(f"{where}: memory: expected the batch and the time of every row.")
+    if not np.isfinite(data["time"].values.astype(float)).all():
+        raise StateError(f"{where}: memory: expected finite times.")
     values = {i.name: data[i.name].values for i in infos}
     return Stored(values, data["time"].values.astype(float), data["batch"].values.astype(str))
 

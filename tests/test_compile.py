@@ -338,3 +338,18 @@ def test_import_neither_loads_the_jax_dispatch_nor_switches_precision() -> None:
         "assert not jax.config.jax_enable_x64\n"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+
+
+def test_a_category_that_is_far_less_likely_has_a_log_density_and_a_gradient():
+    """The logarithm of a softmax's entry underflows below -745, or -103 in single precision."""
+    with pm.Model(coords={"row": range(3)}) as model:
+        z = pm.Normal("z", shape=4)
+        pm.Categorical("y", logit_p=z * np.ones((3, 1)), observed=np.zeros(3, int), dims="row")
+    compiled = compile_model(model)
+    z, data = np.array([-2000.0, 0.0, 300.0, 1.0]), {"y": np.array([0, 2, 3])}
+    for double in (True, False):
+        with jax.enable_x64(double):
+            terms = compiled.log_likelihood_terms(jnp.asarray(z), data)["y"]
+            slope = jax.grad(compiled.log_likelihood)(jnp.asarray(z), data)
+        np.testing.assert_allclose(terms, [-2300, 0, -299], rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(slope, [1, 0, -2, 1], atol=1e-6)

@@ -1,7 +1,6 @@
 """Online inference: mean-field algebra, drift, projections and factors against closed forms."""
 
 from dataclasses import replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +23,15 @@ from pmcl.online import (
     prior_scale,
 )
 from pmcl.online.inference import padded
-from pmcl.online.projection import Search, climb, diagonal, exact, is_gaussian, log_likelihood
+from pmcl.online.projection import (
+    Search,
+    climb,
+    exact,
+    is_gaussian,
+    log_likelihood,
+    normal_entries,
+    steps_of,
+)
 from pmcl.online.residual import debiased, exact_residuals, product, residuals
 from pmcl.online.rows import Batch, Rows, check_separate
 
@@ -166,8 +173,7 @@ def test_one_row_at_a_time_is_the_papers_recursion(rows):
         for i in range(30):
             one = Batch({k: x[i : i + 1] for k, x in stream.data.items()}, jnp.ones(1))
             if i < 2:
-                total = partial(log_likelihood, rows, batch=one)
-                assert bool(is_gaussian(total, q, jax.random.key(i)))
+                assert bool(is_gaussian(rows, q, one.data, jax.random.key(i)))
             q = exact(rows, q, one)
             x, y = np.asarray(one.data["X"][0]), float(one.data["y"][0])
             scaled = np.diag(v) @ np.outer(x, x) / SIGMA**2
@@ -200,8 +206,36 @@ def test_a_logistic_likelihood_is_not_gaussian():
     rows = Rows(compile_model(model), "row")
     batch = Batch({"y": jnp.array([0, 1, 0, 1, 1])}, jnp.ones(5))
     q = MeanField(jnp.zeros(1), jnp.zeros(1))
-    total = partial(log_likelihood, rows, batch=batch)
-    assert not bool(is_gaussian(total, q, jax.random.key(0)))
+    assert not bool(is_gaussian(rows, q, batch.data, jax.random.key(0)))
+
+
+def test_a_batch_that_says_nothing_does_not_say_that_it_is_gaussian():
+    """Nor does a Gaussian likelihood with a large curvature beside one that is none."""
+    with pm.Model(coords={"row": range(4)}) as model:
+        x = pm.Data("x", np.zeros(4), dims="row")
+        w = pm.Normal("w")
+        pm.Normal("weight", w, 1e-4, observed=np.zeros(4), dims="row")
+        pm.Bernoulli("y", logit_p=w * x, observed=np.zeros(4, int), dims="row")
+    rows = Rows(compile_model(model, covariates=["x"]), "row")
+    q = MeanField(jnp.zeros(1), jnp.zeros(1))
+    data = {"weight": jnp.zeros(4), "y": jnp.array([0, 1, 0, 1])}
+    with jax.enable_x64(True):
+        for x in (jnp.zeros(4), jnp.ones(4)):
+            assert not bool(is_gaussian(rows, q, {**data, "x": x}, jax.random.key(0)))
+
+
+def test_every_row_is_seen_as_often_as_is_asked():
+    batch = Batch({}, jnp.array([0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0]))
+    plan = steps_of(Search(steps=1, epochs=6, batch_size=2), batch, jax.random.key(0))
+    assert list(np.unique(plan.order, return_counts=True)[0]) == [1, 2, 4, 5, 6]
+    assert set(np.unique(plan.order, return_counts=True)[1]) == {6}
+    assert plan.scale == 2.5
+    # fewer rows than a step has
+    whole = steps_of(Search(steps=1, epochs=6, batch_size=50), batch, jax.random.key(0))
+    assert len(whole.rates) == 6
+    assert whole.order is None
+    assert Search(steps=100, epochs=6).length(5) == 100
+    assert Search(steps=10, first_steps=30).length(5, first=True) == 30
 
 
 def test_rows_that_are_not_independent_are_refused():
@@ -281,13 +315,18 @@ def test_precisions_of_a_prior_are_those_of_its_entries():
         pm.Normal("y", 0.0, 1.0, observed=np.zeros(2))
     with jax.enable_x64(True):
         prior = compile_model(model).log_prior
-        same, factor = diagonal(prior, jnp.full(4, 0.3), jax.random.key(0))
-        assert bool(same)
+        flat = MeanField(jnp.zeros(4), jnp.zeros(4))
+        normal, factor = normal_entries(prior, flat, jax.random.key(0))
+        assert normal.all()
         found = MeanField.of(factor)
         np.testing.assert_allclose(found.mean, [1, 1, 1, -2], rtol=1e-10)
         np.testing.assert_allclose(found.variance, [0.25, 0.25, 0.25, 9], rtol=1e-10)
-        chained, _ = diagonal(lambda z: prior(z) + z[0] * z[1], jnp.zeros(4), jax.random.key(0))
-        assert not bool(chained)
+
+        def chained(z):
+            return prior(z) + 1e-3 * z[0] * z[1] - 1e-3 * jnp.exp(z[3]) - 5e7 * z[2] ** 2
+
+        normal, _ = normal_entries(chained, flat, jax.random.key(0))
+        assert list(np.asarray(normal)) == [False, False, True, False]
 
 
 @pytest.fixture(scope="module")
@@ -319,6 +358,7 @@ def test_noise_of_outputs_is_that_of_weights_for_every_row(network):
     """Kingma et al. (2015): each row's likelihood has the same distribution either way."""
     assert {w.name for w in network.local.weights} == {"W1", "b1", "W2", "b2", "heads", "bias"}
     assert network.local.layers == 3
+    assert network.local.deep
     with jax.enable_x64(True):
         data = jax.tree.map(jnp.asarray, classified(4, 0))
         mean, log_sd = jax.random.normal(jax.random.key(0), (2, network.compiled.dim))
@@ -360,6 +400,14 @@ def test_layers_that_share_weights_or_mix_rows_keep_their_weights_noise():
 
     def centred(X):
         return (X - X.mean(axis=0)) @ pm.Normal("w", dims="input")
+
+    def two(X):
+        return X[:, 0] * 0 + X @ pm.Normal("w", dims="input") + pt.sqr(X) @ pm.Normal("v", shape=2)
+
+    both = localise(compiled(two))
+    assert both is not None
+    assert {w.name for w in both.weights} == {"w", "v"}
+    assert not both.deep
 
     assert localise(compiled(twice)) is None
     assert localise(compiled(scaled)) is None
@@ -403,3 +451,44 @@ def test_lengths_are_few_and_never_far_too_long():
     assert all(m <= 1.25 * n + 1 for n, m in enumerate(lengths, start=1))
     assert len(set(lengths)) < 45
     assert all(padded(m) == m for m in lengths)
+
+
+@pytest.mark.parametrize("shape", ["two in a sum", "shared by outputs"])
+def test_sums_of_layers_have_the_noise_of_both(shape):
+    """And a layer that several outputs of a row share has one noise for all of them."""
+    coords = {"row": range(1), "input": range(2), "output": range(3)}
+    with pm.Model(coords=coords) as model:
+        X = pm.Data("X", np.zeros((1, 2)), dims=("row", "input"))
+        w, v = pm.Normal("w", dims="input"), pm.Normal("v", dims="input")
+        b = pm.Normal("b", dims="output")
+        if shape == "two in a sum":
+            mean = (X @ w + pt.sqr(X) @ v)[:, None] * np.ones(3)
+        else:
+            mean = (X @ w)[:, None] + b
+        pm.Categorical("y", logit_p=2 * mean + mean**2, observed=np.zeros(1, int), dims="row")
+    compiled = compile_model(model, covariates=["X"])
+    rows = Rows(compiled, "row", localise(compiled))
+    assert rows.local is not None
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(0)
+        data = {"X": jnp.asarray(rng.normal(size=(3, 2))), "y": jnp.array([0, 1, 2])}
+        q = MeanField(jnp.asarray(rng.normal(size=compiled.dim)), jnp.full(compiled.dim, -0.7))
+        keys, found = jax.random.split(jax.random.key(2), 100_000), []
+        for one in (rows, replace(rows, local=None)):
+            sample = jit(lambda keys, one=one: jax.vmap(lambda k: one.drawn(q, data, k))(keys))
+            found.append(np.asarray(sample(keys)))
+        error = found[1].std(axis=0) / np.sqrt(len(keys))
+        difference = np.abs(found[0].mean(axis=0) - found[1].mean(axis=0))
+        np.testing.assert_array_less(difference, 6 * error + 1e-9)
+        np.testing.assert_allclose(found[0].std(axis=0), found[1].std(axis=0), rtol=0.03, atol=1e-9)
+
+
+def test_rows_are_told_to_depend_on_one_another_by_one_row_too():
+    with pm.Model(coords={"row": range(1), "input": range(2)}) as model:
+        X = pm.Data("X", np.zeros((1, 2)), dims=("row", "input"))
+        pm.Normal("y", (X - X.mean(axis=0)) @ pm.Normal("w", dims="input"), 1.0,
+                  observed=np.zeros(1), dims="row")  # fmt: skip
+    rows = Rows(compile_model(model, covariates=["X"]), "row")
+    one = {"X": jnp.array([[1.0, 2.0]]), "y": jnp.ones(1)}
+    with pytest.raises(UnsupportedModelError, match="rows depend on one another"):
+        check_separate(rows, MeanField(jnp.zeros(2), jnp.zeros(2)), one, jax.random.key(0))

@@ -1,5 +1,9 @@
 """`fit_online`: streams against closed forms, batch posteriors and themselves."""
 
+import io
+import logging
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pymc as pm
@@ -60,8 +64,6 @@ def curve():
 
 def with_settings(stream, **settings):
     """The same compiled model under other settings."""
-    from dataclasses import replace
-
     return replace(stream, settings=stream.settings._replace(**settings))
 
 
@@ -97,6 +99,24 @@ def test_memory_of_everything_is_the_batch_posterior(line):
     np.testing.assert_allclose(found.log_sd, whole.log_sd, atol=1e-10)
     assert len(stream.state.memory) == 40
     np.testing.assert_array_equal(stream.state.q.mean, line.state.q.mean)
+
+
+@pytest.mark.parametrize("memory", [pmcl.RandomCoreset(50), pmcl.ResidualMemory(50, draws=20)])
+def test_a_prior_that_is_not_normal_counts_once(memory):
+    """While all rows are stored nothing is known but it, however many batches have come."""
+    with pm.Model(coords={"row": range(1)}) as model:
+        pm.Normal("y", 0, pm.HalfNormal("sigma", 0.3), observed=np.zeros(1), dims="row")
+    y = np.random.default_rng(0).normal(size=12)
+    search = pmcl.Search(steps=2000, draws=20, learning_rate=3e-2)
+    stream = pmcl.fit_online(model, memory=memory, search=search, random_seed=0, progressbar=False)
+    whole = stream.update({"y": y}, progressbar=False).approximation()
+    for part in (y[:4], y[4:8], y[8:]):
+        stream = stream.update({"y": part}, progressbar=False)
+    q = stream.approximation()
+    sd = float(np.exp(whole.log_sd[0]))
+    assert float(q.mean[0] - whole.mean[0]) / sd == pytest.approx(0, abs=0.05)
+    assert float(q.log_sd[0] - whole.log_sd[0]) == pytest.approx(0, abs=0.05)
+    np.testing.assert_array_equal(stream.state.q.mean, stream.problem.prior.mean)
 
 
 @pytest.mark.parametrize("memory", [None, pmcl.RandomCoreset(10, per_task=True),
@@ -164,24 +184,32 @@ def test_a_memory_of_everything_is_the_batch_mean_field_posterior(curve):
     np.testing.assert_allclose(np.exp(q.log_sd) / sd, 1, atol=0.02)
 
 
-def test_batches_of_one_length_compile_once(curve, capfd):
-    stream = with_settings(curve, memory=pmcl.ResidualMemory(15, draws=20))
-    for i in range(3):
-        stream = stream.update(logistic(20, i), progressbar=False)
-    with jax.log_compiles(True):
-        import io
-        import logging
-        from logging import getLogger
+def compilations(run) -> set[str]:
+    """Names of the functions of ours that are compiled while something runs."""
+    heard = io.StringIO()
+    handler = logging.StreamHandler(heard)
+    logger = logging.getLogger("jax")
+    logger.addHandler(handler)
+    try:
+        with jax.log_compiles(True):
+            run()
+    finally:
+        logger.removeHandler(handler)
+    ours = ("_chunk", "residuals", "_log_ratios", "_log_predictive")
+    return {name for name in ours if f"({name})" in heard.getvalue()}
 
-        heard = io.StringIO()
-        handler = logging.StreamHandler(heard)
-        getLogger("jax").addHandler(handler)
-        try:
-            stream.update(logistic(20, 9), progressbar=False)
-        finally:
-            getLogger("jax").removeHandler(handler)
-    compiled = [x for x in heard.getvalue().splitlines() if "Finished XLA compilation" in x]
-    assert not [x for x in compiled if "_chunk" in x or "residuals" in x or "_log_ratios" in x]
+
+def test_batches_of_one_length_compile_once(curve):
+    stream = with_settings(curve, memory=pmcl.ResidualMemory(15, draws=20))
+    for i in range(2):
+        stream = stream.update(logistic(20, i), progressbar=False)
+    stream.log_predictive(logistic(20, 5))
+    again = compilations(
+        lambda: stream.update(logistic(20, 9), progressbar=False).log_predictive(logistic(20, 3))
+    )
+    assert again == set()
+    longer = compilations(lambda: stream.update(logistic(57, 9), progressbar=False))
+    assert longer == {"_chunk", "residuals", "_log_ratios"}
 
 
 def test_residual_memory_keeps_what_a_gaussian_does_not_fit(curve):
@@ -208,7 +236,6 @@ def test_drift_forgets(line):
     """Bayesian forgetting of a conjugate stream at irregular times, eq. 10 done at once."""
     drift, times = pmcl.BayesianForgetting(0.2, scale=2.0), [0.0, 1.0, 4.5]
     # one predictor at a time: the mean-field posterior is the posterior
-    X = [np.eye(3)[[i % 3]] for i in range(3)] + [np.eye(3)]
     X = [np.eye(3), np.eye(3)[[0]], np.eye(3)[[0, 2]]]
     y = [np.array([1.0, 0.0, -1.0]), np.array([2.0]), np.array([0.5, 0.3])]
     for memory in (None, pmcl.RandomCoreset(2), pmcl.ResidualMemory(2)):
@@ -414,13 +441,84 @@ def test_a_saved_stream_goes_on_as_it_would_have(curve, tmp_path):
         read.sample(50)["posterior"].to_dataset(), stream.sample(50)["posterior"].to_dataset()
     )
     stream.save(path, include_memory=False)
-    assert len(pmcl.load(path, logistic_model()).state.memory) == 0
+    without = pmcl.load(path, logistic_model()).state
+    assert len(without.memory) == 0
+    assert without.seen == 30  # what is known of the stored rows went with them
+    np.testing.assert_array_equal(without.predictive.mean, stream.state.q.mean)
     with pytest.raises(pmcl.StateError, match="another model"):
         pmcl.load(path, linear_model())
     with logistic_model() as other:
         pm.Normal("extra")
     with pytest.raises(pmcl.StateError, match="another model; free differ"):
         pmcl.load(path, other)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"precision": "single", "memory": pmcl.RandomCoreset(2, per_task=True)},
+        {"method": pmcl.ElasticWeightConsolidation(2.0, decay=1.0)},
+    ],
+)
+def test_streams_of_every_kind_are_read_as_they_were_saved(settings, tmp_path):
+    search = pmcl.Search(steps=50, learning_rate=1e-2)
+    stream = pmcl.fit_online(
+        linear_model(), search=search, random_seed=0, progressbar=False, **settings
+    )
+    path = tmp_path / "stream.zarr.zip"
+    for i in range(3):
+        stream.save(path)
+        read = pmcl.load(path, linear_model())
+        assert read.settings == stream.settings
+        if i:
+            xr.testing.assert_identical(read.history, stream.history)
+        for name in ("q", "predictive"):
+            for a, b in zip(getattr(read.state, name), getattr(stream.state, name), strict=True):
+                np.testing.assert_array_equal(a, b)
+                assert a.dtype == b.dtype
+        stream = stream.update(linear(20, i), progressbar=False)
+    if "method" in settings:
+        assert np.isnan(stream.history["khat"]).all()
+        # one point, for any task
+        q = stream.approximation(task="1")
+        np.testing.assert_array_equal(q.mean, stream.approximation().mean)
+        assert float(np.exp(q.log_sd).max()) < 1e-5
+
+
+def test_a_prior_far_from_the_origin_is_found():
+    with pm.Model(coords={"row": range(1)}) as model:
+        mu = pm.Normal("mu", 50_000, 10_000)
+        pm.Normal("y", mu, pm.HalfNormal("sigma", 2.0), observed=np.zeros(1), dims="row")
+    stream = pmcl.fit_online(
+        model, search=pmcl.Search(epochs=3, batch_size=5), random_seed=0, progressbar=False
+    )
+    prior = stream.problem.prior
+    assert not stream.problem.normal
+    assert float(prior.mean[0]) == pytest.approx(50_000)
+    assert float(np.exp(prior.log_sd[0])) == pytest.approx(10_000)
+    # sigma's: where both derivatives of the bound vanish, E[d log p / dz] and E[-d2 log p] = 1 / v
+    z = np.log(2.0) + np.linspace(-12, 3, 4001)
+    log_density = stats.halfnorm(scale=2).logpdf(np.exp(z)) + z
+    q = stats.norm(float(prior.mean[1]), float(np.exp(prior.log_sd[1]))).pdf(z)
+    q = q / q.sum()
+    slope = np.gradient(log_density, z)
+    assert q @ slope == pytest.approx(0, abs=0.05)
+    curved = -(q @ np.gradient(slope, z))
+    assert curved == pytest.approx(np.exp(-2 * float(prior.log_sd[1])), rel=0.1)
+
+
+def test_an_exact_stream_searches_where_a_batch_asks_for_it():
+    """A censored likelihood of which the first batch has no censored value."""
+    with pm.Model(coords={"row": range(1)}) as model:
+        mu = pm.Normal("mu", 0, 2)
+        normal = pm.Normal.dist(mu, 1.0)
+        pm.Censored("y", normal, lower=None, upper=1.0, observed=np.zeros(1), dims="row")
+    stream = pmcl.fit_online(model, search=QUICK, random_seed=0, progressbar=False)
+    stream = stream.update({"y": np.array([0.3, -0.2])}, progressbar=False)
+    assert stream.history["exact"].values.tolist() == [True]
+    stream = stream.update({"y": np.array([1.0, 1.0])}, progressbar=False)
+    stream = stream.update({"y": np.array([0.5, 0.1])}, progressbar=False)
+    assert stream.history["exact"].values.tolist() == [True, False, False]
 
 
 def test_what_does_not_fit_is_refused(line, curve):
@@ -433,7 +531,7 @@ def test_what_does_not_fit_is_refused(line, curve):
     several = {k: np.stack([v, v]) for k, v in data.items()}
     with pytest.raises(pmcl.DataError, match="got 2 datasets; a stream has one posterior"):
         line.update(several)
-    with pytest.raises(pmcl.DataError, match="covariates: expected"):
+    with pytest.raises(ValueError, match="new_covariates: expected"):
         line.predict()
     with pytest.raises(ValueError, match="precision: expected 'double' or 'single'"):
         pmcl.fit_online(linear_model(), precision="half")

@@ -15,6 +15,7 @@ from jax import Array
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Add
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Dot
@@ -39,6 +40,8 @@ class LocalLikelihood:
     compiled : CompiledModel
     weights : tuple of ValueSlice
         The value variables that are weights of linear layers: their own noise is never drawn.
+    deep : bool
+        Whether a layer's input comes from another layer: a neural network.
 
     References
     ----------
@@ -47,6 +50,7 @@ class LocalLikelihood:
 
     compiled: CompiledModel = field(repr=False)
     weights: tuple[ValueSlice, ...]
+    deep: bool
     _terms: graphs.ShapedFunction = field(repr=False)
     _outputs: graphs.ShapedFunction = field(repr=False)
 
@@ -110,6 +114,7 @@ def localise(compiled: CompiledModel) -> LocalLikelihood | None:
     sds: list[Variable] = []
     noises: list[Variable] = []
     outputs: list[Variable] = []
+    deep = False
 
     def squared(i: int) -> Variable:
         """The variances of a weight, arranged as the weight is."""
@@ -128,9 +133,14 @@ def localise(compiled: CompiledModel) -> LocalLikelihood | None:
         if i is None or _weight(node, 0, chains, position) is not None:
             continue
         variance = pt.dot(node.inputs[0] ** 2, squared(i))
+        deep = deep or bool({*ancestors([node.inputs[0]])} & {*values})
         end = node
         arranged = _follow(fgraph, node.outputs[0], (DimShuffle, Reshape))
-        if arranged and _is_sum(arranged[-1]):
+        if (
+            arranged
+            and _is_sum(arranged[-1])
+            and not _repeats([node, *arranged][-2].outputs[0], arranged[-1].outputs[0])
+        ):
             for step in arranged[:-1]:
                 variance = step.op(variance, *step.inputs[1:])
             end = arranged[-1]
@@ -141,7 +151,10 @@ def localise(compiled: CompiledModel) -> LocalLikelihood | None:
         noise = end.outputs[0].type.clone(shape=(None,) * end.outputs[0].type.ndim)(name="noise")
         noises.append(noise)
         outputs.append(before[end.outputs[0]])
-        drawn = end.op(*end.inputs) + pt.sqrt(pt.maximum(variance, _SMALLEST)) * noise
+        # Another layer may be in the same sum.
+        total = end.op(*end.inputs)
+        before[total] = before[end.outputs[0]]
+        drawn = total + pt.sqrt(pt.maximum(variance, _SMALLEST)) * noise
         fgraph.replace(end.outputs[0], drawn.astype(end.outputs[0].type.dtype), import_missing=True)
     if not found:
         return None
@@ -149,13 +162,14 @@ def localise(compiled: CompiledModel) -> LocalLikelihood | None:
     return LocalLikelihood(
         compiled,
         tuple(compiled.values[i] for i in found),
+        deep,
         graphs.ShapedFunction([*inputs, *sds, *noises], fgraph.outputs),
         graphs.ShapedFunction(plain.inputs, outputs),
     )
 
 
 def _repeats(term: Variable, total: Variable) -> bool:
-    """Whether two outputs of one row share an entry of a bias: they are not independent then."""
+    """Whether outputs of one row share an entry of a term: they are not independent then."""
     pairs = zip(term.type.broadcastable[1:], total.type.broadcastable[1:], strict=True)
     return any(repeated and not single for repeated, single in pairs)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import jax
@@ -159,13 +160,11 @@ class CompiledModel:
         names = [info.name for info in (*self.free, *self.deterministics)]
         return dict(zip(names, results, strict=True))
 
+    @cached_property
     def constrain_alone(self) -> tuple[graphs.ShapedFunction, list[int]]:
-        """Make the part of `constrain` that needs no data: a function of z's parts.
+        """The part of `constrain` that needs no data: a function of z's parts.
 
-        Returns
-        -------
-        function, positions
-            And the positions of its results among the free variables and deterministics.
+        And the positions of its results among the free variables and deterministics.
         """
         call = self._constrain.call
         data = {*call.inputs[len(self.values) :]}

@@ -45,6 +45,15 @@ def predict(
     return draw(z, covariates, rng)
 
 
+def lengths_of(compiled: CompiledModel, data: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Lengths of the dims of the data: of the covariates, else of the observations given."""
+    found = {d: n for i in compiled.observed for d, n in zip(i.dims, i.shape, strict=True)}
+    for info in (*compiled.observed, *compiled.covariates):
+        if info.name in data:
+            found |= dict(zip(info.dims, np.shape(data[info.name]), strict=True))
+    return {d: n for d, n in found.items() if d in compiled.data_dims}
+
+
 @lru_cache(maxsize=16)
 def _drawer(
     compiled: CompiledModel,

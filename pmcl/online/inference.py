@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -21,7 +20,8 @@ from pmcl.online.projection import Search
 from pmcl.online.rows import Batch, Rows
 from pmcl.online.start import AbstractStart, Start
 
-_LEAST = 1e-3  # of what was known before: the precision that is left when factors are divided out
+_LEAST = 1e-3  # of the prior's precision: what is left where more than there is was divided out
+PRIOR = Search(steps=3000, draws=20, learning_rate=5e-2)  # for the normal nearest to a prior
 _FEW = 100  # rows at which a likelihood is tested
 _DRAWS = 500
 _POINT = 1e-6  # standard deviation of what is one point
@@ -94,7 +94,8 @@ class Info(NamedTuple):
     clamped : int
         Entries of z at which the factors of the stored rows were more than all that is known.
     khat : float
-        Of the last projection; NaN where looking would have cost more than the update.
+        The larger of the projections'; NaN where looking would have cost more than the update, and
+        where one point is followed.
     """
 
     rows: int
@@ -128,25 +129,25 @@ class Settings(NamedTuple):
 
 
 def prepare(
-    rows: Rows,
-    key: Array,
-    search: Search,
-    advance: Callable[[int, str], None] = lambda n, note: None,
+    rows: Rows, key: Array, advance: Callable[[int, str], None] = lambda n, note: None
 ) -> Problem:
     """Find the normal that a model's prior is, or the one nearest to it by a search."""
     origin = jnp.zeros(rows.compiled.dim)
-    keys = jax.random.split(key, 3)
-    prior = rows.compiled.log_prior
+    normal_key, search_key = jax.random.split(key)
     standard = MeanField(origin, origin)
-    quadratic = projection.is_gaussian(prior, standard, keys[0])
-    separate, factor = projection.diagonal(prior, origin, keys[1])
-    if bool(quadratic & separate):
-        return Problem(rows, MeanField.of(factor), normal=True, gaussian=False)
+    normal, factor = projection.normal_entries(rows.compiled.log_prior, standard, normal_key)
+    known = MeanField(
+        jnp.where(normal, factor.shift / factor.precision, 0.0),
+        jnp.where(normal, -jnp.log(jnp.where(normal, factor.precision, 1.0)) / 2, 0.0),
+    )
+    if normal.all():
+        return Problem(rows, known, normal=True, gaussian=False)
     nothing = Batch({}, jnp.zeros(0))
     found = projection.climb(
-        rows, standard, standard, nothing, search, keys[2], remainder=1.0, advance=advance
+        rows, known, known, nothing, PRIOR, search_key, remainder=known, advance=advance
     )
-    return Problem(rows, found.q, normal=False, gaussian=False)
+    prior = MeanField(*(jnp.where(normal, k, f) for k, f in zip(known, found.q, strict=True)))
+    return Problem(rows, prior, normal=False, gaussian=False)
 
 
 def init(problem: Problem) -> State:
@@ -156,14 +157,13 @@ def init(problem: Problem) -> State:
 
 
 def is_exact(problem: Problem, data: Mapping[str, np.ndarray], key: Array) -> bool:
-    """Whether the posterior is normal whatever the data: told at the first rows that come."""
+    """Whether the posterior is normal: told at the first rows of a batch, for that batch."""
     rows = problem.rows
     if not problem.normal or rows.compiled.dim > projection.LARGEST:
         return False
     few = rows.take(data, np.arange(min(rows.length(data), _FEW)))
-    batch = Batch(jax.tree.map(jnp.asarray, few), jnp.ones(rows.length(few)))
-    total = partial(projection.log_likelihood, rows, batch=batch)
-    return bool(projection.is_gaussian(total, problem.prior, key))
+    at = jax.tree.map(jnp.asarray, few)
+    return bool(projection.is_gaussian(rows, problem.prior, at, key))
 
 
 def drifted(problem: Problem, drift: AbstractDrift, q: MeanField, elapsed: float) -> MeanField:
@@ -188,13 +188,13 @@ def update(
     rows, rule = problem.rows, settings.memory
     time = float(arrived.times[0])
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key), dtype=np.uint32))
-    keys = jax.random.split(key, 4)
     moved = state.q
     if state.updates:
         moved = drifted(problem, settings.drift, state.q, time - state.time)
-    everything = state.memory.add(rows, arrived)
     if settings.method is not None:
         return _point(problem, state, arrived, settings, settings.method, moved, key, advance)
+    keys = jax.random.split(key, 4)
+    everything = state.memory.add(rows, arrived)
     untouched = state.seen == len(state.memory)  # q is the prior as yet
     known = state.predictive if state.updates else None
     work = _Work(problem, settings, advance, first=not state.updates)
@@ -224,13 +224,21 @@ def update(
         found = work.residuals(predictive, batch, rule, keys[1])
         n = len(everything)
         weights = np.asarray(batch.weights)
-        factor = residual.debiased(found.factor, predictive, moved.factor, batch.weights)
+        begun = moved.factor
+        if untouched and not problem.normal:
+            begun = begun.times(
+                residual.of_prior(rows, predictive, problem.prior, keys[3], rule.draws)
+            )
+        factor = residual.debiased(found.factor, predictive, begun, batch.weights)
         power = weights[:n] ** (2 if rule.score == "misfit" else 1)
         score = np.asarray(getattr(found, rule.score))[:n] * power
         kept = rule.keep(_candidates(rows, everything, state, score), rng)
-        q, clamped = _divided(moved, predictive, factor, weights, kept, len(arrived))
+        q = moved
+        if not kept.all():
+            least = _LEAST * problem.prior.factor.precision
+            q, clamped = _divided(begun, predictive, factor, weights, kept, len(arrived), least)
     memory = everything.take(rows, kept)
-    khat = _khat(problem, *work.last, keys[2])
+    khat = float(np.max([_khat(problem, *one, keys[2]) for one in work.projected]))
     info = Info(
         len(arrived), len(memory), problem.gaussian, work.steps, work.skipped, work.lower_bound,
         clamped, khat,
@@ -260,11 +268,14 @@ def _point(
         start = begun.mean
         # Laplace propagation begins with the model's prior; the others without one, as published.
         before = problem.prior if isinstance(method, OnlineLaplace) else None
-    q, z = point.held(method, rows, start, before, batch, settings.search, key, advance)
-    predictive = MeanField(z, jnp.full_like(z, np.log(_POINT)))
+    q, found = point.held(
+        method, rows, start, before, batch, settings.search, key, advance, first=not state.updates
+    )
+    predictive = MeanField(found.mean, jnp.full_like(found.mean, np.log(_POINT)))
     info = Info(
-        len(arrived), 0, exact=False, steps=settings.search.length(len(arrived)), skipped=0,
-        lower_bound=np.nan, clamped=0, khat=np.nan,
+        len(arrived), 0, exact=False,
+        steps=settings.search.length(len(arrived), first=not state.updates),
+        skipped=found.skipped, lower_bound=np.nan, clamped=0, khat=np.nan,
     )  # fmt: skip
     updates, seen = state.updates + 1, state.seen + len(arrived)
     return State(q, predictive, state.memory, float(arrived.times[0]), seen, updates), info
@@ -280,6 +291,8 @@ def recalled(
     part : ndarray of bool of shape (row,)
         Of the memory.
     """
+    if settings.method is not None:
+        return state.predictive
     if not part.any():
         return state.q
     chosen = state.memory.take(problem.rows, part)
@@ -291,8 +304,6 @@ def recalled(
 
 class _Work:
     """The projections of one update, and what is to be said of them."""
-
-    last: tuple[MeanField, MeanField, Batch, bool]
 
     def __init__(
         self,
@@ -306,6 +317,7 @@ class _Work:
         self.first = first
         self.steps = self.skipped = 0
         self.lower_bound = np.nan
+        self.projected: list[tuple[MeanField, MeanField, Batch, MeanField | None]] = []
 
     def project(
         self,
@@ -321,6 +333,7 @@ class _Work:
         the model's prior, or the normal in its place.
         """
         p, settings = self.problem, self.settings
+        remainder = None if p.normal or not untouched else p.prior
         if p.gaussian:
             q = projection.exact(p.rows, prior, batch)
         else:
@@ -329,7 +342,7 @@ class _Work:
                 start = settings.start(p.rows, prior, batch, settings.search, start_key)
             found = projection.climb(
                 p.rows, start, prior, batch, settings.search, key,
-                remainder=None if p.normal else float(untouched), first=self.first,
+                remainder=remainder, first=self.first,
                 advance=self.advance,
             )  # fmt: skip
             q = found.q
@@ -337,7 +350,7 @@ class _Work:
             self.skipped += found.skipped
             last = found.lower_bound[-max(len(found.lower_bound) // 10, 1) :]
             self.lower_bound = float(np.mean(last))
-        self.last = (q, prior, batch, untouched and not p.normal)
+        self.projected.append((q, prior, batch, remainder))
         return q
 
     def residuals(
@@ -378,12 +391,13 @@ def _candidates(
 
 
 def _divided(
-    moved: MeanField,
+    begun: Factor,
     everything: MeanField,
     factor: Factor,
     weights: np.ndarray,
     kept: np.ndarray,
     arrived: int,
+    least: Array,
 ) -> tuple[MeanField, int]:
     """Return the normal of all rows but the kept ones, and the number of entries that were clamped.
 
@@ -393,13 +407,12 @@ def _divided(
     there[: len(kept)] = kept
     if arrived <= kept.sum():
         out = jnp.asarray(np.where(there, 0.0, weights), weights.dtype)
-        whole = moved.factor.times(residual.product(factor, out))
+        whole = begun.times(residual.product(factor, out))
     else:
         inside = jnp.asarray(np.where(there, weights, 0.0), weights.dtype)
         whole = everything.factor.times(residual.product(factor, inside), -1.0)
     # Estimates of many factors may add up to more than there is: then nothing is known but a
     # little, around where it was.
-    least = _LEAST * moved.factor.precision
     short = whole.precision < least
     precision = jnp.where(short, least, whole.precision)
     mean = jnp.where(short, everything.mean, whole.shift / precision)
@@ -408,20 +421,32 @@ def _divided(
 
 @jit
 def _log_ratios(
-    rows: Rows, q: MeanField, prior: MeanField, batch: Batch, key: Array, exact_prior: bool
+    rows: Rows,
+    q: MeanField,
+    prior: MeanField,
+    batch: Batch,
+    remainder: MeanField | None,
+    key: Array,
 ) -> Array:
     def one(key: Array) -> Array:
         z = q.at(jax.random.normal(key, q.mean.shape, q.mean.dtype))
-        before = rows.compiled.log_prior(z) if exact_prior else prior.log_density(z)
+        before = prior.log_density(z)
+        if remainder is not None:
+            before = before + rows.compiled.log_prior(z) - remainder.log_density(z)
         return before + projection.log_likelihood(rows, z, batch) - q.log_density(z)
 
     return jax.lax.map(one, jax.random.split(key, _DRAWS))
 
 
 def _khat(
-    problem: Problem, q: MeanField, prior: MeanField, batch: Batch, exact_prior: bool, key: Array
+    problem: Problem,
+    q: MeanField,
+    prior: MeanField,
+    batch: Batch,
+    remainder: MeanField | None,
+    key: Array,
 ) -> float:
     if batch.weights.size * q.mean.size * _DRAWS > _DEAR:
         return np.nan
-    ratio = _log_ratios(problem.rows, q, prior, batch, key, exact_prior)
+    ratio = _log_ratios(problem.rows, q, prior, batch, remainder, key)
     return float(importance_diagnostics(np.asarray(ratio)).khat)

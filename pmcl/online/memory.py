@@ -36,12 +36,11 @@ class Stored(NamedTuple):
         return Stored(rows.take(self.data, index), self.times[index], self.tasks[index])
 
     def add(self, rows: Rows, other: "Stored") -> "Stored":
-        """These rows, then others; what all rows share is the others'."""
+        """These rows, then others."""
         if not len(self):
             return other
-        axes = {name: rows.axis(name) for name in other.data}
         data = {
-            k: v if axes[k] is None else np.concatenate([self.data[k], v], axis=axes[k])
+            k: np.concatenate([self.data[k], v], axis=rows.axis(k) or 0)
             for k, v in other.data.items()
         }
         times = np.concatenate([self.times, other.times])
@@ -113,7 +112,7 @@ class AbstractMemory(eqx.Module):
 
 
 class RandomCoreset(AbstractMemory):
-    """Rows at random, each that ever came with the same chance.
+    """Rows at random: each that ever came with the same chance, or each of a batch.
 
     Attributes
     ----------
@@ -177,8 +176,9 @@ class ResidualMemory(AbstractMemory):
     per_task : bool
         Whether that many of every batch are stored, or that many in all.
     score : {"misfit", "gain"}
-        Variance of the log likelihood less that of the factor, or its mean, which is the paper's.
-        The mean depends on the likelihood's value at the origin, which no posterior knows of.
+        Variance of the difference of the log likelihood and the factor's logarithm, or its mean,
+        which is the paper's. The mean depends on the likelihood's value at the origin, which no
+        posterior knows of.
 
     References
     ----------

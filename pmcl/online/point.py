@@ -10,7 +10,7 @@ import optax
 from jax import Array
 
 from pmcl.compile import jit
-from pmcl.compile.predictive import predict
+from pmcl.compile.predictive import lengths_of, predict
 from pmcl.continual import (
     AbstractStrategy,
     ElasticWeightConsolidation,
@@ -34,11 +34,15 @@ class Found(NamedTuple):
     ----------
     mean : Array of shape (dim,)
     share : Array of shape (dim,)
-        Of each entry in the rise of the batch's log likelihood: -sum g dz along the way (nats).
+        Of each entry in the rise of the batch's log likelihood: the sum of g dz along the way,
+        g its gradient (nats).
+    skipped : int
+        Steps left out because a gradient was not finite.
     """
 
     mean: Array
     share: Array
+    skipped: int
 
 
 def maximise(
@@ -49,17 +53,19 @@ def maximise(
     search: Search,
     key: Array,
     advance: Callable[[int, str], None] = lambda n, note: None,
+    *,
+    first: bool = False,
 ) -> Found:
     """Climb a batch's log likelihood, plus the logarithm of a Gaussian factor, by Adam."""
-    plan = steps_of(search, batch, key)
+    plan = steps_of(search, batch, key, first=first)
     moments = optax.scale_by_adam().init(start)
-    now = (start, moments, jnp.zeros_like(start))
+    now = (start, moments, jnp.zeros_like(start), jnp.zeros((), int))
     for rates, order in plan.chunks():
         rate = jnp.asarray(rates, start.dtype)
         scale = jnp.asarray(plan.scale, start.dtype)
         now, values = _chunk(rows, now, penalty, batch, rate, order, scale)
         advance(len(rates), f"log likelihood {float(np.mean(values)):.6g}")
-    return Found(now[0], now[2])
+    return Found(now[0], now[2], int(now[3]))
 
 
 @jit
@@ -75,17 +81,18 @@ def _chunk(
     optimizer = optax.scale_by_adam()
 
     def step(now: tuple, at: tuple) -> tuple[tuple, Array]:
-        z, moments, share = now
+        z, moments, share, skipped = now
         rate, index = at
         part = batch
         if index is not None:
             part = Batch(rows.take(batch.data, index), batch.weights[index])
         value, rise = jax.value_and_grad(lambda z: scale * log_likelihood(rows, z, part))(z)
+        fine = jnp.isfinite(rise).all()
+        rise = jnp.where(fine, rise, 0.0)
         slope = rise if penalty is None else rise + jax.grad(penalty.log)(z)
-        slope = jnp.where(jnp.isfinite(slope), slope, 0.0)
         move, moments = optimizer.update(-slope, moments)
-        change = -rate * move
-        return (z + change, moments, share + rise * change), value
+        change = jnp.where(fine, -rate * move, 0.0)
+        return (z + change, moments, share + rise * change, skipped + ~fine), value
 
     return jax.lax.scan(step, now, (rates, order))
 
@@ -99,8 +106,10 @@ def held(
     search: Search,
     key: Array,
     advance: Callable[[int, str], None] = lambda n, note: None,
-) -> tuple[MeanField, Array]:
-    """Return the penalty after a batch, as the normal that it is the logarithm of, and the new z.
+    *,
+    first: bool = False,
+) -> tuple[MeanField, Found]:
+    """Return the penalty after a batch, as the normal that it is the logarithm of, and the search.
 
     Parameters
     ----------
@@ -122,23 +131,23 @@ def held(
     search_key, fisher_key = jax.random.split(key)
     flat = Factor(jnp.full_like(start, _NOTHING), _NOTHING * start)
     penalty = flat if before is None else before.factor
-    found = maximise(rows, start, penalty, batch, search, search_key, advance)
+    found = maximise(rows, start, penalty, batch, search, search_key, advance, first=before is None)
     z = found.mean
     if isinstance(method, SynapticIntelligence):
         far = (z - start) ** 2
         share = jnp.maximum(found.share, 0.0) / (far + method.damping)
         precision = penalty.precision + 2 * method.strength * share
-        return MeanField.of(Factor(precision, precision * z)), z
+        return MeanField.of(Factor(precision, precision * z)), found
     information = fisher(rows, z, batch, fisher_key)
     if isinstance(method, ElasticWeightConsolidation):
         # Quadratics around each optimum of its own: their sum is a Gaussian factor's logarithm.
         new = Factor(method.strength * information, method.strength * information * z)
         old = penalty.times(penalty, method.decay - 1.0)
         total = old.times(new)
-        return MeanField.of(total._replace(precision=total.precision + _NOTHING)), z
-    strength = getattr(method, "strength", 1.0)
-    precision = penalty.precision + strength * information
-    return MeanField.of(Factor(precision, precision * z)), z
+        return MeanField.of(total._replace(precision=total.precision + _NOTHING)), found
+    assert isinstance(method, OnlineLaplace)
+    precision = penalty.precision + method.strength * information
+    return MeanField.of(Factor(precision, precision * z)), found
 
 
 def fisher(rows: Rows, z: Array, batch: Batch, key: Array) -> Array:
@@ -152,13 +161,8 @@ def fisher(rows: Rows, z: Array, batch: Batch, key: Array) -> Array:
     c = rows.compiled
     data = {k: np.asarray(v) for k, v in rows.take(batch.data, jnp.asarray(some)).items()}
     covariates = {i.name: data[i.name].astype(i.dtype) for i in c.covariates}
-    lengths = {
-        d: m
-        for i in c.data
-        for d, m in zip(i.dims, data[i.name].shape, strict=True)
-        if d in c.data_dims
-    }
-    drawn = predict(c, np.asarray(z, np.float64)[None], covariates, lengths, rng=rng)
+    at = np.asarray(z, np.float64)[None]
+    drawn = predict(c, at, covariates, lengths_of(c, data), rng=rng)
     known = {**covariates, **{k: v[0] for k, v in drawn.items()}}
     return n / len(some) * _squares(rows, z, jax.tree.map(jnp.asarray, known))
 

@@ -13,7 +13,7 @@ from jax import Array
 
 from pmcl.compile.jitting import jit
 from pmcl.online.gaussian import Factor, MeanField, divergence
-from pmcl.online.rows import Batch, Rows
+from pmcl.online.rows import Batch, Data, Rows
 
 SAME = 1e-6  # of the curvature: what counts as no change
 LARGEST = 2000  # entries of z whose covariances are solved for
@@ -30,13 +30,14 @@ class Search(eqx.Module):
     first_steps : int, optional
         Of the first search of all, which has farthest to go; `steps` by default.
     epochs : int, optional
-        In place of `steps`: how often every row of a batch is seen.
+        How often every row of a batch is seen, where that takes more steps.
     draws : int
-        Draws of z at every step; half of them with noise of the opposite sign.
+        Draws of z at every step: one, or pairs with noise of opposite signs.
     batch_size : int, optional
         Rows at every step; all by default.
     learning_rate : float
-        At first; it falls to zero by a cosine. In standard deviations of what was known before.
+        At first; it falls to zero by a cosine. In standard deviations of what was known before;
+        for one point in place of a distribution, in units of z.
     """
 
     steps: int = 1000
@@ -56,9 +57,10 @@ class Search(eqx.Module):
 
     def length(self, n: int, *, first: bool = False) -> int:
         """Number of steps for n rows."""
+        least = self.first_steps if first and self.first_steps is not None else self.steps
         if self.epochs is None:
-            return self.first_steps if first and self.first_steps is not None else self.steps
-        return max(1, -(-self.epochs * n // (self.batch_size or n)))
+            return least
+        return max(least, -(-self.epochs * n // min(self.batch_size or n, n)))
 
 
 class Climbed(NamedTuple):
@@ -88,34 +90,54 @@ def _weighted(terms: Array, weights: Array) -> Array:
 
 
 @jit
-def is_gaussian(log_density: Callable[[Array], Array], q: MeanField, key: Array) -> Array:
-    """Whether a log density is quadratic in z: its curvature is the same everywhere.
+def is_gaussian(rows: Rows, q: MeanField, data: Data, key: Array) -> Array:
+    """Whether a batch's likelihood is quadratic in z: its curvature is the same everywhere.
 
-    Compared along random directions, at the mean and at two draws of q that is three times as wide.
+    Compared along random directions, at the mean and at two draws of q that is three times as wide,
+    for every observed variable by itself.
     """
     where, along = jax.random.normal(key, (2, 2, *q.mean.shape), q.mean.dtype)
-    slope = jax.grad(log_density)
-
-    def curved(z: Array, v: Array) -> Array:
-        return jax.jvp(slope, (z,), (v,))[1]
-
     wide = q._replace(log_sd=q.log_sd + jnp.log(3.0))
-    here = jax.vmap(lambda v: curved(q.mean, v))(along)
-    there = jax.vmap(curved)(wide.at(where), along)
-    return jnp.max(jnp.abs(here - there)) <= SAME * jnp.max(jnp.abs(here))
+
+    def one(name: str) -> Array:
+        def total(z: Array) -> Array:
+            return jnp.sum(rows.compiled.log_likelihood_terms(z, data)[name])
+
+        def curved(z: Array, v: Array) -> Array:
+            return jax.jvp(jax.grad(total), (z,), (v,))[1]
+
+        here = jax.vmap(lambda v: curved(q.mean, v))(along)
+        there = jax.vmap(curved)(wide.at(where), along)
+        # Where a batch says nothing, it does not say this either.
+        return _same(here, there).all() & (jnp.max(jnp.abs(here)) > 0)
+
+    return jnp.stack([one(info.name) for info in rows.compiled.observed]).all()
+
+
+def _same(a: Array, b: Array) -> Array:
+    """Entries that agree; those that are zero but for rounding count as zero."""
+    return jnp.abs(a - b) <= SAME * jnp.abs(a) + 1e-12 * jnp.max(jnp.abs(a))
 
 
 @jit
-def diagonal(log_density: Callable[[Array], Array], at: Array, key: Array) -> tuple[Array, Factor]:
-    """Precisions of a quadratic log density that has no products of entries; and whether it is one.
+def normal_entries(
+    log_density: Callable[[Array], Array], standard: MeanField, key: Array
+) -> tuple[Array, Factor]:
+    """Find the entries of z that are normal and independent of all others, and their factors.
 
-    Signs at random: where the Hessian is diagonal, v * (H v) is its diagonal for all of them.
+    Signs at random: where a row of the Hessian has nothing but its diagonal, v * (H v) is that for
+    all of them; and for a normal it is so everywhere.
     """
     slope = jax.grad(log_density)
-    signs = jax.random.rademacher(key, (2, *at.shape), at.dtype)
-    found = jax.vmap(lambda v: -v * jax.jvp(slope, (at,), (v,))[1])(signs)
-    same = jnp.max(jnp.abs(found[0] - found[1])) <= SAME * jnp.max(jnp.abs(found))
-    return same & (found[0] > 0).all(), Factor(found[0], slope(at) + found[0] * at)
+    sign_key, key = jax.random.split(key)
+    signs = jax.random.rademacher(sign_key, (3, *standard.mean.shape), standard.mean.dtype)
+    noise = jax.random.normal(key, signs.shape, signs.dtype)
+    at = standard.at(noise.at[0].set(0.0))
+    found = jax.vmap(lambda z, v: -v * jax.jvp(slope, (z,), (v,))[1])(at, signs)
+    precision = found[0]
+    near = jnp.abs(found - precision) <= SAME * jnp.abs(precision)
+    factor = Factor(precision, slope(at[0]) + precision * at[0])
+    return near.all(axis=0) & (precision > 0), factor
 
 
 @jit
@@ -142,7 +164,7 @@ def lower_bound(
     *,
     draws: int,
     scale: Array | float = 1.0,
-    remainder: Array | float = 0.0,
+    remainder: MeanField | None = None,
 ) -> Array:
     """Evidence lower bound of a batch, estimated by draws (nats).
 
@@ -155,9 +177,9 @@ def lower_bound(
     draws : int
     scale : float
         What the batch's likelihood counts: more than once where it stands for more rows.
-    remainder : float
-        How much the model's own prior counts in place of `prior`, the normal nearest to it: 1 in
-        the first update, where the prior is not normal.
+    remainder : MeanField, optional
+        The normal that stands for the model's prior in `prior`: what it lacks of that is added.
+        While nothing is known but a prior that is not normal.
 
     References
     ----------
@@ -172,10 +194,9 @@ def lower_bound(
             if batch.data:
                 terms = rows.drawn(q, batch.data, likelihood_key, sign)
                 found = found + scale * _weighted(terms, batch.weights)
-            if not (isinstance(remainder, float) and remainder == 0):
+            if remainder is not None:
                 z = q.at(sign * jax.random.normal(prior_key, q.mean.shape, q.mean.dtype))
-                lacking = rows.compiled.log_prior(z) - prior.log_density(z)
-                found = found + jnp.where(remainder > 0, remainder * lacking, 0.0)
+                found = found + rows.compiled.log_prior(z) - remainder.log_density(z)
         return found / len(signs)
 
     keys = jax.random.split(key, max(draws // 2, 1))
@@ -200,7 +221,7 @@ def climb(
     search: Search,
     key: Array,
     *,
-    remainder: float | None = None,
+    remainder: MeanField | None = None,
     first: bool = False,
     advance: Callable[[int, str], None] = lambda n, note: None,
 ) -> Climbed:
@@ -213,11 +234,11 @@ def climb(
     rows : Rows
     start, prior : MeanField
     batch : Batch
-        Rows of weight 0 come last.
+        Rows of weight 0 do not count.
     search : Search
     key : Array
-    remainder : float, optional
-        Of :func:`lower_bound`; None where the prior is normal.
+    remainder : MeanField, optional
+        Of :func:`lower_bound`.
     first : bool
         Whether it is the first search of all.
     advance : callable
@@ -236,7 +257,7 @@ def climb(
         keys = jax.random.split(jax.random.fold_in(key, i), len(rates))
         now, values = _chunk(
             rows, now, prior, batch, keys, as_float(rates), order, as_float(plan.scale),
-            None if remainder is None else as_float(remainder), search.draws,
+            remainder, search.draws,
         )  # fmt: skip
         found.append(np.asarray(values))
         advance(len(keys), f"lower bound {np.nanmean(found[-1]):.6g}")
@@ -270,7 +291,8 @@ class Plan(NamedTuple):
 
 def steps_of(search: Search, batch: Batch, key: Array, *, first: bool = False) -> Plan:
     """Plan a search: each row comes once before any comes again."""
-    n = max(int(np.count_nonzero(np.asarray(batch.weights))), 1)
+    there = np.flatnonzero(np.asarray(batch.weights))
+    n = max(len(there), 1)
     steps = search.length(n, first=first)
     rates = optax.cosine_decay_schedule(search.learning_rate, steps)(np.arange(steps))
     size = search.batch_size
@@ -278,7 +300,7 @@ def steps_of(search: Search, batch: Batch, key: Array, *, first: bool = False) -
         return Plan(np.asarray(rates), None, 1.0)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     rounds = -(-steps * size // n)
-    order = np.concatenate([rng.permutation(n) for _ in range(rounds)])
+    order = np.concatenate([rng.permutation(there) for _ in range(rounds)])
     return Plan(np.asarray(rates), order[: steps * size].reshape(steps, size), n / size)
 
 
@@ -292,7 +314,7 @@ def _chunk(
     rates: Array,
     taken: Array | None,
     scale: Array,
-    remainder: Array | None,
+    remainder: MeanField | None,
     draws: int,
 ) -> tuple[_Climb, Array]:
     optimizer = optax.scale_by_adam()
@@ -308,9 +330,8 @@ def _chunk(
             shift, log_sd = parameters
             q = MeanField(prior.mean + unit * shift, log_sd)
             return -lower_bound(
-                rows, q, prior, part, key, draws=draws, scale=scale,
-                remainder=0.0 if remainder is None else remainder,
-            )  # fmt: skip
+                rows, q, prior, part, key, draws=draws, scale=scale, remainder=remainder
+            )
 
         here = (now.shift, now.log_sd)
         value, slope = jax.value_and_grad(loss)(here)

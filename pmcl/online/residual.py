@@ -23,8 +23,8 @@ class Residuals(NamedTuple):
     gain : Array of shape (row,)
         Expected log likelihood less that of the factor (nats).
     misfit : Array of shape (row,)
-        Variance of the log likelihood less that of the factor: half of it is, nearly, the
-        divergence that a Gaussian in place of the likelihood makes.
+        Variance of the difference of the log likelihood and the factor's logarithm: half of it
+        is, nearly, the divergence that a Gaussian in place of the likelihood makes.
     """
 
     factor: Factor
@@ -106,6 +106,28 @@ def exact_residuals(rows: Rows, q: MeanField, data: Data) -> Residuals:
 
 def _gain(value: Array, factor: Factor, q: MeanField) -> Array:
     return value - jax.vmap(expectation, in_axes=(0, None))(factor, q)
+
+
+@jit
+def of_prior(rows: Rows, q: MeanField, normal: MeanField, key: Array, draws: int) -> Factor:
+    """Estimate the factor of what a model's prior has and the normal in its place has not.
+
+    By eqs. 5a and 5b, as if it were a datum; it is none, and no row may have a share of it.
+    """
+
+    def expected(q: MeanField, key: Array) -> Array:
+        noise = jax.random.normal(key, q.mean.shape, q.mean.dtype)
+        both = [q.at(sign * noise) for sign in (1.0, -1.0)]
+        parts = [rows.compiled.log_prior(z) - normal.log_density(z) for z in both]
+        return (parts[0] + parts[1]) / 2
+
+    def add(total: MeanField, key: Array) -> tuple[MeanField, None]:
+        return jax.tree.map(jnp.add, total, jax.grad(expected)(q, key)), None
+
+    total, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, q), jax.random.split(key, draws))
+    slope = jax.tree.map(lambda v: v / draws, total)
+    precision = -slope.log_sd / q.variance
+    return Factor(precision, slope.mean + precision * q.mean)
 
 
 def debiased(factor: Factor, q: MeanField, prior: Factor, weights: Array) -> Factor:

@@ -123,7 +123,8 @@ def check_separate(rows: Rows, q: MeanField, data: Data, key: Array) -> bool:
     UnsupportedModelError
         Where the likelihood of a row changes with the covariates of another.
     """
-    few = rows.take(data, jnp.arange(min(rows.length(data), 3)))
+    # Rows that are the same tell as well, where there is only one.
+    few = rows.take(data, jnp.arange(3) % rows.length(data))
     axes = {name: rows.axis(name) for name in few}
     smooth = {
         k: jnp.asarray(v)

@@ -98,5 +98,5 @@ class MaximumLikelihoodStart(AbstractStart):
         unit = self.scale * jnp.exp(prior.log_sd)
         mean = prior.mean + unit * jax.random.normal(scatter, prior.mean.shape, prior.mean.dtype)
         search = eqx.tree_at(lambda s: s.learning_rate, search, self.learning_rate)
-        found = maximise(rows, mean, None, batch, search, key)
+        found = maximise(rows, mean, None, batch, search, key, first=True)
         return MeanField(found.mean, jnp.full_like(found.mean, np.log(self.variance) / 2))
