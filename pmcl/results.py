@@ -93,12 +93,21 @@ def data_groups(compiled: CompiledModel, task: Task) -> dict[str, xr.Dataset]:
     return groups
 
 
-def unconstrained_dataset(
-    compiled: CompiledModel, task: Task, z: np.ndarray, leading: tuple[str, ...] = SAMPLE
-) -> xr.Dataset:
-    """Split z into the model's value variables, with the model's dims where the shape is kept."""
+def attributes(engine: str, seconds: float) -> dict[str, str | float]:
+    """Attributes of a group of draws, as ArviZ names them."""
+    return {
+        "inference_library": "pmcl",
+        "inference_library_version": version("pmcl"),
+        "created_at": datetime.now(UTC).isoformat(),
+        "sampling_time": seconds,
+        "engine": engine,
+    }
+
+
+def value_infos(compiled: CompiledModel) -> dict[str, VariableInfo]:
+    """Describe value variables, with the model's dims where the shape is kept."""
     shapes = {i.name: i for i in compiled.free}
-    arrays, infos = {}, {}
+    found = {}
     for v in compiled.values:
         free = shapes[v.variable]
         dims = (
@@ -106,9 +115,19 @@ def unconstrained_dataset(
             if free.shape == v.shape
             else tuple(f"{v.name}_dim_{i}" for i in range(len(v.shape)))
         )
-        arrays[v.name] = z[..., v.start : v.start + v.size].reshape(*z.shape[:-1], *v.shape)
-        infos[v.name] = VariableInfo(v.name, dims, v.shape, "float64")
-    return labelled(compiled, task, infos, arrays, leading)
+        found[v.name] = VariableInfo(v.name, dims, v.shape, "float64")
+    return found
+
+
+def unconstrained_dataset(
+    compiled: CompiledModel, task: Task, z: np.ndarray, leading: tuple[str, ...] = SAMPLE
+) -> xr.Dataset:
+    """Split z into the model's value variables, with the model's dims where the shape is kept."""
+    arrays = {
+        v.name: z[..., v.start : v.start + v.size].reshape(*z.shape[:-1], *v.shape)
+        for v in compiled.values
+    }
+    return labelled(compiled, task, value_infos(compiled), arrays, leading)
 
 
 def flat_z(compiled: CompiledModel, tree: xr.DataTree | xr.Dataset) -> np.ndarray:
@@ -144,13 +163,7 @@ def posterior_tree(
         **data_groups(compiled, task),
         **(extra or {}),
     }
-    attrs = {
-        "inference_library": "pmcl",
-        "inference_library_version": version("pmcl"),
-        "created_at": datetime.now(UTC).isoformat(),
-        "sampling_time": draws.seconds,
-        "engine": engine,
-    }
+    attrs = attributes(engine, draws.seconds)
     for name in ("posterior", "unconstrained_posterior", "sample_stats", *(extra or {})):
         data = groups[name]
         for dim in ("chain", "draw"):

@@ -32,7 +32,7 @@ from pmcl.networks import Amortizer, InputLayout, Network, Structure, build_amor
 from pmcl.networks.familiarity import Familiar, describe_inputs
 from pmcl.posterior import AmortizedPosterior
 from pmcl.state import fingerprint, records, sources, weights
-from pmcl.state.archive import read_archive, write_archive
+from pmcl.state.archive import group, read_archive, write_archive
 from pmcl.state.configuration import KNOWN, decode, dumps, encode, loads
 from pmcl.state.errors import StateError
 from pmcl.stream import OnlinePosterior
@@ -93,8 +93,8 @@ def to_datatree(posterior: AmortizedPosterior, *, include_memory: bool = True) -
     for i, state in enumerate(kept):
         groups[f"/strategies/{i}"] = _state_to_dataset(state)
     for i, task in enumerate(p.records):
-        for name, group in records.task_to_tree(task).items():
-            groups[f"/history/{i}" + (f"/{name}" if name else "")] = group
+        for name, part in records.task_to_tree(task).items():
+            groups[f"/history/{i}" + (f"/{name}" if name else "")] = part
     return xr.DataTree.from_dict(groups)
 
 
@@ -163,7 +163,7 @@ def from_datatree(
             f"{where}: written in schema {schema!r} by pmcl {attrs.get('pmcl_version')!r}; this is "
             f"pmcl {pmcl.__version__}, which reads schema {SCHEMA}. Use the version that wrote it."
         )
-    probe = _group(tree, "model", where)
+    probe = group(tree, "model", where)
     described = loads(probe.attrs.get("model"), where=f"{where}: model")
     given = described.get("covariates") if isinstance(described, dict) else None
     if not isinstance(given, dict):
@@ -177,7 +177,7 @@ def from_datatree(
         infos = masking.sized(compiled.covariates)
         found = covariates
         if found is None:
-            stored = _group(tree, "covariates", where)
+            stored = group(tree, "covariates", where)
             found = sources.from_dataset(stored, infos, where=where)
         backend = attrs.get("simulator")
         if backend not in ("jax", "pytensor"):
@@ -191,12 +191,12 @@ def from_datatree(
         _check_sizes(network, f"{where}: network")
         skeleton = _skeleton(network, compiled, structure, masking)
         amortizer = weights.from_dataset(
-            _group(tree, "network", where), skeleton, where=f"{where}: network"
+            group(tree, "network", where), skeleton, where=f"{where}: network"
         )
         pretrained = None
         if "pretrained" in tree.children:
             pretrained = weights.from_dataset(
-                _group(tree, "pretrained", where), skeleton, where=f"{where}: pretrained"
+                group(tree, "pretrained", where), skeleton, where=f"{where}: pretrained"
             )
         posterior = AmortizedPosterior(
             compiled,
@@ -244,12 +244,6 @@ def _attrs(p: AmortizedPosterior) -> dict[str, Any]:
         "settings": dumps(dataclasses.asdict(p.settings)),
         "strategy": dumps(None if strategy is None else encode(strategy, where="strategy")),
     }
-
-
-def _group(tree: xr.DataTree, name: str, where: str) -> xr.Dataset:
-    if name not in tree.children:
-        raise StateError(f"{where}: expected a group {name!r}.")
-    return tree.children[name].to_dataset(inherit=False)
 
 
 def _numbered(tree: xr.DataTree, name: str, where: str) -> list[xr.DataTree]:
@@ -351,7 +345,7 @@ def _familiar(
     """Read what simulated inputs are like; states of before have nothing of it."""
     if "familiar" not in tree.children:
         return None
-    data = _group(tree, "familiar", where)
+    data = group(tree, "familiar", where)
     if set(data.data_vars) != set(Familiar._fields):
         raise StateError(f"{where}: familiar: expected {list(Familiar._fields)}.")
     found = Familiar(*(data[name].values for name in Familiar._fields))
@@ -378,7 +372,7 @@ def _memory_to_dataset(memory: Memory) -> xr.Dataset:
 def _memory(tree: xr.DataTree, layout: Layout, where: str) -> Memory:
     if "memory" not in tree.children:
         return Memory()
-    data = _group(tree, "memory", where)
+    data = group(tree, "memory", where)
     names = [str(n) for n in data[DATASET].values]
     extra = {"task", "time", *(("length",) if layout.row is not None else ())}
     if set(map(str, data.data_vars)) != {*layout.names, *extra}:

@@ -6,8 +6,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Literal, NamedTuple
 
 import jax
@@ -35,6 +33,7 @@ from pmcl.online.start import AbstractStart, ScatteredStart, Start
 from pmcl.posterior import positive, seed_of
 from pmcl.prediction import covariates_of
 from pmcl.progress import progress_bar
+from pmcl.results import attributes, value_infos
 
 _TRUSTED = 0.7  # k-hat
 
@@ -91,13 +90,12 @@ class OnlinePosterior:
         how = "exact updates" if self.problem.gaussian else f"{self.settings.search!r}"
         local = self.problem.rows.local
         layers = 0 if local is None else local.layers
-        khat = self.records[-1].info.khat if self.records else np.nan
         return (
             f"OnlinePosterior of {[i.name for i in self.compiled.free]} "
             f"given rows of {[i.name for i in self.compiled.data]} along {self.row!r}\n"
             f"  {self.state.updates} updates with {self.state.seen} rows, "
             f"{len(self.state.memory)} of them stored: {self.settings.memory!r}\n"
-            f"  drift: {self.settings.drift!r}; k-hat of the last update: {khat:.2f}\n"
+            f"  drift: {self.settings.drift!r}; k-hat of the last update: {self._khat:.2f}\n"
             f"  {how}; local reparametrisation of {layers} linear layers"
         )
 
@@ -254,40 +252,30 @@ class OnlinePosterior:
         UserWarning
             Where the k-hat of the last update is above 0.7.
         """
-        khat = self.records[-1].info.khat if self.records else np.nan
-        if khat > _TRUSTED:
+        if self._khat > _TRUSTED:
             warnings.warn(
                 "The normal with independent entries is far from what it approximates in the last "
-                f"update (k-hat {khat:.2f}): do not trust its tails, nor what depends on "
+                f"update (k-hat {self._khat:.2f}): do not trust its tails, nor what depends on "
                 "several parameters together. Where all data are at hand, compare with NUTS.",
                 stacklevel=2,
             )
-        q = self.approximation(time=time, task=task, random_seed=random_seed)
-        seed = seed_of(random_seed, self.seed)
         begin = clock.perf_counter()
+        q, z = self._draw(draws, time, task, random_seed)
         with self._scope():
-            z = _draw(q, positive("draws", draws), seed)
             names, values = _constrained(self.compiled, z)
             infos = {i.name: i for i in (*self.compiled.free, *self.compiled.deterministics)}
             log_q = np.asarray(q.log_density(z))
         found = {n: np.asarray(v, np.float64)[None] for n, v in zip(names, values, strict=True)}
-        attrs = {
-            "inference_library": "pmcl",
-            "inference_library_version": version("pmcl"),
-            "created_at": datetime.now(UTC).isoformat(),
-            "sampling_time": clock.perf_counter() - begin,
-            "engine": "online",
-        }
-        unconstrained = {}
-        for v in self.compiled.values:
-            info = infos[v.variable]
-            dims = (
-                info.dims
-                if info.shape == v.shape
-                else tuple(f"{v.name}_dim_{i}" for i in range(len(v.shape)))
+        attrs = attributes("online", clock.perf_counter() - begin)
+        dims = value_infos(self.compiled)
+        flat = np.asarray(z, np.float64)[None]
+        unconstrained = {
+            v.name: (
+                dims[v.name].dims,
+                flat[..., v.start : v.start + v.size].reshape(1, draws, *v.shape),
             )
-            part = np.asarray(z, np.float64)[:, v.start : v.start + v.size]
-            unconstrained[v.name] = (dims, part.reshape(1, draws, *v.shape))
+            for v in self.compiled.values
+        }
         return xr.DataTree.from_dict(
             {
                 "posterior": self._labelled({n: (infos[n].dims, v) for n, v in found.items()})
@@ -323,13 +311,12 @@ class OnlinePosterior:
             Along the row dim (nats).
         """
         data = self._read(test)
-        q = self.approximation(time=time, task=task, random_seed=random_seed)
+        _, z = self._draw(draws, time, task, random_seed)
         rows = self.problem.rows
         n = rows.length(data)
         with self._scope():
             part = Stored(data, np.zeros(n), np.zeros(n, "U1"))
             batch = inference.as_batch(rows, part, np.ones(n))
-            z = _draw(q, positive("draws", draws), seed_of(random_seed, self.seed))
             found = np.asarray(_log_predictive(rows, z, batch.data), np.float64)[:n]
         return xr.DataArray(found, dims=[self.row], name="log_predictive", attrs={"units": "nats"})
 
@@ -375,13 +362,9 @@ class OnlinePosterior:
         lengths = lengths_of(self.compiled, values)
         if rows is not None and not values:
             lengths[self.row] = positive("rows", rows)
-        q = self.approximation(time=time, task=task, random_seed=random_seed)
-        seed = seed_of(random_seed, self.seed)
-        with self._scope():
-            z = np.asarray(_draw(q, positive("draws", draws), seed), np.float64)
-        drawn = predict(
-            self.compiled, z, values, lengths, rng=np.random.default_rng([seed, 1])
-        )  # fmt: skip
+        _, z = self._draw(draws, time, task, random_seed)
+        rng = np.random.default_rng([seed_of(random_seed, self.seed), 1])
+        drawn = predict(self.compiled, np.asarray(z, np.float64), values, lengths, rng=rng)
         infos = {i.name: i for i in self.compiled.observed}
         return self._labelled({n: (infos[n].dims, v[None]) for n, v in drawn.items()})
 
@@ -405,6 +388,20 @@ class OnlinePosterior:
 
     def _scope(self) -> AbstractContextManager[None]:
         return scope_of(self.precision)
+
+    @property
+    def _khat(self) -> float:
+        return self.records[-1].info.khat if self.records else np.nan
+
+    def _draw(
+        self, draws: int, time: float | None, task: str | None, random_seed: int | None
+    ) -> tuple[MeanField, Array]:
+        """Draw z, shape (draw, dim), for predictions; and say from what."""
+        q = self.approximation(time=time, task=task, random_seed=random_seed)
+        with self._scope():
+            key = jax.random.key(seed_of(random_seed, self.seed))
+            shape = (positive("draws", draws), *q.mean.shape)
+            return q, q.at(jax.random.normal(key, shape, q.mean.dtype))
 
     def _one_search(self) -> bool:
         rule = self.settings.memory
@@ -485,8 +482,8 @@ def fit_online(
 
     The posterior is a normal of the unconstrained parameters with independent entries, times the
     likelihood of the rows in the memory. Updates are exact where prior and likelihood are Gaussian
-    in the unconstrained parameters (this is found out at the first batch); else the evidence lower
-    bound is climbed by Adam.
+    in the unconstrained parameters (every batch is looked at, until one says otherwise); else the
+    evidence lower bound is climbed by Adam.
 
     Parameters
     ----------
@@ -593,15 +590,9 @@ def _has_dims(model: pm.Model) -> bool:
 def _separated(problem: Problem, data: Mapping[str, np.ndarray], key: Array) -> Problem:
     """Find out at the first batch what the model's graph does not say."""
     rows = problem.rows
-    at = {k: jnp.asarray(v) for k, v in rows.take(data, np.arange(3) % rows.length(data)).items()}
-    if not check_separate(rows, problem.prior, at, key) and rows.local is not None:
+    if not check_separate(rows, problem.prior, data, key) and rows.local is not None:
         rows = replace(rows, local=None)
     return replace(problem, rows=rows)
-
-
-def _draw(q: MeanField, draws: int, seed: int) -> Array:
-    noise = jax.random.normal(jax.random.key(seed), (draws, *q.mean.shape), q.mean.dtype)
-    return q.at(noise)
 
 
 @jit

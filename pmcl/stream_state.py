@@ -12,7 +12,7 @@ import xarray as xr
 
 import pmcl
 from pmcl.compile import CompiledModel, compile_model, localise
-from pmcl.compile.predictive import predict
+from pmcl.compile.predictive import lengths_of, predict
 from pmcl.online.drift import AbstractDrift
 from pmcl.online.gaussian import MeanField
 from pmcl.online.inference import Info, Problem, Settings, State
@@ -22,7 +22,7 @@ from pmcl.online.projection import Search
 from pmcl.online.rows import Rows
 from pmcl.online.start import AbstractStart
 from pmcl.state import fingerprint
-from pmcl.state.archive import write_archive
+from pmcl.state.archive import group, write_archive
 from pmcl.state.configuration import decode, dumps, encode, loads
 from pmcl.state.errors import StateError
 from pmcl.stream import OnlinePosterior, UpdateRecord, scope_of
@@ -108,12 +108,12 @@ def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> OnlinePo
         raise StateError(f"{where}: expected precision 'double' or 'single', got {precision!r}.")
     with scope_of("double"):
         compiled = compile_model(model, covariates=[n for n in names if n in model.named_vars])
-        fingerprint.check(compiled, _group(tree, "model", where), where=where)
+        fingerprint.check(compiled, group(tree, "model", where), where=where)
     settings = _settings(attrs, where)
     with scope_of(precision):
         rows = Rows(compiled, row, localise(compiled) if _flag(attrs, "local", where) else None)
         prior, q, predictive = (
-            _normal(_group(tree, name, where), compiled.dim, f"{where}: {name}")
+            _normal(group(tree, name, where), compiled.dim, f"{where}: {name}")
             for name in ("prior", "q", "predictive")
         )
         problem = Problem(
@@ -153,17 +153,10 @@ def _probe(compiled: CompiledModel, row: str) -> xr.Dataset:
             # Between 0 and 1: most models take that of any covariate.
             value = rng.uniform(0.1, 0.9, size=shape) if whole else np.zeros(shape)
             covariates[info.name] = np.asarray(value, info.dtype)
-        lengths = {d: n for i in compiled.data for d, n in zip(i.dims, i.shape, strict=True)}
-        lengths = {d: n for d, n in lengths.items() if d in compiled.data_dims} | {row: _ROWS}
+        lengths = lengths_of(compiled, covariates) | {row: _ROWS}
         drawn = predict(compiled, z, covariates, lengths, rng=rng)
         data = {k: np.broadcast_to(v, (len(z), *v.shape)) for k, v in covariates.items()} | drawn
         return fingerprint.fingerprint(compiled, z, data)
-
-
-def _group(tree: xr.DataTree, name: str, where: str) -> xr.Dataset:
-    if name not in tree.children:
-        raise StateError(f"{where}: expected a group {name!r}.")
-    return tree.children[name].to_dataset(inherit=False)
 
 
 def _flag(attrs: Mapping[Any, Any], name: str, where: str) -> bool:
@@ -207,7 +200,7 @@ def _normal(data: xr.Dataset, dim: int, where: str) -> MeanField:
 def _memory(tree: xr.DataTree, rows: Rows, where: str) -> Stored:
     if "memory" not in tree.children:
         return Stored({}, np.zeros(0), np.zeros(0, "U1"))
-    data = _group(tree, "memory", where)
+    data = group(tree, "memory", where)
     infos = rows.compiled.data
     if {str(v) for v in data.data_vars} != {i.name for i in infos}:
         raise StateError(f"{where}: memory: expected {[i.name for i in infos]}.")
@@ -234,7 +227,7 @@ def _memory(tree: xr.DataTree, rows: Rows, where: str) -> Stored:
 def _records(tree: xr.DataTree, where: str) -> tuple[UpdateRecord, ...]:
     if "history" not in tree.children:
         return ()
-    data = _group(tree, "history", where)
+    data = group(tree, "history", where)
     wanted = (*Info._fields, "time", "seconds")
     if any(n not in data or data[n].dims != ("update",) for n in wanted):
         raise StateError(f"{where}: history: expected {list(wanted)} by update.")

@@ -24,7 +24,6 @@ from pmcl.online.rows import Batch, Data, Rows
 METHODS = (ElasticWeightConsolidation, OnlineLaplace, SynapticIntelligence)
 _NOTHING = 1e-12  # precision of what is not known
 _ROWS = 600  # of a batch, from which Fisher information is estimated
-_TOGETHER = 2**24  # numbers that the gradients of some rows may take while they are made
 
 
 class Found(NamedTuple):
@@ -83,9 +82,7 @@ def _chunk(
     def step(now: tuple, at: tuple) -> tuple[tuple, Array]:
         z, moments, share, skipped = now
         rate, index = at
-        part = batch
-        if index is not None:
-            part = Batch(rows.take(batch.data, index), batch.weights[index])
+        part = rows.part(batch, index)
         value, rise = jax.value_and_grad(lambda z: scale * log_likelihood(rows, z, part))(z)
         fine = jnp.isfinite(rise).all()
         rise = jnp.where(fine, rise, 0.0)
@@ -131,7 +128,7 @@ def held(
     search_key, fisher_key = jax.random.split(key)
     flat = Factor(jnp.full_like(start, _NOTHING), _NOTHING * start)
     penalty = flat if before is None else before.factor
-    found = maximise(rows, start, penalty, batch, search, search_key, advance, first=before is None)
+    found = maximise(rows, start, penalty, batch, search, search_key, advance, first=first)
     z = found.mean
     if isinstance(method, SynapticIntelligence):
         far = (z - start) ** 2
@@ -171,9 +168,7 @@ def fisher(rows: Rows, z: Array, batch: Batch, key: Array) -> Array:
 def _squares(rows: Rows, z: Array, data: Data) -> Array:
     """Sum the rows' squared gradients."""
 
-    def one(i: Array) -> Array:
-        return jax.grad(lambda z: rows(z, rows.take(data, i[None]))[0])(z) ** 2
+    def one(i: Array, datum: Data) -> Array:
+        return jax.grad(lambda z: rows(z, datum)[0])(z) ** 2
 
-    n = rows.length(data)
-    together = max(1, min(n, _TOGETHER // z.size))
-    return jax.lax.map(one, jnp.arange(n), batch_size=together).sum(axis=0)
+    return rows.map(one, data).sum(axis=0)

@@ -322,9 +322,7 @@ def _chunk(
 
     def step(now: _Climb, at: tuple) -> tuple[_Climb, Array]:
         key, rate, index = at
-        part = batch
-        if index is not None:
-            part = Batch(rows.take(batch.data, index), batch.weights[index])
+        part = rows.part(batch, index)
 
         def loss(parameters: tuple[Array, Array]) -> Array:
             shift, log_sd = parameters

@@ -10,8 +10,6 @@ from pmcl.compile.jitting import jit
 from pmcl.online.gaussian import Factor, MeanField, expectation
 from pmcl.online.rows import Data, Rows
 
-_TOGETHER = 2**24  # numbers that the factors of some rows may take while they are made
-
 
 class Residuals(NamedTuple):
     """What each row contributes to an approximation.
@@ -48,8 +46,7 @@ def residuals(rows: Rows, q: MeanField, data: Data, key: Array, draws: int) -> R
 
     References
     ----------
-    Kurle et al. (2020), eqs. 5a, 5b and 8 (`gain`). Twice the derivative of an expectation by the
-    variance is that by the logarithm of the sd, over the variance.
+    Kurle et al. (2020), eqs. 5a, 5b and 8 (`gain`).
     """
 
     def one(datum: Data, key: Array) -> tuple[Array, MeanField]:
@@ -59,9 +56,7 @@ def residuals(rows: Rows, q: MeanField, data: Data, key: Array, draws: int) -> R
 
         return jax.value_and_grad(expected)(q)
 
-    def row(i: Array) -> tuple[Array, MeanField]:
-        datum = rows.take(data, i[None])
-
+    def row(i: Array, datum: Data) -> tuple[Array, MeanField]:
         def add(total: tuple, key: Array) -> tuple[tuple, None]:
             return jax.tree.map(jnp.add, total, one(datum, key)), None
 
@@ -69,17 +64,14 @@ def residuals(rows: Rows, q: MeanField, data: Data, key: Array, draws: int) -> R
         total, _ = jax.lax.scan(add, start, jax.random.split(jax.random.fold_in(key, i), draws))
         return jax.tree.map(lambda v: v / draws, total)
 
-    n = rows.length(data)
-    together = max(1, min(n, _TOGETHER // q.mean.size))
-    value, slope = jax.lax.map(row, jnp.arange(n), batch_size=together)
-    precision = -slope.log_sd / q.variance
-    factor = Factor(precision, slope.mean + precision * q.mean)
+    value, slope = rows.map(row, data)
+    factor = _factor(slope, q)
 
     def remainder(key: Array) -> Array:
         z = q.at(jax.random.normal(key, q.mean.shape, q.mean.dtype))
         return rows(z, data) - factor.log(z)
 
-    keys = jax.random.split(jax.random.fold_in(key, n), 2 * draws)
+    keys = jax.random.split(jax.random.fold_in(key, rows.length(data)), 2 * draws)
     misfit = jnp.var(jax.lax.map(remainder, keys), axis=0, ddof=1)
     return Residuals(factor, _gain(value, factor, q), misfit)
 
@@ -125,7 +117,14 @@ def of_prior(rows: Rows, q: MeanField, normal: MeanField, key: Array, draws: int
         return jax.tree.map(jnp.add, total, jax.grad(expected)(q, key)), None
 
     total, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, q), jax.random.split(key, draws))
-    slope = jax.tree.map(lambda v: v / draws, total)
+    return _factor(jax.tree.map(lambda v: v / draws, total), q)
+
+
+def _factor(slope: MeanField, q: MeanField) -> Factor:
+    """Make the factor of which an expectation under q has these derivatives (eqs. 5a and 5b).
+
+    Twice the derivative by the variance is that by the logarithm of the sd, over the variance.
+    """
     precision = -slope.log_sd / q.variance
     return Factor(precision, slope.mean + precision * q.mean)
 

@@ -1,6 +1,6 @@
 """The likelihood of every row of a batch: what is weighted, remembered and forgotten."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,6 +11,8 @@ from jax import Array
 
 from pmcl.compile import CompiledModel, LocalLikelihood, UnsupportedModelError, jit
 from pmcl.online.gaussian import MeanField
+
+_TOGETHER = 2**24  # numbers that gradients by z of some rows may take while they are made
 
 type Data = Mapping[str, Array]
 
@@ -97,6 +99,22 @@ class Rows:
         axes = {name: self.axis(name) for name in data}
         return {k: v if axes[k] is None else v.take(index, axis=axes[k]) for k, v in data.items()}
 
+    def part(self, batch: Batch, index: Array | None) -> Batch:
+        """Choose rows of a batch, with their weights; None: all."""
+        if index is None:
+            return batch
+        return Batch(self.take(batch.data, index), batch.weights[index])
+
+    def map[T](self, function: Callable[[Array, Data], T], data: Data) -> T:
+        """Apply a function to the position of every row and the row alone, some rows at a time."""
+        n = self.length(data)
+        together = max(1, min(n, _TOGETHER // self.compiled.dim))
+
+        def one(i: Array) -> T:
+            return function(i, self.take(data, i[None]))
+
+        return jax.lax.map(one, jnp.arange(n), batch_size=together)
+
     def length(self, data: Mapping[str, Array] | Mapping[str, np.ndarray]) -> int:
         """Number of rows of a batch's data."""
         first = self.compiled.observed[0]
@@ -110,7 +128,9 @@ class Rows:
         )
 
 
-def check_separate(rows: Rows, q: MeanField, data: Data, key: Array) -> bool:
+def check_separate(
+    rows: Rows, q: MeanField, data: Data | Mapping[str, np.ndarray], key: Array
+) -> bool:
     """Test at the first rows of a batch that a row's likelihood depends on that row alone.
 
     Returns
@@ -124,12 +144,13 @@ def check_separate(rows: Rows, q: MeanField, data: Data, key: Array) -> bool:
         Where the likelihood of a row changes with the covariates of another.
     """
     # Rows that are the same tell as well, where there is only one.
-    few = rows.take(data, jnp.arange(3) % rows.length(data))
+    index = np.arange(3) % rows.length(data)
+    few = {k: jnp.asarray(v) for k, v in rows.take(data, index).items()}  # type: ignore[type-var]
     axes = {name: rows.axis(name) for name in few}
     smooth = {
-        k: jnp.asarray(v)
+        k: v
         for k, v in few.items()
-        if axes[k] is not None and jnp.issubdtype(jnp.asarray(v).dtype, jnp.floating)
+        if axes[k] is not None and jnp.issubdtype(v.dtype, jnp.floating)
     }
     n = rows.length(few)
 

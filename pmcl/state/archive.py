@@ -80,6 +80,13 @@ def read_archive(path: str | os.PathLike, *, largest: int = LARGEST) -> xr.DataT
         raise StateError(f"{source}: not a pmcl state, or damaged ({error!r}).") from error
 
 
+def group(tree: xr.DataTree, name: str, where: str) -> xr.Dataset:
+    """Return one group of a tree that was read; an error where there is none."""
+    if name not in tree.children:
+        raise StateError(f"{where}: expected a group {name!r}.")
+    return tree.children[name].to_dataset(inherit=False)
+
+
 def _encoded(tree: xr.DataTree) -> dict[str, bytes]:
     import zarr
 
