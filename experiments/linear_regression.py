@@ -3,6 +3,7 @@
     python experiments/linear_regression.py test-time   # a copy of the network for each task
     python experiments/linear_regression.py continual   # all methods, the paper's settings and ours
     python experiments/linear_regression.py strength    # weight consolidation by its strength
+    python experiments/linear_regression.py baselines   # the field's baselines by their strengths
     python experiments/linear_regression.py capacity    # replay by the size of its memory
     python experiments/linear_regression.py options     # replay with each of our options
     python experiments/linear_regression.py long        # forty tasks, twenty stored datasets
@@ -62,6 +63,7 @@ METHODS: dict[str, tuple[Method, ...]] = {
         Method("plain replay", PAPER_REPLAY, {"steps": 400}),
         Method("synaptic intelligence", pmcl.SynapticIntelligence(1e0), {"steps": 400}),
         Method("online Laplace", pmcl.OnlineLaplace(), {"steps": 400}),
+        Method("VCL", pmcl.VariationalWeights(), {"steps": 400}),
         Method("replay + EWC", (REPLAY, consolidation(1e2))),
         Method("teacher + replay", REPLAY, {"objective": pmcl.TeacherDistillation()}),
     ),
@@ -106,6 +108,21 @@ def strength(runs: Runs) -> None:
                 return runs.once(settings, m, 0)
 
             runs.kept(f"strength {method.name} {value:g}", make)
+
+
+BASELINES = {
+    "synaptic intelligence": lambda s: pmcl.SynapticIntelligence(s),
+    "online Laplace": lambda s: pmcl.OnlineLaplace(strength=s),
+    "VCL": lambda s: pmcl.VariationalWeights(s),
+}
+
+
+def baselines(runs: Runs) -> None:
+    """The field's baselines, alone, over strengths two powers of ten apart."""
+    for name, strategy in BASELINES.items():
+        for value in STRENGTHS[::2]:
+            method = Method(name, strategy(value), {"steps": 400})
+            runs.kept(f"strength {name} {value:g}", lambda m=method: runs.once("ours", m, 0))
 
 
 def capacity(runs: Runs) -> None:
@@ -192,7 +209,16 @@ def main() -> None:
     )
     parser.add_argument(
         "part",
-        choices=["test-time", "continual", "strength", "capacity", "options", "long", "tables"],
+        choices=[
+            "test-time",
+            "continual",
+            "strength",
+            "baselines",
+            "capacity",
+            "options",
+            "long",
+            "tables",
+        ],  # fmt: skip
     )
     parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "regression")
     parser.add_argument("--results", type=Path, default=HERE / "results")
@@ -207,6 +233,7 @@ def main() -> None:
             parts = {
                 "test-time": test_time,
                 "strength": strength,
+                "baselines": baselines,
                 "capacity": capacity,
                 "options": options,
                 "long": long,
