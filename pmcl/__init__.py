@@ -66,7 +66,10 @@ if TYPE_CHECKING:
     from pmcl.refining import refine as refine
     from pmcl.report import calibrate as calibrate
     from pmcl.report import check_data as check_data
+    from pmcl.report import check_predictive as check_predictive
     from pmcl.report import compare as compare
+    from pmcl.report import loo as loo
+    from pmcl.report import psense as psense
     from pmcl.report import retention as retention
     from pmcl.results import one as one
     from pmcl.saving import load as load
@@ -128,13 +131,16 @@ _PUBLIC = {
     "as_task": "data",
     "calibrate": "report",
     "check_data": "report",
+    "check_predictive": "report",
     "compare": "report",
     "compile_model": "compile",
     "fit_amortized": "fit",
     "fit_online": "stream",
     "load": "saving",
+    "loo": "report",
     "one": "results",
     "prior_scale": "online",
+    "psense": "report",
     "refine": "refining",
     "retention": "report",
     "sample_reference": "reference",

@@ -1,4 +1,4 @@
-"""From amortized draws to a posterior's final draws: refined where asked, weighted or resampled."""
+"""From amortized draws to a posterior's final draws: refined, reweighted, NUTS where asked."""
 
 import os
 import time
@@ -12,7 +12,8 @@ import xarray as xr
 from pmcl import sampling
 from pmcl.compile import CompiledModel, Density, precision
 from pmcl.data import Task
-from pmcl.metrics import ImportanceDiagnostics, khat_threshold
+from pmcl.fallback import by_nuts
+from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold
 from pmcl.networks import Amortizer
 from pmcl.prediction import observed_group, predictions, scalars_group
 from pmcl.progress import progress_bar
@@ -23,6 +24,8 @@ from pmcl.storing import write_parts
 _STORED_TOGETHER = 256  # datasets sampled at a time where results go to a folder
 
 type RefineLike = Refine | bool | Literal["auto"]
+type CorrectLike = Literal["auto", "psis", "imh"] | None
+type FallbackLike = Literal["nuts"] | None
 
 
 class Corrected(NamedTuple):
@@ -50,6 +53,22 @@ def settings_of(refine: RefineLike) -> Refine | None:
     raise ValueError(f"refine: expected True, False, 'auto' or a pmcl.Refine, got {refine!r}.")
 
 
+def way_of(correct: CorrectLike, fallback: FallbackLike, *, refined: bool) -> CorrectLike:
+    """Read the arguments `correct` and `fallback` of `sample`.
+
+    Raises
+    ------
+    ValueError
+    """
+    if correct not in ("auto", "psis", "imh", None):
+        raise ValueError(f"correct: expected 'auto', 'psis', 'imh' or None, got {correct!r}.")
+    if fallback not in ("nuts", None):
+        raise ValueError(f"fallback: expected 'nuts' or None, got {fallback!r}.")
+    if correct == "auto":
+        return "psis" if refined else None
+    return correct
+
+
 def correct(
     density: Density,
     amortizer: Amortizer | None,
@@ -62,11 +81,12 @@ def correct(
     centre: np.ndarray,
     spread: np.ndarray,
     draws: int,
-    resample: bool,
+    way: CorrectLike,
+    fallback: FallbackLike,
     seed: int,
     progressbar: bool,
 ) -> Corrected:
-    """Refine the datasets that need it, and resample by the weights.
+    """Refine the datasets that need it, make draws count alike, and sample by NUTS what is left.
 
     Parameters
     ----------
@@ -79,8 +99,11 @@ def correct(
         Refine every dataset, not only those whose amortized posterior is poor.
     start, centre, spread, draws
         As in :func:`pmcl.refinement.refine_task`.
-    resample : bool
-        Resample what was corrected by its weights, so that draws count alike.
+    way : {"psis", "imh", None}
+        How draws come to count alike: resampled by smoothed weights, or by a Markov chain. None:
+        they do not.
+    fallback : {"nuts", None}
+        What samples the datasets whose k-hat is too high.
     seed : int
     progressbar : bool
     """
@@ -136,15 +159,40 @@ def correct(
     if before is not None:
         stats["khat_amortized"] = before.khat
         stats["efficiency_amortized"] = before.efficiency
-    if resample and settings is not None:
+    # With so few draws k-hat cannot be computed, which says nothing of the posterior.
+    limit = khat_threshold(max(draws, 2))
+    high = (diagnostics.khat > limit) & (draws >= FEWEST_DRAWS)
+    text = np.char.add(np.char.mod("k-hat %.2f is above ", diagnostics.khat), f"{limit:.2f}")
+    stats["warning"] = np.where(high, text, "").astype(object)
+    best = drawn
+    if way is not None:
         # Weights that cannot be trusted would put all on a few draws.
         trusted = diagnostics.khat <= 1.0
         if before is None:
             trusted = diagnostics.finite_fraction > 0
         which = np.flatnonzero(trusted & (diagnostics.finite_fraction > 0))
-        drawn = sampling.resampled(drawn, log_weights, which, seed=seed, first=task.first)
+        if way == "psis":
+            drawn = sampling.resampled(drawn, log_weights, which, seed=seed, first=task.first)
+        else:
+            drawn, stats["acceptance_rate"] = sampling.chained(
+                drawn, which, seed=seed, first=task.first
+            )
         log_weights = np.array(log_weights)
         log_weights[which] = -np.log(drawn.z.shape[1])
+    if fallback is not None:
+        which = np.flatnonzero(high | (diagnostics.finite_fraction == 0))
+        drawn, log_weights = _fallen(
+            density.compiled,
+            task,
+            best,
+            drawn,
+            diagnostics.log_weights,
+            log_weights,
+            stats,
+            which,
+            seed,
+            progressbar,
+        )
     stats = {k: v.astype(str) if v.dtype == object else v for k, v in stats.items()}
     return Corrected(drawn, diagnostics, log_weights, stats)
 
@@ -169,14 +217,48 @@ def engine_of(draws: Draws) -> str:
     return ", ".join(sorted(set(map(str, draws.dataset_stats["engine"]))))
 
 
+def _fallen(
+    compiled: CompiledModel,
+    task: Task,
+    best: Drawn,
+    drawn: Drawn,
+    smoothed: np.ndarray,
+    log_weights: np.ndarray,
+    stats: dict[str, np.ndarray],
+    which: np.ndarray,
+    seed: int,
+    progressbar: bool,
+) -> tuple[Drawn, np.ndarray]:
+    """Put draws of NUTS in the places of the datasets `which`, and its diagnostics in `stats`."""
+    n, draws = drawn.log_prior.shape
+    stats |= {k: np.full(n, np.nan) for k in ("rhat", "ess", "divergences")}
+    if not len(which):
+        return drawn, log_weights
+    # By weight, whatever k-hat: these are the best there are, for a start and a metric.
+    start = sampling.resampled(best, smoothed, which, seed=seed, first=task.first).z[which]
+    fallen = by_nuts(compiled, task, start, which, draws=draws, seed=seed, progressbar=progressbar)
+    use = np.ones(len(which), bool)
+    drawn = _replaced(drawn, fallen.drawn, which, use)
+    log_weights = np.array(log_weights)
+    log_weights[which] = -np.log(draws)
+    for name in ("rhat", "ess", "divergences"):
+        stats[name][which] = getattr(fallen, name)
+    stats["gradients"][which] += fallen.gradients
+    stats["engine"][which] = "nuts"
+    stats["note"][which] = _joined(stats["note"][which], "k-hat of importance sampling is too high")
+    stats["warning"][which] = fallen.warning
+    return drawn, log_weights
+
+
 class Asked(NamedTuple):
     """What a user asked `sample` for; see there."""
 
     draws: int
     refine: RefineLike
-    resample: bool
     names: tuple[str, ...]
     seed: int
+    correct: CorrectLike = "auto"
+    fallback: FallbackLike = None
     log_likelihood: bool = False
     log_prior: bool = False
     posterior_predictive: bool = False
@@ -188,6 +270,7 @@ def sample_task(
     """Draw from the posterior of every dataset of a task, all in memory."""
     begin = time.perf_counter()
     compiled, settings = density.compiled, settings_of(asked.refine)
+    way = way_of(asked.correct, asked.fallback, refined=settings is not None)
     # Means and covariances of the network's posterior need a number of draws.
     n = max(asked.draws, FEWEST_STARTS if settings else 1)
     with precision.scope():
@@ -205,7 +288,8 @@ def sample_task(
             centre=np.asarray(amortizer.z_scaling.loc, float),
             spread=np.asarray(amortizer.z_scaling.scale, float),
             draws=asked.draws,
-            resample=asked.resample,
+            way=way,
+            fallback=asked.fallback,
             seed=asked.seed,
             progressbar=progressbar,
         )

@@ -38,7 +38,14 @@ from pmcl.continual import (
     stored,
     strategies_of,
 )
-from pmcl.correction import Asked, RefineLike, sample_task, sample_to_store
+from pmcl.correction import (
+    Asked,
+    CorrectLike,
+    FallbackLike,
+    RefineLike,
+    sample_task,
+    sample_to_store,
+)
 from pmcl.data import DATASET, Layout, Task, TaskLike, as_task, listed
 from pmcl.networks import (
     Amortizer,
@@ -364,7 +371,8 @@ class AmortizedPosterior:
         draws: int = 1000,
         *,
         refine: RefineLike = "auto",
-        resample: bool = True,
+        correct: CorrectLike = "auto",
+        fallback: FallbackLike = None,
         var_names: Sequence[str] | None = None,
         random_seed: int | None = None,
         log_likelihood: bool = False,
@@ -385,9 +393,15 @@ class AmortizedPosterior:
             Correct the amortized posterior of each dataset with the compiled density, the network
             untouched: "auto" only where k-hat or efficiency is poor, True or a
             :class:`pmcl.Refine` everywhere, False nowhere (the network as it is).
-        resample : bool
-            With refinement, resample draws by their Pareto-smoothed weights, so that all count
-            alike; False keeps the proposal's draws, to be weighted by `log_weight`.
+        correct : "auto", "psis", "imh" or None
+            How draws come to count alike: "psis" resamples them by their Pareto-smoothed weights,
+            "imh" walks over them by independence Metropolis-Hastings, which has the exact posterior
+            as its limit and keeps draws where weights have no bound. "auto": by "psis" with
+            refinement. None keeps the proposal's draws, to be weighted by `log_weight`.
+        fallback : "nuts" or None
+            NUTS for the datasets whose k-hat is too high, and only for those, from the best draws
+            at hand; compiled once. `dataset_stats` has the engine, r-hat, effective sample size and
+            divergences.
         var_names : sequence of str, optional
             Variables of the group `posterior`; all free variables and deterministics by default.
         random_seed : int, optional
@@ -404,8 +418,9 @@ class AmortizedPosterior:
         xarray.DataTree
             Groups `posterior`, `unconstrained_posterior`, `sample_stats` (log_prior,
             log_likelihood, log_q, log_weight per draw), `dataset_stats` (k-hat, efficiency,
-            evidence; engine, steps, note: what was done; warning), `observed_data` and
-            `constant_data`. Weights are Pareto smoothed, in logs, and sum to one for each dataset.
+            self-consistency variance, evidence and its error, all of the proposal's draws; engine,
+            steps, note: what was done; warning), `observed_data` and `constant_data`. Weights are
+            Pareto smoothed, in logs, and sum to one for each dataset.
             With `store`, values are read from there when they are used.
 
         Raises
@@ -427,9 +442,10 @@ class AmortizedPosterior:
         asked = Asked(
             positive("draws", draws),
             refine,
-            resample,
             sampling.pick(self.compiled, None if var_names is None else list(var_names)),
             seed_of(random_seed, self.seed),
+            correct,
+            fallback,
             log_likelihood,
             log_prior,
             posterior_predictive,

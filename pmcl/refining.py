@@ -12,7 +12,8 @@ from pmcl.batching import check_masked
 from pmcl.compile import CompiledModel, Density, compile_model, precision
 from pmcl.compile.graphs import host_mode
 from pmcl.compile.refuse import model_or_context
-from pmcl.correction import correct, engine_of, finished
+from pmcl.correction import CorrectLike, FallbackLike, engine_of, finished, way_of
+from pmcl.correction import correct as corrected_task
 from pmcl.data import Task, TaskLike
 from pmcl.posterior import positive, seed_of
 from pmcl.reference.posterior import covariates_among, task_of
@@ -27,7 +28,8 @@ def refine(
     draws: int = 1000,
     start: xr.DataTree | None = None,
     refine: Refine | None = None,
-    resample: bool = True,
+    correct: CorrectLike = "psis",
+    fallback: FallbackLike = None,
     var_names: list[str] | None = None,
     random_seed: int | None = None,
     progressbar: bool = True,
@@ -51,9 +53,11 @@ def refine(
         datasets, in the same order.
     refine : Refine, optional
         Hyper-parameters.
-    resample : bool
-        Resample draws by their Pareto-smoothed weights, so that all count alike; False keeps the
-        proposal's draws, to be weighted by `log_weight`.
+    correct : "psis", "imh" or None
+        How draws come to count alike, as in `AmortizedPosterior.sample`. None keeps the proposal's
+        draws, to be weighted by `log_weight`.
+    fallback : "nuts" or None
+        NUTS for the datasets whose k-hat is too high, from the best draws at hand.
     var_names : list of str, optional
         Variables of the group `posterior`; all free variables and deterministics by default.
     random_seed : int, optional
@@ -75,6 +79,7 @@ def refine(
         Naming the datasets whose k-hat says that the draws should not be trusted.
     """
     positive("draws", draws)
+    way = way_of(correct, fallback, refined=True)
     seed = seed_of(random_seed, None)
     if isinstance(model, CompiledModel):
         compiled = model
@@ -96,7 +101,7 @@ def refine(
                 )
             z = np.moveaxis(given.reshape(-1, *given.shape[2:]), 0, 1)
             z = z[:, np.random.default_rng(seed).integers(z.shape[1], size=FEWEST_STARTS)]
-        corrected = correct(
+        corrected = corrected_task(
             Density(compiled, task.layout.row),
             None,
             task,
@@ -107,7 +112,8 @@ def refine(
             centre=np.median(prior, axis=0),
             spread=np.maximum(np.std(prior, axis=0), 1e-6),
             draws=draws,
-            resample=resample,
+            way=way,
+            fallback=fallback,
             seed=seed,
             progressbar=progressbar,
         )

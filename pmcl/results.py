@@ -227,11 +227,20 @@ def one(tree: xr.DataTree, dataset: str | int) -> xr.DataTree:
 
 def warn_of_khat(names: Sequence[str], stats: Mapping[str, np.ndarray]) -> None:
     """Warn of datasets whose posterior should not be trusted, by name."""
-    bad = [n for n, w in zip(names, stats["warning"], strict=True) if w]
-    if bad:
+    text = [str(w) for w in stats["warning"]]
+    chains = [n for n, w in zip(names, text, strict=True) if "NUTS" in w]
+    weights = [n for n, w in zip(names, text, strict=True) if w and "NUTS" not in w]
+    if weights:
         warnings.warn(
-            f"The posterior of {len(bad)} of {len(names)} datasets has a high Pareto "
-            f"k-hat ({listed(bad)}): adapt to data like these, or compare with `sample_reference`. "
-            "`dataset_stats` has the values.",
+            f"The posterior of {len(weights)} of {len(names)} datasets has a high Pareto "
+            f"k-hat ({listed(weights)}): adapt to data like these, or sample them with "
+            "`fallback='nuts'`. `dataset_stats` has the values.",
+            stacklevel=3,
+        )
+    if chains:
+        warnings.warn(
+            f"NUTS, too, is not to be trusted for {len(chains)} of {len(names)} datasets "
+            f"({listed(chains)}): `dataset_stats` says why. Look at how the model is parametrised, "
+            "or take more draws with `sample_reference`.",
             stacklevel=3,
         )

@@ -12,7 +12,7 @@ from pmcl.batching import chunks, over_datasets
 from pmcl.compile import CompiledModel, Density, Mask, jit
 from pmcl.compile.precision import NETWORK
 from pmcl.data import Batch, Task
-from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold, resample
+from pmcl.metrics import ImportanceDiagnostics, independence_chain, resample
 from pmcl.networks import Amortizer
 from pmcl.networks.familiarity import input_features
 from pmcl.progress import progress_bar
@@ -231,6 +231,25 @@ def resampled(
     return Drawn(*(np.asarray(v)[rows, index] for v in drawn))
 
 
+def chained(
+    drawn: Drawn, which: np.ndarray, *, seed: int, first: int = 0
+) -> tuple[Drawn, np.ndarray]:
+    """Walk over the draws of the datasets `which` by independence Metropolis-Hastings.
+
+    Returns the draws and the acceptance rate of each dataset, NaN for those that stay.
+    """
+    n, draws = drawn.log_q.shape
+    index = np.tile(np.arange(draws), (n, 1))
+    rate = np.full(n, np.nan)
+    if len(which):
+        ratio = np.asarray(drawn.log_prior + drawn.log_likelihood - drawn.log_q)[which]
+        rngs = [np.random.default_rng([seed, first + int(i)]) for i in which]
+        index[which], accepted = independence_chain(ratio, rngs)
+        rate[which] = accepted.mean(axis=1)
+    rows = np.arange(n)[:, None]
+    return Drawn(*(np.asarray(v)[rows, index] for v in drawn)), rate
+
+
 def assemble(
     drawn: Drawn,
     diagnostics: ImportanceDiagnostics,
@@ -241,15 +260,6 @@ def assemble(
     seconds: float,
 ) -> Draws:
     """Put draws of shape (dataset, draw, ...) in ArviZ's order, with importance diagnostics."""
-    draws = drawn.z.shape[1]
-    threshold = khat_threshold(max(draws, 2))
-    khat = np.asarray(diagnostics.khat)
-    # With so few draws k-hat cannot be computed, which says nothing of the posterior.
-    warning = np.where(
-        (khat > threshold) & (draws >= FEWEST_DRAWS),
-        np.char.add(np.char.mod("k-hat %.2f is above ", khat), f"{threshold:.2f}"),
-        "",
-    )
 
     def ordered(value: np.ndarray) -> np.ndarray:
         return np.moveaxis(np.asarray(value), 0, 1)[None]
@@ -264,13 +274,13 @@ def assemble(
             "log_weight": ordered(log_weights),
         },
         dataset_stats={
-            "khat": khat,
+            "khat": np.asarray(diagnostics.khat),
             "efficiency": np.asarray(diagnostics.efficiency),
             "log_evidence": np.asarray(diagnostics.log_evidence),
             "log_evidence_error": np.asarray(diagnostics.log_evidence_error),
             "finite_fraction": np.asarray(diagnostics.finite_fraction),
+            "sc_variance": np.asarray(diagnostics.sc_variance),
             **dataset_stats,
-            "warning": warning,
         },
         seconds=seconds,
     )

@@ -10,8 +10,10 @@ from scipy.special import logsumexp
 from pmcl.metrics import (
     agreement,
     c2st,
+    coverage,
     importance_diagnostics,
     khat_threshold,
+    learned,
     median_squared_distance,
     mmd2_unbiased,
     null_mmd2,
@@ -19,6 +21,7 @@ from pmcl.metrics import (
     posterior_discrepancy,
     resample,
     standardise,
+    tarp,
 )
 
 
@@ -560,3 +563,32 @@ def test_pit_is_uniform_for_the_right_posterior_and_for_ties_and_not_for_a_wrong
     assert stats.kstest(wrong[:, 0], "uniform").pvalue < 1e-6
     with pytest.raises(ValueError, match="draws: expected shape"):
         pit(draws, truth[:, :1], rng)
+
+
+def test_coverage_and_random_points_of_an_exact_posterior() -> None:
+    # truth ~ N(0, 1), one observation with unit noise: the posterior is N(x / 2, 1 / 2)
+    rng = np.random.default_rng(20)
+    truth = rng.normal(size=(2000, 3))
+    x = truth + rng.normal(size=truth.shape)
+    noise = rng.normal(size=(2000, 100, 3))
+    exact = x[:, None] / 2 + np.sqrt(0.5) * noise
+    for draws, fits in ((exact, True), (x[:, None] / 2 + 0.5 * noise, False)):
+        found = coverage(pit(draws, truth, np.random.default_rng(0)))
+        inside = (found.low[:, None] <= found.observed) & (found.observed <= found.high[:, None])
+        assert inside.all() == fits
+        p = stats.kstest(tarp(draws, truth, np.random.default_rng(0)), "uniform").pvalue
+        assert (p > 1e-3) == fits
+    # Marginals are right, correlation is not: only random points see it.
+    wrong = exact.copy()
+    wrong[..., 1] = x[:, None, 1] / 2 + np.sqrt(0.5) * noise[..., 0]
+    found = coverage(pit(wrong, truth, np.random.default_rng(0)))
+    assert (found.low[:, None] <= found.observed).all()
+    assert stats.kstest(tarp(wrong, truth, np.random.default_rng(0)), "uniform").pvalue < 1e-3
+    z_score, contraction = learned(exact, truth)
+    np.testing.assert_allclose(contraction.mean(axis=0), 0.5, atol=0.05)
+    # 1.015 for 100 draws; three standard errors are 0.05
+    np.testing.assert_allclose(z_score.std(axis=0), 1.015, atol=0.05)
+    with pytest.raises(ValueError, match="levels: expected numbers between 0 and 1"):
+        coverage(np.zeros((3, 1)), [0.5, 1.2])
+    with pytest.raises(ValueError, match="draws: expected shape"):
+        tarp(exact, truth[:, :2], rng)

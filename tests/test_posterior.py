@@ -381,7 +381,7 @@ def test_refinement_leaves_alone_what_is_good(
     plain = posterior.sample(data, 500, refine=False, random_seed=0)
     good = plain["dataset_stats"]["khat"].values < 0.4
     assert good.any()
-    tree = posterior.sample(data, 500, random_seed=0, resample=False)
+    tree = posterior.sample(data, 500, random_seed=0, correct=None)
     stats = tree["dataset_stats"].to_dataset()
     assert set(stats["note"].values[good]) == {"good as it is"}
     a, b = (t["unconstrained_posterior"]["slope"].values[:, :, good] for t in (plain, tree))
@@ -413,3 +413,92 @@ def test_simulation_based_calibration(posterior: pmcl.AmortizedPosterior) -> Non
     )
     assert float(refined["uniformity"]["slope"]) > 1e-3
     assert set(refined["dataset_stats"]["engine"].values) != {"amortized"}
+    for level, held, low, high in zip(
+        refined["coverage"]["level"].values,
+        refined["coverage"]["slope"].values,
+        refined["coverage"]["low"].values,
+        refined["coverage"]["high"].values,
+        strict=True,
+    ):
+        assert low < level < high
+        assert low <= held <= high
+    assert float(refined["tarp"]["p_value"]) > 1e-3
+    # The exact posterior variance of the simulations' rows, about 1 / (1 + 20 / 1.5^2).
+    contraction = refined["contraction"]["slope"]
+    assert contraction.dims == ("simulation",)
+    assert abs(float(contraction.mean()) - 0.89) < 0.03
+    assert abs(float(refined["z_score"]["slope"].std()) - 1) < 0.15
+    assert float(refined["correlation"]["slope"]) > 0.9
+
+
+def test_posterior_calibration_around_data(
+    posterior: pmcl.AmortizedPosterior, shifted: xr.Dataset
+) -> None:
+    two = shifted.isel(dataset=slice(2))
+    options = {"simulations": 200, "draws": 100, "random_seed": 4, "progressbar": False}
+    tree = pmcl.calibrate(posterior, two, refine=True, **options)
+    assert tree["posterior_sbc"]["slope"].shape == (2, 1, 200)
+    assert (tree["uniformity"]["slope"] > 1e-3).all()
+    assert tree["dataset_stats"]["khat"].dims == ("dataset", "simulation")
+    # The network has never seen such data: its own draws are not calibrated there.
+    plain = pmcl.calibrate(posterior, two, refine=False, **options)
+    assert (plain["uniformity"]["slope"] < 1e-3).all()
+    assert (plain["tarp"]["p_value"] < 1e-2).all()
+    gap = shifted.isel(dataset=[0]).copy(deep=True)
+    gap["y"][0, 3] = np.nan
+    with pytest.raises(ValueError, match="the datasets have gaps"):
+        pmcl.calibrate(posterior, gap, **options)
+
+
+def test_a_chain_over_the_draws(posterior: pmcl.AmortizedPosterior, data: xr.Dataset) -> None:
+    mean, sd = exact(data)
+    plain = posterior.sample(data, 4000, refine=False, random_seed=0)
+    tree = posterior.sample(data, 4000, refine=False, correct="imh", random_seed=0)
+    stats = tree["dataset_stats"].to_dataset()
+    assert ((stats["acceptance_rate"] > 0.3) & (stats["acceptance_rate"] < 1)).all()
+    slope = tree["posterior"]["slope"]
+    assert (np.abs(slope.mean(("chain", "draw")) - mean) / sd).max() < 0.1
+    assert np.abs(slope.std(("chain", "draw")) / sd - 1).max() < 0.1
+    np.testing.assert_allclose(tree["sample_stats"]["log_weight"], -np.log(4000))
+    # What is said of the proposal is said of the same draws.
+    xr.testing.assert_equal(stats["khat"], plain["dataset_stats"]["khat"])
+    variance = (
+        plain["sample_stats"].to_dataset().pipe(lambda s: s.log_prior + s.log_likelihood - s.log_q)
+    ).var(("chain", "draw"), ddof=1)
+    np.testing.assert_allclose(stats["sc_variance"], variance, rtol=1e-5)
+    resampled = posterior.sample(data, 4000, refine=False, correct="psis", random_seed=0)
+    assert np.abs(resampled["posterior"]["slope"].mean(("chain", "draw")) - mean).max() < 0.05
+    assert "acceptance_rate" not in resampled["dataset_stats"]
+
+
+def test_checks_of_arviz_by_dataset(posterior: pmcl.AmortizedPosterior) -> None:
+    data = {
+        f"d{i}": make(1, slope=0.5, seed=i, rows=n).isel(dataset=0) for i, n in ((0, 12), (1, 20))
+    }
+    data["d1"]["y"] = 4 * data["d1"]["y"]  # noise that the model does not know
+    tree = posterior.sample(
+        data, 500, random_seed=0, log_likelihood=True, log_prior=True, posterior_predictive=True
+    )
+    found, power, check = pmcl.loo(tree), pmcl.psense(tree), pmcl.check_predictive(tree)
+    for name, rows in (("d0", 12), ("d1", 20)):
+        alone = pmcl.one(tree, name)
+        expected = az.loo(alone, pointwise=True)
+        here = found.sel(dataset=name)
+        assert int(here["n"]) == rows
+        np.testing.assert_allclose(here["elpd"], expected.elpd)
+        np.testing.assert_allclose(here["se"], expected.se)
+        np.testing.assert_allclose(here["khat"], expected.pareto_k.max())
+        summary = az.psense_summary(alone, round_to=12)
+        row = power.sel(dataset=name, parameter="slope")
+        np.testing.assert_allclose(row["prior"], summary.loc["slope", "prior"])
+        np.testing.assert_allclose(row["likelihood"], summary.loc["slope", "likelihood"])
+        replicated = alone["posterior_predictive"]["y"].values[0].std(axis=1)
+        own = alone["observed_data"]["y"].values.std()
+        p_value = check["p_value"]["y"].sel(dataset=name, statistic="sd")
+        np.testing.assert_allclose(p_value, np.mean(replicated > own))
+    assert 0.01 < float(check["p_value"]["y"].sel(dataset="d0", statistic="sd")) < 0.99
+    assert float(check["p_value"]["y"].sel(dataset="d1", statistic="sd")) < 0.01
+    assert float(check["loo_pit"]["y"].sel(dataset="d1")) < 0.05
+    assert float(check["loo_pit"]["y"].sel(dataset="d0")) > 0.01
+    with pytest.raises(ValueError, match=r"ask for them with `sample\(..., log_likelihood=True\)"):
+        pmcl.loo(posterior.sample(data, 50, random_seed=0))

@@ -284,7 +284,7 @@ def test_conjugate_regression(rows, singular):
 
 def test_weighted_and_resampled_draws_agree():
     model, data, exact = conjugate(30)
-    tree = refined(model, data, resample=False)
+    tree = refined(model, data, correct=None)
     weights = np.exp(tree["sample_stats"]["log_weight"].values[0])
     np.testing.assert_allclose(weights.sum(axis=0), 1.0)
     beta = tree["posterior"]["beta"].values[0]
@@ -421,8 +421,8 @@ def test_long_vectors_take_lbfgs():
 
 def test_number_of_datasets_changes_nothing():
     model, data, _ = conjugate(30)
-    few = refined(model, {k: v[:3] for k, v in data.items()}, resample=False, draws=300)
-    more = refined(model, data, resample=False, draws=300)
+    few = refined(model, {k: v[:3] for k, v in data.items()}, correct=None, draws=300)
+    more = refined(model, data, correct=None, draws=300)
     np.testing.assert_allclose(
         few["posterior"]["beta"].values, more["posterior"]["beta"].values[:, :, :3], rtol=1e-4
     )

@@ -44,13 +44,7 @@ def quality(amortizer: Amortizer, density: Density, task: Task, *, seed: int) ->
         amortizer, density, task, draws=_DRAWS, seed=seed, progressbar=False, size=16
     )
     judged = judge(drawn)
-    ratio = np.asarray(drawn.log_prior + drawn.log_likelihood - drawn.log_q)
-    finite = np.isfinite(ratio)
-    variance = np.full(len(task), np.inf)
-    for i, (values, ok) in enumerate(zip(ratio, finite, strict=True)):
-        if ok.sum() > 1:
-            variance[i] = np.var(values[ok], ddof=1)
-    return Quality(task.names, variance, np.asarray(judged.khat), np.asarray(judged.efficiency))
+    return Quality(task.names, judged.sc_variance, judged.khat, judged.efficiency)
 
 
 def quality_of_memory(

@@ -62,7 +62,8 @@ class TeacherDistillation(AbstractObjective):
             centre=np.asarray(now.amortizer.z_scaling.loc, float),
             spread=np.asarray(now.amortizer.z_scaling.scale, float),
             draws=self.labels,
-            resample=True,
+            way="psis",
+            fallback=None,
             seed=now.seed,
             progressbar=now.progressbar,
         )

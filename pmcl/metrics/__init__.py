@@ -4,7 +4,7 @@
 ``classifier`` ask reference draws.
 """
 
-from pmcl.metrics.calibration import pit
+from pmcl.metrics.calibration import Coverage, Learned, coverage, learned, pit, tarp
 from pmcl.metrics.classifier import c2st
 from pmcl.metrics.discrepancy import (
     Agreement,
@@ -19,7 +19,9 @@ from pmcl.metrics.discrepancy import (
 from pmcl.metrics.importance import (
     FEWEST_DRAWS,
     ImportanceDiagnostics,
+    IndependenceChain,
     importance_diagnostics,
+    independence_chain,
     khat_threshold,
     resample,
 )
@@ -28,13 +30,19 @@ from pmcl.metrics.retention import Transfer, transfer
 __all__ = [
     "FEWEST_DRAWS",
     "Agreement",
+    "Coverage",
     "ImportanceDiagnostics",
+    "IndependenceChain",
+    "Learned",
     "PosteriorDiscrepancy",
     "Transfer",
     "agreement",
     "c2st",
+    "coverage",
     "importance_diagnostics",
+    "independence_chain",
     "khat_threshold",
+    "learned",
     "median_squared_distance",
     "mmd2_unbiased",
     "null_mmd2",
@@ -42,5 +50,6 @@ __all__ = [
     "posterior_discrepancy",
     "resample",
     "standardise",
+    "tarp",
     "transfer",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +39,9 @@ class ImportanceDiagnostics(NamedTuple):
         exceeds its threshold.
     finite_fraction : ndarray, shape (...)
         Fraction of the draws whose log ratio is finite.
+    sc_variance : ndarray, shape (...)
+        Self-consistency variance: of the finite log ratios, in nats squared; 0 for an exact
+        posterior, inf with fewer than two.
     """
 
     log_weights: FloatArray
@@ -46,6 +50,7 @@ class ImportanceDiagnostics(NamedTuple):
     log_evidence: FloatArray
     log_evidence_error: FloatArray
     finite_fraction: FloatArray
+    sc_variance: FloatArray
 
 
 def importance_diagnostics(log_ratio: ArrayLike) -> ImportanceDiagnostics:
@@ -102,6 +107,10 @@ def importance_diagnostics(log_ratio: ArrayLike) -> ImportanceDiagnostics:
     efficiency = np.where(usable, efficiency, 0.0)
     error = np.where(usable & (n_draws > 1), error, np.inf)
 
+    count = finite.sum(axis=1)
+    centred = np.where(finite, rows - _mean(rows, finite)[:, None], 0.0)
+    variance = np.sum(centred**2, axis=1) / np.maximum(count - 1, 1)
+
     log_weights = np.full(rows.shape, -np.inf)
     khat = np.full(len(rows), np.inf)
     # a tail of rounding errors has a k-hat too, and it means nothing
@@ -120,6 +129,7 @@ def importance_diagnostics(log_ratio: ArrayLike) -> ImportanceDiagnostics:
         log_evidence=log_evidence.reshape(batch),
         log_evidence_error=error.reshape(batch),
         finite_fraction=finite.mean(axis=1).reshape(batch),
+        sc_variance=np.where(count > 1, variance, np.inf).reshape(batch),
     )
 
 
@@ -171,6 +181,64 @@ def resample(log_weights: ArrayLike, size: int, rng: np.random.Generator) -> NDA
     return rng.permutation(np.searchsorted(cumulative, points, side="right"))
 
 
+class IndependenceChain(NamedTuple):
+    """Chains of independence Metropolis-Hastings.
+
+    Attributes
+    ----------
+    place : ndarray of int, shape (n, S)
+        The proposal at which each chain stands after each step.
+    accepted : ndarray of bool, shape (n, S)
+        Whether the step's own proposal was accepted.
+    """
+
+    place: NDArray[np.intp]
+    accepted: NDArray[np.bool_]
+
+
+def independence_chain(
+    log_ratio: ArrayLike, rngs: Sequence[np.random.Generator]
+) -> IndependenceChain:
+    """Run independence Metropolis-Hastings over the draws of a proposal, in their order.
+
+    Proposal s is accepted with probability min(1, w_s / w), w the weight of the place at hand. The
+    chain has the target as its limit whatever the proposal, as long as that covers it; weights
+    without a bound show as long stays at one place. It starts at a draw chosen by its weight.
+
+    Parameters
+    ----------
+    log_ratio : array_like, shape (n, S)
+        log p(z, x) - log q(z | x) at S independent draws of q, for each of n datasets. NaN and
+        infinite ones are never accepted.
+    rngs : sequence of numpy.random.Generator
+        One for each dataset.
+
+    Returns
+    -------
+    IndependenceChain
+
+    References
+    ----------
+    .. [1] Tierney (1994). Markov chains for exploring posterior distributions. Annals of Statistics
+       22(4), section 2.3.3.
+    """
+    ratio = np.asarray(log_ratio, dtype=np.float64)
+    ratio = np.where(np.isfinite(ratio), ratio, -np.inf)
+    n, size = ratio.shape
+    row = np.arange(n)
+    # The largest of the log weights plus Gumbel noise: a draw by weight.
+    now = np.argmax(ratio + np.stack([rng.gumbel(size=size) for rng in rngs]), axis=1)
+    threshold = np.log1p(-np.stack([rng.random(size) for rng in rngs]))
+    place = np.empty((n, size), np.intp)
+    accepted = np.empty((n, size), bool)
+    for s in range(size):
+        with np.errstate(invalid="ignore"):  # -inf against -inf: not accepted
+            accepted[:, s] = threshold[:, s] <= ratio[:, s] - ratio[row, now]
+        now = np.where(accepted[:, s], s, now)
+        place[:, s] = now
+    return IndependenceChain(place, accepted)
+
+
 def khat_threshold(n_draws: int) -> float:
     """Pareto k-hat above which this many draws do not make reliable estimates.
 
@@ -193,6 +261,11 @@ def khat_threshold(n_draws: int) -> float:
     if n_draws < 2:
         raise ValueError(f"n_draws: expected at least 2 draws, got {n_draws}.")
     return min(1.0 - 1.0 / float(np.log10(n_draws)), 0.7)
+
+
+def _mean(values: FloatArray, there: NDArray[np.bool_]) -> FloatArray:
+    """Mean of each row's values that are there; 0 without any."""
+    return np.sum(np.where(there, values, 0.0), axis=1) / np.maximum(there.sum(axis=1), 1)
 
 
 def _normalised(log_ratio: FloatArray) -> FloatArray:

@@ -11,6 +11,7 @@ from xarray import DataTree
 
 from pmcl.reference.data import Checked, check_datasets, check_rebuilt
 from pmcl.reference.shared import Arrays, SharedModel, share_data
+from pmcl.reference.whitened import WHITE, Metric, whitened
 
 # ArviZ's name of each statistic (PyMC's too), then nutpie's
 _STATS = (
@@ -65,8 +66,8 @@ class _Chains(NamedTuple):
     stats: dict[str, np.ndarray]
 
 
-# draws one dataset, which the shared variables hold, with one seed
-type _Sampler = Callable[[Arrays, Mapping[str, int], int], _Chains]
+# draws one dataset, which the shared variables hold, with one seed and perhaps a metric
+type _Sampler = Callable[[Arrays, Mapping[str, int], int, Metric | None], _Chains]
 
 
 def nuts(
@@ -80,7 +81,8 @@ def nuts(
     cores: int | None = None,
     target_accept: float = 0.8,
     sampler: Literal["nutpie", "pymc"] = "nutpie",
-    random_seed: int | np.random.Generator | None = None,
+    metrics: Sequence[Metric] | None = None,
+    random_seed: int | np.random.Generator | Sequence[int] | None = None,
     progressbar: bool = True,
 ) -> NutsDraws:
     """Sample the posterior of every dataset by NUTS, with one compilation for all.
@@ -111,8 +113,12 @@ def nuts(
     sampler
         ``"nutpie"`` compiles with Numba, once. ``"pymc"`` also compiles once, unless the prior of a
         free variable depends on what the datasets set: then once a dataset, within ``seconds``.
+    metrics
+        Where each dataset's posterior is thought to lie, and its shape: chains start there and walk
+        in those coordinates. With nutpie only.
     random_seed
-        Seed from which every dataset's own seed is derived. The same seed, the same draws.
+        Seed from which every dataset's own seed is derived, or those of all datasets. The same
+        seed, the same draws.
     progressbar
         Whether to show one progress bar over the datasets.
 
@@ -137,18 +143,26 @@ def nuts(
     settings = _check_settings(_Settings(draws, tune, chains, cores, target_accept))
     if sampler not in ("nutpie", "pymc"):
         raise ValueError(f'Expected sampler="nutpie" or "pymc", got {sampler!r}.')
+    if metrics is not None and sampler != "nutpie":
+        raise ValueError(f'Expected sampler="nutpie" with metrics, got {sampler!r}.')
     checked = check_datasets(model, datasets, names)
-    generators = np.random.default_rng(random_seed).spawn(len(datasets))
-    seeds = [int(generator.integers(2**31)) for generator in generators]
+    if isinstance(random_seed, Sequence):
+        seeds = list(random_seed)
+    else:
+        generators = np.random.default_rng(random_seed).spawn(len(datasets))
+        seeds = [int(generator.integers(2**31)) for generator in generators]
 
     start = perf_counter()
     shared = share_data(model, checked.arrays)
     check_rebuilt(shared, checked, names)
     order = [value.name for value in model.value_vars]
     shared.set(checked.arrays[0], checked.lengths[0])  # the one that compilation sees
-    make = _nutpie if sampler == "nutpie" else _pymc
     with _explained(f"to compile with dataset {names[0]!r}"):
-        sample = make(shared, checked, order, settings)
+        if sampler == "nutpie":
+            dim = None if metrics is None else len(metrics[0].centre)
+            sample = _nutpie(shared, order, settings, dim)
+        else:
+            sample = _pymc(shared, checked, order, settings)
     compile_seconds = perf_counter() - start
 
     parts: list[_Chains] = []
@@ -156,7 +170,8 @@ def nuts(
     for i in _progress(names, shown=progressbar):
         start = perf_counter()
         with _explained(f"on dataset {names[i]!r}"):
-            parts.append(sample(checked.arrays[i], checked.lengths[i], seeds[i]))
+            metric = None if metrics is None else metrics[i]
+            parts.append(sample(checked.arrays[i], checked.lengths[i], seeds[i], metric))
         seconds.append(perf_counter() - start)
     return NutsDraws(
         unconstrained=np.stack([part.z for part in parts]),
@@ -211,17 +226,25 @@ def _concatenate(columns: Mapping[str, np.ndarray], order: Sequence[str]) -> np.
 
 
 def _nutpie(
-    shared: SharedModel, checked: Checked, order: Sequence[str], settings: _Settings
+    shared: SharedModel, order: Sequence[str], settings: _Settings, dim: int | None
 ) -> _Sampler:
     import nutpie
 
+    white = None if dim is None else whitened(shared.model, order, dim)
+    columns = order if white is None else [WHITE]
     # value variables come along whatever var_names says; nothing else is wanted
-    compiled = nutpie.compile_pymc_model(shared.model, var_names=[])
+    compiled = nutpie.compile_pymc_model(
+        shared.model if white is None else white.model, var_names=[]
+    )
     read = {variable.name for variable in compiled.shared_var_keys}
 
-    def sample(arrays: Arrays, lengths: Mapping[str, int], seed: int) -> _Chains:
+    def sample(
+        arrays: Arrays, lengths: Mapping[str, int], seed: int, metric: Metric | None
+    ) -> _Chains:
         shared.set(arrays, lengths)
         values = shared.updates(arrays, lengths)
+        if white is not None and metric is not None:
+            values |= white.updates(metric)
         background = nutpie.sample(
             compiled.with_data(**{v.name: value for v, value in values.items() if v.name in read}),
             draws=settings.draws,
@@ -241,12 +264,13 @@ def _nutpie(
             background.cancel()
             raise
         values_by_chain, stats_by_chain = trace.get_arrow_trace()
-        z = {name: _column(values_by_chain, name, settings) for name in order}
+        z = {name: _column(values_by_chain, name, settings) for name in columns}
         stats = {
             name: _column(stats_by_chain, own, settings)[..., 0].astype(dtype)
             for name, own, dtype in _STATS
         }
-        return _Chains(_concatenate(z, order), stats)
+        walked = _concatenate(z, columns)
+        return _Chains(walked if metric is None else metric.back(walked), stats)
 
     return sample
 
@@ -286,7 +310,9 @@ def _pymc(
                 idata_kwargs={"include_transformed": True},
             )
 
-    def sample(arrays: Arrays, lengths: Mapping[str, int], seed: int) -> _Chains:
+    def sample(
+        arrays: Arrays, lengths: Mapping[str, int], seed: int, metric: Metric | None
+    ) -> _Chains:
         shared.set(arrays, lengths)
         tree = run(settings.tune, settings.draws, settings.chains, seed)
         z = {name: tree["posterior"][name].to_numpy() for name in order}

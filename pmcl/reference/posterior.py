@@ -96,7 +96,7 @@ def sample_reference(
         z=np.moveaxis(z, 0, 2),
         constrained={k: ordered(v) for k, v in constrained.items()},
         sample_stats=stats,
-        dataset_stats=_convergence(z, stats, found.seconds),
+        dataset_stats=convergence(z, stats, found.seconds),
         seconds=float(found.seconds.sum()),
     )
     return posterior_tree(compiled, task, result, engine=f"nuts ({sampler})")
@@ -126,7 +126,7 @@ def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
     return tuple(v.name for v in model.data_vars if v.name in names)
 
 
-def _convergence(
+def convergence(
     z: np.ndarray, stats: dict[str, np.ndarray], seconds: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Worst r-hat and effective sample size over the unconstrained parameters of each dataset."""

@@ -1,0 +1,133 @@
+"""What makes draws trustworthy: weights, chains over them, and NUTS where nothing else helps."""
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+
+import pmcl
+from pmcl.metrics import importance_diagnostics, independence_chain, posterior_discrepancy
+from pmcl.reference.data import check_datasets
+from pmcl.reference.shared import share_data
+from pmcl.reference.whitened import Metric, whitened
+
+
+def generators(n: int) -> list[np.random.Generator]:
+    return np.random.default_rng(0).spawn(n)
+
+
+def test_an_independence_chain_has_the_target_as_its_limit() -> None:
+    # proposal N(0.5, 1.5^2), target N(0, 1)
+    z = 0.5 + 1.5 * np.random.default_rng(1).normal(size=(20, 5000))
+    ratio = -0.5 * z**2 + 0.5 * ((z - 0.5) / 1.5) ** 2
+    place, accepted = independence_chain(ratio, generators(20))
+    walked = np.take_along_axis(z, place, axis=1)
+    assert abs(walked.mean()) < 0.02
+    assert abs(walked.std() - 1) < 0.02
+    # An accepted proposal is where the chain stands; else it stays.
+    np.testing.assert_array_equal(place[accepted], np.nonzero(accepted)[1])
+    stays = ~accepted[:, 1:]
+    np.testing.assert_array_equal(place[:, 1:][stays], place[:, :-1][stays])
+    # E min(1, w'/w) for this pair, by a million pairs
+    first, second = 0.5 + 1.5 * np.random.default_rng(2).normal(size=(2, 1_000_000))
+    weight = [-0.5 * v**2 + 0.5 * ((v - 0.5) / 1.5) ** 2 for v in (first, second)]
+    # the place at hand comes by the target
+    expected = np.average(np.minimum(1, np.exp(weight[1] - weight[0])), weights=np.exp(weight[0]))
+    assert abs(accepted.mean() - expected) < 0.01
+
+
+def test_an_independence_chain_never_stands_where_the_density_is_not_finite() -> None:
+    ratio = np.zeros((1, 200))
+    ratio[0, ::2] = np.nan
+    ratio[0, 1::4] = -np.inf
+    place, accepted = independence_chain(ratio, generators(1))
+    assert set(place[0] % 4) == {3}
+    np.testing.assert_array_equal(accepted[0], np.arange(200) % 4 == 3)
+
+
+def test_self_consistency_variance() -> None:
+    ratio = np.array([[0.0, 1.0, 5.0, np.nan], [np.nan, np.inf, 2.0, -np.inf]])
+    np.testing.assert_allclose(
+        importance_diagnostics(ratio).sc_variance, [np.var([0, 1, 5], ddof=1), np.inf]
+    )
+
+
+def test_a_white_model_has_the_density_of_the_model() -> None:
+    def model_of(y: np.ndarray) -> pm.Model:
+        with pm.Model(coords={"obs": range(4), "group": ["a", "b"]}) as model:
+            mu = pm.Normal("mu", 1, 2, dims="group")
+            sd = pm.HalfNormal("sd", 1)
+            pm.Normal("y", mu[0] + mu[1], sd, observed=y, dims="obs")
+        return model
+
+    y = np.array([0.3, 1.0, -0.2, 0.8])
+    model = model_of(np.zeros(4))
+    checked = check_datasets(model, [{"y": y}], ["one"])
+    shared = share_data(model, checked.arrays)
+    white = whitened(shared.model, ["mu", "sd_log__"], 3)
+    draws = np.random.default_rng(0).normal(size=(50, 3)) @ np.array(
+        [[2.0, 0.5, 0.0], [0.0, 1.0, 0.1], [0.0, 0.0, 0.3]]
+    )
+    metric = Metric.of(draws)
+    for variable, value in white.updates(metric).items():
+        variable.set_value(value)
+    log_density = model_of(y).compile_logp()
+    in_white = white.model.compile_logp()
+    for u in np.random.default_rng(1).normal(size=(5, 3)):
+        z = metric.back(u)
+        expected = log_density({"mu": z[:2], "sd_log__": z[2]})
+        np.testing.assert_allclose(in_white({"u": u}), expected, rtol=1e-10)
+    # The metric's own coordinates have mean zero and about unit covariance.
+    u = np.linalg.solve(metric.scale, (draws - metric.centre).T).T
+    np.testing.assert_allclose(u.mean(axis=0), 0, atol=1e-10)
+    np.testing.assert_allclose(np.cov(u.T, ddof=0), np.eye(3), atol=0.02)
+    assert Metric.of(np.full((1, 3), np.nan)).scale.shape == (3, 3)
+    assert Metric.of(np.zeros((2, 300))).scale.shape == (300,)
+
+
+@pytest.fixture(scope="module")
+def banana() -> tuple[pm.Model, dict[str, np.ndarray]]:
+    """One dataset that says nothing, where the posterior is bent; and one where it is not."""
+    with pm.Model(coords={"obs": range(1)}) as model:
+        sd = pm.Data("sd", np.ones(1), dims="obs")
+        a = pm.Normal("a", 0, 1)
+        b = pm.Normal("b", a**2, 0.5)
+        pm.Normal("y", b, sd, observed=np.zeros(1), dims="obs")
+    return model, {"sd": np.array([[1e3], [0.1]]), "y": np.array([[0.0], [-3.0]])}
+
+
+@pytest.mark.filterwarnings("ignore:NUTS, too:UserWarning")
+def test_nuts_takes_over_where_khat_is_too_high(banana) -> None:
+    model, data = banana
+    settings = pmcl.Refine(steps=0, rounds=0)
+    args = {"draws": 2000, "refine": settings, "random_seed": 0, "progressbar": False}
+    with pytest.warns(UserWarning, match=r"1 of 2 datasets has a high Pareto k-hat \('0'\)"):
+        plain = pmcl.refine(model, data, **args)
+    tree = pmcl.refine(model, data, fallback="nuts", **args)
+    before, stats = (t["dataset_stats"].to_dataset() for t in (plain, tree))
+    assert before["khat"][0] > 0.7 > before["khat"][1]
+    assert stats["engine"].values[0] == "nuts"
+    assert stats["engine"].values[1] == before["engine"].values[1]
+    # What is said of the proposal is as it was; the dataset that is good has the same draws.
+    np.testing.assert_array_equal(stats["khat"], before["khat"])
+    a, b = (t["unconstrained_posterior"].to_dataset().isel(dataset=1) for t in (plain, tree))
+    xr.testing.assert_equal(a, b)
+    assert np.isnan(tree["sample_stats"]["log_q"].values[:, :, 0]).all()
+    assert np.isnan(stats["rhat"].values[1])
+    assert stats["rhat"].values[0] < 1.05
+    assert stats["warning"].values[1] == ""
+    z = np.stack([tree["posterior"][n].values[0, :, 0] for n in ("a", "b")], axis=1)
+    rng = np.random.default_rng(3)
+    truth = rng.normal(size=(2000, 2)) * [1, 0.5]
+    truth[:, 1] += truth[:, 0] ** 2
+    assert posterior_discrepancy(z, truth, n=1000, rng=rng).mmd2 < 0.01
+    again = pmcl.refine(model, data, fallback="nuts", **args)
+    xr.testing.assert_equal(again["posterior"].to_dataset(), tree["posterior"].to_dataset())
+
+
+def test_what_is_asked_for_is_checked(banana) -> None:
+    model, data = banana
+    with pytest.raises(ValueError, match="correct: expected 'auto', 'psis', 'imh' or None"):
+        pmcl.refine(model, data, correct="smc", progressbar=False)
+    with pytest.raises(ValueError, match="fallback: expected 'nuts' or None, got 'vi'"):
+        pmcl.refine(model, data, fallback="vi", progressbar=False)
