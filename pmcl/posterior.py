@@ -533,6 +533,74 @@ class AmortizedPosterior:
             tree[name] = xr.DataTree(data_of)
         return tree
 
+    def monitor(
+        self,
+        data: TaskLike | Sequence[TaskLike],
+        *,
+        baseline: int = 50,
+        false_alarms: float = 1e-5,
+        draws: int = 200,
+        refine: RefineLike = "auto",
+        random_seed: int | None = None,
+        progressbar: bool = False,
+    ) -> xr.Dataset:
+        """Watch datasets in the order in which they arrive, and say when they have changed.
+
+        The first ones are taken as they should be. Each later one is compared with them: where its
+        posterior lies (`parameters`), how well the model explains it (`evidence`), what its values
+        are like (`inputs`), and how well the network does (`khat`). Evidence of a change cumulates
+        from dataset to dataset; a single odd one raises no alarm.
+
+        Parameters
+        ----------
+        data : xarray.Dataset, mapping, pandas.DataFrame, or list of these
+            One after another, in order; a list of tasks is one sequence.
+        baseline : int
+            How many of the first datasets are as they should be; at least 10.
+        false_alarms : float
+            To be expected a dataset where nothing changes, over all that is watched.
+        draws : int
+        refine : "auto", bool or Refine
+            As in `sample`.
+        random_seed : int, optional
+        progressbar : bool
+
+        Returns
+        -------
+        xarray.Dataset
+            By `dataset`: `log_evidence`, `khat` and `efficiency` of draws, `parameter_distance` and
+            `input_distance` from the first ones (to the third root; without a change about normal),
+            and `alarm`. By `series` and dataset: `p_value`, the cumulated `evidence` of a change,
+            in nats, and whether that has `raised` an alarm.
+
+        Raises
+        ------
+        ValueError
+            With fewer than 10 datasets in the baseline, or none after it.
+
+        Warns
+        -----
+        UserWarning
+            Naming the dataset at which the first alarm was raised, and by what.
+
+        References
+        ----------
+        Page (1954), Continuous inspection schemes; Hawkins (1987), Self-starting CUSUM charts for
+        location and scale.
+        """
+        from pmcl.report.monitoring import monitor
+
+        return monitor(
+            self,
+            data,
+            baseline=baseline,
+            false_alarms=false_alarms,
+            draws=draws,
+            refine=refine,
+            random_seed=random_seed,
+            progressbar=progressbar,
+        )
+
     def to_datatree(self, *, include_memory: bool = True) -> xr.DataTree:
         """Return everything needed to go on on another machine, as one DataTree.
 

@@ -4,6 +4,7 @@
 ``classifier`` ask reference draws.
 """
 
+from pmcl.metrics.alarm import Alarm, alarm, apart, unlike
 from pmcl.metrics.calibration import Coverage, Learned, coverage, learned, pit, tarp
 from pmcl.metrics.classifier import c2st
 from pmcl.metrics.discrepancy import (
@@ -30,6 +31,7 @@ from pmcl.metrics.retention import Transfer, transfer
 __all__ = [
     "FEWEST_DRAWS",
     "Agreement",
+    "Alarm",
     "Coverage",
     "ImportanceDiagnostics",
     "IndependenceChain",
@@ -37,6 +39,8 @@ __all__ = [
     "PosteriorDiscrepancy",
     "Transfer",
     "agreement",
+    "alarm",
+    "apart",
     "c2st",
     "coverage",
     "importance_diagnostics",
@@ -52,4 +56,5 @@ __all__ = [
     "standardise",
     "tarp",
     "transfer",
+    "unlike",
 ]
