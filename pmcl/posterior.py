@@ -568,9 +568,9 @@ class AmortizedPosterior:
         Returns
         -------
         xarray.Dataset
-            By `dataset`: `log_evidence`, `khat` and `efficiency` of draws, `parameter_distance` and
-            `input_distance` from the first ones (to the third root; without a change about normal),
-            and `alarm`. By `series` and dataset: `p_value`, the cumulated `evidence` of a change,
+            By `dataset`: `log_evidence` and `efficiency` of draws, `khat` of the network's,
+            `parameter_distance` and `input_distance` from the first ones (logs of mean squares that
+            are 1 without a change), and `alarm`. By `series` and dataset: `p_value`, the cumulated `evidence` of a change,
             in nats, and whether that has `raised` an alarm.
 
         Raises

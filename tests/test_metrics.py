@@ -9,6 +9,8 @@ from scipy.special import logsumexp
 
 from pmcl.metrics import (
     agreement,
+    alarm,
+    apart,
     c2st,
     coverage,
     importance_diagnostics,
@@ -22,6 +24,7 @@ from pmcl.metrics import (
     resample,
     standardise,
     tarp,
+    unlike,
 )
 
 
@@ -592,3 +595,57 @@ def test_coverage_and_random_points_of_an_exact_posterior() -> None:
         coverage(np.zeros((3, 1)), [0.5, 1.2])
     with pytest.raises(ValueError, match="draws: expected shape"):
         tarp(exact, truth[:, :2], rng)
+
+
+# alarms
+
+
+def test_an_alarm_follows_a_change_and_rarely_comes_without_one() -> None:
+    rng = np.random.default_rng(30)
+    delays = []
+    for _ in range(50):
+        x = rng.normal(size=200)
+        x[100:] += 6
+        found = alarm(x, 50, rate=1e-5)
+        assert np.isnan(found.p_value[:50]).all()
+        delays.append(int(np.argmax(found.raised)) - 100 + 1)
+    assert np.median(delays) == 2
+    assert min(delays) > 0
+    # One odd value is not enough, however odd.
+    x = rng.normal(size=200)
+    x[120] = 1e6
+    assert not alarm(x, 50, rate=1e-5).raised.any()
+    # As many series without a change have an alarm as the rate says: 1 - exp(-1e-3 * 400).
+    rate = np.mean([alarm(rng.normal(size=450), 50, rate=1e-3).raised.any() for _ in range(600)])
+    assert abs(rate - (1 - np.exp(-0.4))) < 3 * np.sqrt(0.33 * 0.67 / 600)
+    # A fall is seen by a two-sided alarm alone.
+    x = rng.normal(size=200)
+    x[100:] -= 6
+    assert alarm(x, 50, rate=1e-5, two_sided=True).raised[105]
+    assert not alarm(x, 50, rate=1e-5).raised.any()
+    for bad in ({"baseline": 5, "rate": 1e-5}, {"baseline": 300, "rate": 1e-5}):
+        with pytest.raises(ValueError, match="baseline: expected at least 10 values"):
+            alarm(x, **bad)
+    with pytest.raises(ValueError, match="rate: expected a number in"):
+        alarm(x, 50, rate=0.5)
+
+
+def test_distances_from_the_first_datasets() -> None:
+    rng = np.random.default_rng(31)
+    # Truths differ by sd 2, posteriors have sd 1: means differ by sqrt(5).
+    mean = np.sqrt(5.0) * rng.normal(size=(5000, 4))
+    found = np.exp(apart(mean, np.ones((5000, 4)), 1000))
+    for part in (found[:1000], found[1000:]):  # chi2(4) / 4: mean 1, sd 0.71
+        assert abs(part.mean() - 1) < 0.1
+        assert abs(part.std() - np.sqrt(0.5)) < 0.1
+    features = np.concatenate([rng.normal(3, 2, size=(5000, 4)), np.full((5000, 1), 7.0)], axis=1)
+    found = np.exp(unlike(features, 100))  # the one that never changes says nothing
+    for part in (found[:100], found[100:]):
+        assert abs(part.mean() - 1) < 0.2
+    # By hand, one of the first and one later.
+    f = features[:, :4]
+    others, first = np.delete(f[:100], 3, axis=0), f[:100]
+    by_hand = np.mean((f[3] - others.mean(0)) ** 2 / others.var(0, ddof=1)) / (1 + 1 / 99)
+    np.testing.assert_allclose(found[3], by_hand)
+    by_hand = np.mean((f[200] - first.mean(0)) ** 2 / first.var(0, ddof=1)) / (1 + 1 / 100)
+    np.testing.assert_allclose(found[200], by_hand)

@@ -502,3 +502,21 @@ def test_checks_of_arviz_by_dataset(posterior: pmcl.AmortizedPosterior) -> None:
     assert float(check["loo_pit"]["y"].sel(dataset="d0")) > 0.01
     with pytest.raises(ValueError, match=r"ask for them with `sample\(..., log_likelihood=True\)"):
         pmcl.loo(posterior.sample(data, 50, random_seed=0))
+
+
+def test_a_change_in_a_sequence_is_seen(posterior: pmcl.AmortizedPosterior) -> None:
+    before = make(60, slope=0.5, seed=40)
+    after = make(20, slope=-1.5, seed=41).assign_coords(dataset=[f"late {i}" for i in range(20)])
+    with pytest.warns(UserWarning, match=r"dataset 'late \d' on .* not like the first 30: .*param"):
+        found = posterior.monitor([before, after], baseline=30, random_seed=0)
+    alarm = found["alarm"].values
+    assert not alarm[:60].any()
+    assert alarm[62:].all()
+    assert bool(found["raised"].sel(series="parameters")[-1])
+    np.testing.assert_array_equal(found["task"], np.repeat([0, 1], [60, 20]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        quiet = posterior.monitor(before, baseline=30, random_seed=0)
+    assert not quiet["alarm"].any()
+    with pytest.raises(ValueError, match="baseline: expected at least 10 datasets and fewer than"):
+        posterior.monitor(before, baseline=60)

@@ -130,8 +130,9 @@ def apart(mean: ArrayLike, variance: ArrayLike, baseline: int) -> FloatArray:
     """Distance of each dataset's posterior mean from those of the first ones.
 
     Of each parameter the squared difference over the variance that it should have: the posterior's
-    own, the variance between datasets, and that of the first ones' mean. Their mean, to the third
-    root, is about normal (Wilson & Hilferty 1931).
+    own, the variance between datasets, and that of the first ones' mean. Returned is the log of
+    their mean. The third root would be nearer to normal for exact posteriors (Wilson & Hilferty
+    1931), but draws of a network have heavier tails, and the log has a lighter one.
 
     Parameters
     ----------
@@ -149,11 +150,11 @@ def apart(mean: ArrayLike, variance: ArrayLike, baseline: int) -> FloatArray:
     between = np.maximum(first.var(axis=0, ddof=1) - within, 0.0)
     centre, count = _left_out(first, len(m))
     spread = v + between + (within + between) / count[:, None]
-    return np.cbrt(np.mean((m - centre) ** 2 / np.maximum(spread, 1e-24), axis=1))
+    return _log(np.mean((m - centre) ** 2 / np.maximum(spread, 1e-24), axis=1))
 
 
 def unlike(features: ArrayLike, baseline: int) -> FloatArray:
-    """Distance of each dataset's features from those of the first ones, to the third root.
+    """Distance of each dataset's features from those of the first ones, in logs as above.
 
     Parameters
     ----------
@@ -177,7 +178,11 @@ def unlike(features: ArrayLike, baseline: int) -> FloatArray:
     if not moving.any():
         return np.zeros(len(f))
     z2 = (f - centre)[:, moving] ** 2 / np.maximum(variance[:, moving], 1e-18)
-    return np.cbrt(np.mean(z2 / (1 + 1 / count[:, None]), axis=1))
+    return _log(np.mean(z2 / (1 + 1 / count[:, None]), axis=1))
+
+
+def _log(distance: FloatArray) -> FloatArray:
+    return np.log(np.maximum(distance, 1e-6))
 
 
 def _left_out(first: FloatArray, n: int) -> tuple[FloatArray, FloatArray]:

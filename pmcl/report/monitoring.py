@@ -70,7 +70,8 @@ def monitor(
         "parameters": apart(found["mean"], found["variance"], baseline),
         "evidence": found["log_evidence"],
         "inputs": unlike(found["features"], baseline),
-        "khat": np.clip(found["khat"], 0.0, 2.0),
+        # on this scale about normal, as far as measured
+        "khat": np.log(0.1 + np.clip(found["khat"], 0.0, 2.0)),
     }
     watched = {
         k: alarm(v, baseline, rate=false_alarms / len(SERIES), two_sided=SERIES[k])
