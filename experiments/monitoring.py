@@ -95,8 +95,9 @@ def main() -> None:
         )  # fmt: skip
     lines = [
         "# A change in a stream of datasets", "",
-        f"`python experiments/monitoring.py{' --plain' * given.plain}`: {given.streams} streams of {DATASETS} datasets each, "
-        f"a change at number {CHANGE}; the first 50 are the baseline.", "",
+        f"`python experiments/monitoring.py{' --plain' * given.plain}`: {given.streams} streams "
+        f"of {DATASETS} datasets each, a change at number {CHANGE}; the first 50 are the "
+        "baseline.", "",
         "| change | streams with an alarm before it | median datasets until the alarm | within 5 |",
         "|---|---|---|---|",
     ]  # fmt: skip

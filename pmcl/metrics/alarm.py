@@ -130,9 +130,10 @@ def apart(mean: ArrayLike, variance: ArrayLike, baseline: int) -> FloatArray:
     """Distance of each dataset's posterior mean from those of the first ones.
 
     Of each parameter the squared difference over the variance that it should have: the posterior's
-    own, the variance between datasets, and that of the first ones' mean. Returned is the log of
-    their mean. The third root would be nearer to normal for exact posteriors (Wilson & Hilferty
-    1931), but draws of a network have heavier tails, and the log has a lighter one.
+    own, the variance between datasets, and that of the first ones' mean. Returned is log(0.3 + d),
+    d their mean. The third root would be nearer to normal for exact posteriors (Wilson & Hilferty
+    1931), but draws of a network have heavier tails; this has a lighter one than normal for d from
+    normals and about a normal one for d from Student's t (measured, from 1 to 30 parameters).
 
     Parameters
     ----------
@@ -154,7 +155,7 @@ def apart(mean: ArrayLike, variance: ArrayLike, baseline: int) -> FloatArray:
 
 
 def unlike(features: ArrayLike, baseline: int) -> FloatArray:
-    """Distance of each dataset's features from those of the first ones, in logs as above.
+    """Distance of each dataset's features from those of the first ones, as log(0.3 + d).
 
     Parameters
     ----------
@@ -176,13 +177,13 @@ def unlike(features: ArrayLike, baseline: int) -> FloatArray:
     variance[:baseline] = np.maximum(total - less, 0.0) / (baseline - 2)
     moving = variance.mean(axis=0) > 1e-18
     if not moving.any():
-        return np.zeros(len(f))
+        return _log(np.zeros(len(f)))
     z2 = (f - centre)[:, moving] ** 2 / np.maximum(variance[:, moving], 1e-18)
     return _log(np.mean(z2 / (1 + 1 / count[:, None]), axis=1))
 
 
 def _log(distance: FloatArray) -> FloatArray:
-    return np.log(np.maximum(distance, 1e-6))
+    return np.log(0.3 + distance)
 
 
 def _left_out(first: FloatArray, n: int) -> tuple[FloatArray, FloatArray]:
