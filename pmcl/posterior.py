@@ -570,8 +570,9 @@ class AmortizedPosterior:
         xarray.Dataset
             By `dataset`: `log_evidence` and `efficiency` of draws, `khat` of the network's,
             `parameter_distance` and `input_distance` from the first ones (log(0.3 + d), d mean
-            squares that are about 1 without a change), and `alarm`. By `series` and dataset: `p_value`, the cumulated
-            `evidence` of a change, in nats, and whether that has `raised` an alarm.
+            squares that are about 1 without a change), and `alarm`. By `series` and dataset:
+            `p_value`, the cumulated `evidence` of a change, in nats, and whether that has `raised`
+            an alarm.
 
         Raises
         ------

@@ -511,7 +511,7 @@ def test_a_change_in_a_sequence_is_seen(posterior: pmcl.AmortizedPosterior) -> N
         found = posterior.monitor([before, after], baseline=30, random_seed=0)
     alarm = found["alarm"].values
     assert not alarm[:60].any()
-    assert alarm[62:].all()
+    assert alarm[64:].all()
     assert bool(found["raised"].sel(series="parameters")[-1])
     np.testing.assert_array_equal(found["task"], np.repeat([0, 1], [60, 20]))
     with warnings.catch_warnings():

@@ -26,10 +26,15 @@ def few_steps(monkeypatch):
     monkeypatch.setattr(pmcl, "sample_reference", few)
 
 
+def blocks_of(path):
+    """Code of a page, as it is printed."""
+    return re.findall(r"^```python\n(.*?)^```", path.read_text(), re.M | re.S)
+
+
 # a network that was trained for twenty steps has no good k-hat
 @pytest.mark.filterwarnings("ignore:.*k-hat:UserWarning")
 def test_the_readme_runs_as_printed(few_steps, capsys):
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    blocks = blocks_of(ROOT / "README.md")
     assert len(blocks) >= 3
     namespace = {}
     for block in blocks:
@@ -43,17 +48,20 @@ def test_the_readme_runs_as_printed(few_steps, capsys):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("page", [pytest.param("panel", marks=pytest.mark.slow), "streams"])
+@pytest.mark.parametrize(
+    "page", [*(pytest.param(p, marks=pytest.mark.slow) for p in ("panel", "trust")), "streams"]
+)
 def test_a_case_study_runs_as_printed(page, few_steps, monkeypatch):
     monkeypatch.setattr(pmcl.models, "fit_amortized", pmcl.fit_amortized)
-    text = (ROOT / "docs" / f"{page}.md").read_text()
     namespace = {}
-    for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
+    for block in blocks_of(ROOT / "docs" / f"{page}.md"):
         exec(compile(block, page, "exec"), namespace)  # noqa: S102
     if page == "panel":
         assert namespace["posterior"].records
-    else:
+    elif page == "streams":
         assert namespace["stream"].state.updates == 4
+    else:
+        assert namespace["watched"]["alarm"].values[20:].any()
 
 
 def test_every_make_target_that_is_named_exists():
