@@ -61,9 +61,10 @@ METHODS: dict[str, tuple[Method, ...]] = {
         Method("EWC", consolidation(BEST), {"steps": 400}),
         Method("test-time", None),
         Method("plain replay", PAPER_REPLAY, {"steps": 400}),
-        Method("synaptic intelligence", pmcl.SynapticIntelligence(1e0), {"steps": 400}),
-        Method("online Laplace", pmcl.OnlineLaplace(), {"steps": 400}),
-        Method("VCL", pmcl.VariationalWeights(), {"steps": 400}),
+        # at the best of the strengths that `baselines` goes through
+        Method("synaptic intelligence", pmcl.SynapticIntelligence(1e2), {"steps": 400}),
+        Method("online Laplace", pmcl.OnlineLaplace(strength=1e2), {"steps": 400}),
+        Method("VCL", pmcl.VariationalWeights(1e6), {"steps": 400}),
         Method("replay + EWC", (REPLAY, consolidation(1e2))),
         Method("teacher + replay", REPLAY, {"objective": pmcl.TeacherDistillation()}),
     ),

@@ -109,7 +109,7 @@ def main() -> None:
     stem = "monitoring_plain" if given.plain else "monitoring"
     given.results.mkdir(parents=True, exist_ok=True)
     (given.results / f"{stem}.md").write_text("\n".join(lines) + "\n")
-    (given.results / f"{stem}.json").write_text(json.dumps(rows, indent=1) + "\n")
+    (given.results / f"{stem}.json").write_text(json.dumps(rows) + "\n")
     print("\n".join(lines))
 
 

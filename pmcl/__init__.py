@@ -69,6 +69,12 @@ if TYPE_CHECKING:
     from pmcl.report import check_predictive as check_predictive
     from pmcl.report import compare as compare
     from pmcl.report import loo as loo
+    from pmcl.report import plot_agreement as plot_agreement
+    from pmcl.report import plot_khat_by_dataset as plot_khat_by_dataset
+    from pmcl.report import plot_losses as plot_losses
+    from pmcl.report import plot_memory as plot_memory
+    from pmcl.report import plot_ratio as plot_ratio
+    from pmcl.report import plot_retention as plot_retention
     from pmcl.report import psense as psense
     from pmcl.report import retention as retention
     from pmcl.results import one as one
@@ -139,6 +145,12 @@ _PUBLIC = {
     "load": "saving",
     "loo": "report",
     "one": "results",
+    "plot_agreement": "report",
+    "plot_khat_by_dataset": "report",
+    "plot_losses": "report",
+    "plot_memory": "report",
+    "plot_ratio": "report",
+    "plot_retention": "report",
     "prior_scale": "online",
     "psense": "report",
     "refine": "refining",

@@ -520,3 +520,52 @@ def test_a_change_in_a_sequence_is_seen(posterior: pmcl.AmortizedPosterior) -> N
     assert not quiet["alarm"].any()
     with pytest.raises(ValueError, match="baseline: expected at least 10 datasets and fewer than"):
         posterior.monitor(before, baseline=60)
+
+
+def texts(figure) -> list[str]:
+    from matplotlib.text import Text
+
+    return [t.get_text() for t in figure.findobj(Text) if t.get_text()]
+
+
+def test_plots_show_what_they_are_of(
+    posterior: pmcl.AmortizedPosterior,
+    adapted: pmcl.AmortizedPosterior,
+    idata: xr.DataTree,
+    data: xr.Dataset,
+) -> None:
+    import matplotlib
+
+    matplotlib.use("agg")
+
+    def shown(pc) -> list[str]:
+        figure = pc.viz["figure"].item()
+        figure.canvas.draw()
+        return texts(figure)
+
+    twice = adapted.adapt(data, name="near", steps=3, progressbar=False)
+    matrix = twice.history["retention"]["efficiency"]
+    found = shown(pmcl.plot_retention(twice))
+    assert {"pretraining", "far", "near", "efficiency"} <= set(found)
+    cells = [f"{v:.2g}" for v in matrix.values.ravel() if not np.isnan(v)]
+    assert len(cells) == 6
+    assert all(found.count(c) >= cells.count(c) for c in cells)
+    assert {"far", "near"} <= set(shown(pmcl.plot_losses(twice)))
+    found = shown(pmcl.plot_khat_by_dataset(posterior.sample(data, 100, random_seed=0)))
+    assert {"d0", "d1", "d2", "d3", "orange: of the network, blue: as returned"} <= set(found)
+    found = shown(pmcl.plot_ratio({"naive": {"a": 2.0, "b": 0.1}, "replay": {"a": 0.2}}))
+    assert {"a", "b", "naive", "replay", "ratio"} <= set(found)
+    thrice = twice.adapt(data, name="late", steps=3, progressbar=False)
+    assert {"far", "near", "late"} <= set(shown(pmcl.plot_memory(thrice)))
+    found = shown(pmcl.plot_agreement(idata, idata, "d1", var_names=["slope"]))
+    assert {"slope", "pmcl", "reference"} <= set(found)
+    assert {"slope", "doubled"} <= set(shown(pmcl.plot_agreement(idata, idata, pairs=True)))
+    # Any backend of arviz-plots; "none" draws nothing.
+    assert pmcl.plot_retention(twice, measure="khat", backend="none") is not None
+    for plot in (pmcl.plot_retention, pmcl.plot_losses):
+        with pytest.raises(ValueError, match="expected a posterior that was adapted"):
+            plot(posterior)
+    with pytest.raises(ValueError, match=r"measure: expected one of \['sc_variance'"):
+        pmcl.plot_retention(twice, measure="speed")
+    with pytest.raises(ValueError, match="expected at least three stored datasets, got 0"):
+        pmcl.plot_memory(posterior)

@@ -5,6 +5,14 @@ from pmcl.report.calibration import calibrate
 from pmcl.report.checking import check_data
 from pmcl.report.comparison import compare
 from pmcl.report.forgetting import retention
+from pmcl.report.plots import (
+    plot_agreement,
+    plot_khat_by_dataset,
+    plot_losses,
+    plot_memory,
+    plot_ratio,
+    plot_retention,
+)
 
 __all__ = [
     "calibrate",
@@ -12,6 +20,12 @@ __all__ = [
     "check_predictive",
     "compare",
     "loo",
+    "plot_agreement",
+    "plot_khat_by_dataset",
+    "plot_losses",
+    "plot_memory",
+    "plot_ratio",
+    "plot_retention",
     "psense",
     "retention",
 ]

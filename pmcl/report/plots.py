@@ -1,0 +1,400 @@
+"""Plots of what happened to a posterior, and of how good its draws are, on arviz-plots."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+
+from pmcl import sampling
+from pmcl.compile import precision
+from pmcl.data import DATASET
+from pmcl.metrics import khat_threshold
+from pmcl.posterior import AmortizedPosterior
+from pmcl.results import one
+
+if TYPE_CHECKING:
+    from arviz_plots import PlotCollection
+
+_XY = "plot_axis"
+_MANY = 25  # labels that fit beside each other
+_CELLS = 15  # columns of a matrix that leave room for numbers
+_BLUE, _ORANGE = "#0072B2", "#D55E00"  # told apart by the colour-blind (Okabe and Ito)
+# from bad to good, readable in print and by the colour-blind (a part of matplotlib's cividis)
+_SCALE = ("#fee838", "#cbba69", "#a59c74", "#7c7b78", "#575d6d", "#233e6c", "#00224e")
+_MEASURES = {"efficiency": (0.0, 1.0), "khat": (1.0, 0.0), "sc_variance": (10.0, 0.0)}
+
+
+def plot_retention(
+    posterior: AmortizedPosterior | xr.Dataset,
+    *,
+    measure: str = "efficiency",
+    backend: str | None = None,
+    figure_kwargs: Mapping[str, Any] | None = None,
+) -> "PlotCollection":
+    """Matrix of moments by tasks: what the network knew of each task, and when.
+
+    Parameters
+    ----------
+    posterior : AmortizedPosterior or xarray.Dataset
+        Adapted; or what :func:`pmcl.retention` returned.
+    measure : str
+        A variable of it: "efficiency", "khat", "sc_variance"; with references "mmd2" and others.
+    backend : str, optional
+        "matplotlib" (arviz-plots' default), "plotly", "bokeh" or "none".
+    figure_kwargs : mapping, optional
+        To arviz-plots.
+
+    Returns
+    -------
+    arviz_plots.PlotCollection
+
+    Raises
+    ------
+    ValueError
+        Before any adaptation, or for an unknown measure.
+    """
+    if isinstance(posterior, AmortizedPosterior):
+        _need_tasks(posterior, "plot_retention")
+        table = posterior.history["retention"].to_dataset()
+    else:
+        table = posterior
+    if measure not in table:
+        known = [str(v) for v in table.data_vars if table[v].dims == ("after", "task")]
+        raise ValueError(f"measure: expected one of {known}, got {measure!r}.")
+    matrix = table[[measure]].transpose("after", "task")
+    finite = matrix[measure].values[np.isfinite(matrix[measure].values)]
+    # measures of distance: the largest is the worst
+    worst, best = _MEASURES.get(measure, (float(finite.max(initial=0.0)), 0.0))
+    tasks, moments = map(_labels, (matrix["task"], matrix["after"]))
+
+    def cells(da: xr.DataArray, target: Any, **kwargs: Any) -> None:
+        plot = _backend(target)
+        for i, j in np.ndindex(da.shape):
+            value = float(da[i, j])
+            if np.isnan(value):  # nothing stored of this task at this moment
+                continue
+            share = np.clip((value - worst) / (best - worst or 1.0), 0, 1)
+            colour = _SCALE[round(share * (len(_SCALE) - 1))]
+            x = np.array([j - 0.5, j + 0.5])
+            plot.fill_between_y(
+                x, np.full(2, -i - 0.5), np.full(2, -i + 0.5), target, color=colour, alpha=1.0
+            )
+            if len(tasks) > _CELLS:
+                continue
+            ink = "white" if share > 0.5 else "black"
+            plot.text(
+                j, -i, f"{value:.2g}", target, color=ink,
+                horizontal_align="center", vertical_align="center",
+            )  # fmt: skip
+        plot.xticks(np.arange(len(tasks)), tasks, target, rotation=90 if len(tasks) > 4 else 0)
+        plot.yticks(-np.arange(len(moments)), moments, target)
+        plot.xlabel("task", target)
+        plot.ylabel("after", target)
+        plot.title(measure, target)
+
+    return _drawn(matrix, cells, ["after", "task"], backend, figure_kwargs)
+
+
+def plot_losses(
+    posterior: AmortizedPosterior,
+    *,
+    backend: str | None = None,
+    figure_kwargs: Mapping[str, Any] | None = None,
+) -> "PlotCollection":
+    """Objective (nats per dataset) by step of every adaptation; the line is of held-back draws.
+
+    Parameters
+    ----------
+    posterior : AmortizedPosterior
+    backend, figure_kwargs
+        As in `plot_retention`.
+
+    Raises
+    ------
+    ValueError
+        Before any adaptation.
+    """
+    _need_tasks(posterior, "plot_losses")
+    losses = posterior.history["losses"].to_dataset()
+
+    def lines(da: xr.DataArray, target: Any, **kwargs: Any) -> None:
+        plot = _backend(target)
+        loss = losses["loss"].sel(task=da["task"]).values
+        steps = np.flatnonzero(np.isfinite(loss))
+        plot.line(steps, loss[steps], target, color=_BLUE, alpha=0.4, width=0.7)
+        held = losses["held_back"].sel(task=da["task"]).values
+        held = held[np.isfinite(held)]
+        at = np.linspace(0, steps[-1] if len(steps) else 0, len(held))
+        plot.line(at, held, target, color=_ORANGE, width=1.5)
+        # The first steps may be many times as large as all others.
+        shown = np.concatenate([v for v in (loss[steps], held) if len(v)] or [np.zeros(1)])
+        typical = [np.quantile(v, [0.01, 0.98]) for v in (loss[steps], held) if len(v)] or [[0, 1]]
+        low, high = min(t[0] for t in typical), max(t[1] for t in typical)
+        room = 0.05 * (high - low) or 1.0
+        plot.ylim((max(low - room, shown.min() - room), high + room), target)
+        plot.title(str(da["task"].values), target)
+
+    table = losses[["loss"]]
+    return _drawn(table, lines, ["step"], backend, figure_kwargs, cols=["task"])
+
+
+def plot_khat_by_dataset(
+    idata: xr.DataTree,
+    *,
+    backend: str | None = None,
+    figure_kwargs: Mapping[str, Any] | None = None,
+) -> "PlotCollection":
+    """Pareto k-hat of every dataset, before refinement and after, with its threshold.
+
+    Parameters
+    ----------
+    idata : xarray.DataTree
+        From `sample` or `pmcl.refine`.
+    backend, figure_kwargs
+        As in `plot_retention`.
+    """
+    stats = idata["dataset_stats"].to_dataset()
+    names = _labels(stats[DATASET])
+    draws = idata["sample_stats"].to_dataset().sizes["draw"]
+
+    def points(da: xr.DataArray, target: Any, **kwargs: Any) -> None:
+        plot = _backend(target)
+        x = np.arange(len(names))
+        series = [("khat", _BLUE, "blue: as returned")]
+        if "khat_amortized" in stats:
+            series.insert(0, ("khat_amortized", _ORANGE, "orange: of the network"))
+        for name, colour, _ in series:
+            # an exact posterior has no tail at all: -inf
+            value = np.clip(stats[name].values, -0.5, 2.0)
+            plot.scatter(x, value, target, color=colour, alpha=0.8)
+        plot.hline(khat_threshold(max(draws, 2)), target, color="black", linestyle="C1")
+        if len(names) <= _MANY:
+            plot.xticks(x, names, target, rotation=90 if len(names) > 5 else 0)
+        plot.ylabel("k-hat", target)
+        plot.xlabel(DATASET, target)
+        plot.title(", ".join(text for _, _, text in series), target)
+
+    longest = max(map(len, names)) if 5 < len(names) <= _MANY else 0
+    size = (8.0, 4.0 + 0.08 * longest)
+    return _drawn(
+        stats[["khat"]], points, [DATASET], backend, {"figsize": size} | dict(figure_kwargs or {})
+    )
+
+
+def plot_ratio(
+    ratios: Mapping[str, Mapping[str, float]],
+    *,
+    backend: str | None = None,
+    figure_kwargs: Mapping[str, Any] | None = None,
+) -> "PlotCollection":
+    """Plot a measure of each task for several methods, such as MMD ratios, on a log scale.
+
+    Parameters
+    ----------
+    ratios : mapping of str to mapping of str to float
+        By method and task; tasks in their order.
+    backend, figure_kwargs
+        As in `plot_retention`.
+    """
+    tasks = list(dict.fromkeys(t for row in ratios.values() for t in row))
+    values = [[row.get(t, np.nan) for t in tasks] for row in ratios.values()]
+    table = xr.Dataset(
+        {"ratio": (("method", "task"), np.asarray(values, float))},
+        coords={"method": list(ratios), "task": tasks},
+    )
+    from arviz_plots import PlotCollection
+
+    pc = PlotCollection.wrap(
+        table, cols=["__variable__"], aes={"color": ["method"], "marker": ["method"]},
+        backend=backend,
+        figure_kwargs=_figure(figure_kwargs, (4.0 + 0.6 * len(tasks), 5.0), backend),
+    )  # fmt: skip
+
+    def line(da: xr.DataArray, target: Any, color: Any = None, marker: Any = None) -> None:
+        plot = _backend(target)
+        x = np.arange(len(tasks))
+        plot.line(x, da.values, target, color=color)
+        plot.scatter(x, da.values, target, color=color, marker=marker)
+
+    def frame(da: xr.DataArray, target: Any, **kwargs: Any) -> None:
+        plot = _backend(target)
+        plot.hline(1.0, target, color="gray")
+        plot.yscale(target, "log")
+        plot.xticks(np.arange(len(tasks)), tasks, target, rotation=90)
+        plot.ylabel("ratio", target)
+
+    pc.map(line, "line", data=table, store_artist=False)
+    pc.map(frame, "frame", data=table, ignore_aes={"color", "marker"}, store_artist=False)
+    _legend(pc, "method", len(ratios), backend)
+    return pc
+
+
+def plot_agreement(
+    idata: xr.DataTree,
+    reference: xr.DataTree,
+    dataset: str | int = 0,
+    *,
+    var_names: Sequence[str] | None = None,
+    pairs: bool = False,
+    backend: str | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Draws of one dataset beside those of a reference: marginals, or all pairs.
+
+    Parameters
+    ----------
+    idata, reference : xarray.DataTree
+        From `sample` and :func:`pmcl.sample_reference`, of the same datasets.
+    dataset : str or int
+    var_names : sequence of str, optional
+    pairs : bool
+        Scatters of all pairs instead of marginals: blue pmcl, orange the reference.
+    backend : str, optional
+    **kwargs
+        To :func:`arviz_plots.plot_dist`, or :func:`arviz_plots.plot_pair`.
+    """
+    import arviz_plots
+
+    both = {"pmcl": one(idata, dataset), "reference": one(reference, dataset)}
+    names = None if var_names is None else list(var_names)
+    if not pairs:
+        plot: Any = arviz_plots.plot_dist
+        found = plot(both, var_names=names, backend=backend, **kwargs)
+        found.add_legend("model")
+        return found
+    matrix = None
+    for name, colour in (("reference", _ORANGE), ("pmcl", _BLUE)):
+        look = {
+            "scatter": {"color": colour, "alpha": 0.3},
+            "dist": {"color": colour},
+            "divergence": False,
+        }
+        own = {"plot_matrix": matrix} if matrix is not None else {"backend": backend}
+        pair: Any = arviz_plots.plot_pair
+        matrix = pair(both[name], var_names=names, visuals=look, **own, **kwargs)
+    return matrix
+
+
+def plot_memory(
+    posterior: AmortizedPosterior,
+    *,
+    backend: str | None = None,
+    figure_kwargs: Mapping[str, Any] | None = None,
+) -> "PlotCollection":
+    """Plot stored datasets where the network sees them: two principal components of summaries.
+
+    Parameters
+    ----------
+    posterior : AmortizedPosterior
+    backend, figure_kwargs
+        As in `plot_retention`.
+
+    Raises
+    ------
+    ValueError
+        Where fewer than three datasets are stored.
+    """
+    memory = posterior.memory
+    if len(memory) < 3:
+        raise ValueError(
+            f"plot_memory: expected at least three stored datasets, got {len(memory)}. Adapt with "
+            "a strategy that stores some, such as pmcl.Replay."
+        )
+    with precision.scope():
+        summary = np.asarray(sampling.embed(posterior.amortizer, memory.stored()), float)
+    spread = summary.std(axis=0)
+    white = (summary - summary.mean(axis=0)) / np.where(spread > 1e-9, spread, 1.0)
+    left, size, _ = np.linalg.svd(white, full_matrices=False)
+    xy = left[:, :2] * size[:2]
+    share = size[:2] ** 2 / np.sum(size**2)
+    tasks = list(dict.fromkeys(memory.tasks))
+    table = xr.Dataset(
+        {"stored": (("task", "entry", _XY), np.full((len(tasks), len(memory), 2), np.nan))},
+        coords={"task": tasks, _XY: ["x", "y"]},
+    )
+    for i, task in enumerate(memory.tasks):
+        table["stored"][tasks.index(task), i] = xy[i]
+    from arviz_plots import PlotCollection
+
+    pc = PlotCollection.wrap(
+        table, cols=["__variable__"], aes={"color": ["task"], "marker": ["task"]},
+        backend=backend, figure_kwargs=_figure(figure_kwargs, (7.0, 5.0), backend),
+    )  # fmt: skip
+
+    def points(da: xr.DataArray, target: Any, color: Any = None, marker: Any = None) -> None:
+        there = np.isfinite(da.values[:, 0])
+        _backend(target).scatter(
+            da.values[there, 0], da.values[there, 1], target, color=color, marker=marker
+        )
+
+    def frame(da: xr.DataArray, target: Any, **kwargs: Any) -> None:
+        plot = _backend(target)
+        plot.xlabel(f"first component ({share[0]:.0%})", target)
+        plot.ylabel(f"second component ({share[1]:.0%})", target)
+        plot.title("stored datasets, by the network's summaries", target)
+
+    pc.map(points, "points", data=table, store_artist=False)
+    pc.map(frame, "frame", data=table, ignore_aes={"color", "marker"}, store_artist=False)
+    _legend(pc, "task", len(tasks), backend)
+    return pc
+
+
+def _drawn(
+    table: xr.Dataset,
+    draw: Any,
+    within: Sequence[str],
+    backend: str | None,
+    figure_kwargs: Mapping[str, Any] | None,
+    *,
+    cols: Sequence[str] = ("__variable__",),
+) -> "PlotCollection":
+    """Make one plot for each of `cols`; `draw` is called once in each."""
+    from arviz_plots import PlotCollection
+
+    sizes = [table.sizes[d] for d in within]
+    size = (2.0 + 0.8 * sizes[-1], 1.5 + 0.45 * sizes[0]) if len(within) == 2 else (8.0, 4.5)
+    size = (min(max(size[0], 5.0), 16.0), min(max(size[1], 3.0), 16.0))
+    if cols != ("__variable__",):
+        n = table.sizes[cols[0]]
+        size = (3.8 * min(n, 4), 3.0 * -(-n // 4))
+    pc = PlotCollection.wrap(
+        table,
+        cols=list(cols),
+        backend=backend,
+        figure_kwargs=_figure(figure_kwargs, size, backend),
+    )
+    pc.map(draw, "drawn", data=table, store_artist=False)
+    return pc
+
+
+def _figure(
+    given: Mapping[str, Any] | None, size: tuple[float, float], backend: str | None
+) -> dict[str, Any]:
+    found = {"figsize": size, "figsize_units": "inches"}
+    if backend in (None, "matplotlib"):
+        found["layout"] = "constrained"  # labels of any length stay within the figure
+    return {**found, **(given or {})}
+
+
+def _legend(pc: "PlotCollection", dim: str, entries: int, backend: str | None) -> None:
+    """Name the colours, where that many names can be read."""
+    if entries > _CELLS:
+        return
+    place = {"loc": "outside right upper"} if backend in (None, "matplotlib") else {}
+    pc.add_legend(dim, aes=["color", "marker"], **place)
+
+
+def _backend(target: Any) -> Any:
+    from arviz_plots.visuals import backend_from_object
+
+    return backend_from_object(target)
+
+
+def _labels(coord: xr.DataArray) -> list[str]:
+    return [str(v) for v in coord.values]
+
+
+def _need_tasks(posterior: AmortizedPosterior, name: str) -> None:
+    if not posterior.records:
+        raise ValueError(f"{name}: expected a posterior that was adapted to a task, got none.")
