@@ -166,11 +166,11 @@ def correct(
     stats["warning"] = np.where(high, text, "").astype(object)
     best = drawn
     if way is not None:
-        # Weights that cannot be trusted would put all on a few draws.
-        trusted = diagnostics.khat <= 1.0
-        if before is None:
-            trusted = diagnostics.finite_fraction > 0
-        which = np.flatnonzero(trusted & (diagnostics.finite_fraction > 0))
+        usable = diagnostics.finite_fraction > 0
+        if way == "psis" and before is not None:
+            # Weights that cannot be trusted would put all on a few draws.
+            usable &= diagnostics.khat <= 1.0
+        which = np.flatnonzero(usable)
         if way == "psis":
             drawn = sampling.resampled(drawn, log_weights, which, seed=seed, first=task.first)
         else:

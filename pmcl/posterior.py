@@ -396,8 +396,8 @@ class AmortizedPosterior:
         correct : "auto", "psis", "imh" or None
             How draws come to count alike: "psis" resamples them by their Pareto-smoothed weights,
             "imh" walks over them by independence Metropolis-Hastings, which has the exact posterior
-            as its limit and keeps draws where weights have no bound. "auto": by "psis" with
-            refinement. None keeps the proposal's draws, to be weighted by `log_weight`.
+            as its limit, and stays long at one place where weights have no bound. "auto": by "psis"
+            with refinement. None keeps the proposal's draws, to be weighted by `log_weight`.
         fallback : "nuts" or None
             NUTS for the datasets whose k-hat is too high, and only for those, from the best draws
             at hand; compiled once. `dataset_stats` has the engine, r-hat, effective sample size and
