@@ -1,0 +1,146 @@
+"""Benchmark of simulation-based inference, where the likelihood can be had: C2ST to the reference.
+
+    python experiments/sbibm.py                     # all seven tasks, observations 1 to 5
+    python experiments/sbibm.py --tasks slcp sir    # some
+    python experiments/sbibm.py --tables            # the table of what there is
+
+Each task is a PyMC model (`sbibm_tasks.py`). The network sees 10,000 simulations once; draws are
+judged as they are, after adaptation to the five observations at test time, and corrected with the
+model's density, by the benchmark's own classifier. Beside them stands the best published algorithm.
+"""
+
+import argparse
+import json
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+from continual import kept
+from sbibm_tasks import BENCHMARKS, OBSERVATIONS, Benchmark, published
+
+import pmcl
+
+HERE = Path(__file__).parent
+DRAWS, SIMULATIONS, BATCH = 10_000, 10_000, 50
+KINDS = ("amortized", "adapted", "refined", "corrected")
+
+
+def c2st(reference: np.ndarray, draws: np.ndarray, seed: int = 1) -> float:
+    """C2ST with the classifier and the settings of the benchmark."""
+    from sklearn.model_selection import KFold, cross_val_score
+    from sklearn.neural_network import MLPClassifier
+
+    mean, sd = reference.mean(axis=0), reference.std(axis=0, ddof=1)
+    both = (np.concatenate([reference, draws]) - mean) / sd
+    labels = np.repeat([0, 1], [len(reference), len(draws)])
+    units = 10 * reference.shape[1]
+    network = MLPClassifier(
+        activation="relu",
+        hidden_layer_sizes=(units, units),
+        max_iter=10_000,
+        solver="adam",
+        random_state=seed,
+    )
+    folds = KFold(n_splits=5, shuffle=True, random_state=seed)
+    return float(cross_val_score(network, both, labels, cv=folds, scoring="accuracy").mean())
+
+
+def run(benchmark: Benchmark, seed: int, draws: int, kinds: tuple[str, ...]) -> dict:
+    """Train, sample, and judge every kind of draws by every observation."""
+    began = time.perf_counter()
+    posterior = pmcl.fit_amortized(
+        benchmark.model(),
+        steps=SIMULATIONS // BATCH,
+        batch_size=BATCH,
+        random_seed=seed,
+        progressbar=False,
+    )
+    seconds = {"training": time.perf_counter() - began}
+    data = benchmark.observed()
+    found: dict = {"c2st": {}, "khat": {}, "efficiency": {}, "engine": {}}
+    for kind in kinds:
+        began = time.perf_counter()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            tree = _sampled(posterior, data, kind, seed, draws)
+        seconds[kind] = time.perf_counter() - began
+        stats = tree["dataset_stats"].to_dataset()
+        for name in ("khat", "efficiency", "engine"):
+            found[name][kind] = stats[name].values.tolist()
+        theta = benchmark.parameters(tree["posterior"].to_dataset())
+        found["c2st"][kind] = [
+            c2st(benchmark.reference(o), theta[:, i]) for i, o in enumerate(OBSERVATIONS)
+        ]
+        print(benchmark.name, kind, np.round(found["c2st"][kind], 4), flush=True)
+    return {**found, "seconds": seconds, "draws": draws, "simulations": SIMULATIONS}
+
+
+def _sampled(
+    posterior: pmcl.AmortizedPosterior, data: dict, kind: str, seed: int, draws: int
+) -> xr.DataTree:
+    options = {"random_seed": seed}
+    if kind == "amortized":
+        return posterior.sample(data, draws, refine=False, **options)
+    if kind == "adapted":
+        adapted = posterior.at_test_time(data, progressbar=False, **options)
+        return adapted.sample(data, draws, refine=False, **options)
+    if kind == "refined":
+        return posterior.sample(data, draws, refine=True, correct=None, **options)
+    return posterior.sample(data, draws, refine=True, correct="psis", fallback="nuts", **options)
+
+
+def written(runs: Path, results: Path) -> None:
+    """Write the table of what there is."""
+    found = {p.stem: json.loads(p.read_text()) for p in sorted(runs.glob("*.json"))}
+    found = {n: found[n] for n in BENCHMARKS if n in found}
+    if not found:
+        return
+    peers = published()
+    lines = [
+        "# Benchmark of simulation-based inference", "",
+        "`python experiments/sbibm.py`: C2ST to the reference (0.5: no difference), mean over "
+        "observations 1 to 5, with the benchmark's classifier. Published: the best algorithm on "
+        "these observations.", "",
+        f"| task | {' | '.join(KINDS)} | best at 10,000 | best at 100,000 |",
+        "|---|" + "---|" * (len(KINDS) + 2),
+    ]  # fmt: skip
+    for name, row in found.items():
+        cells = [f"{np.mean(row['c2st'][k]):.3f}" if k in row["c2st"] else "" for k in KINDS]
+        for budget in (10_000, 100_000):
+            some = peers[(peers["task"] == name) & (peers["num_simulations"] == budget)]
+            best = some.loc[some["C2ST"].idxmin()]
+            cells.append(f"{best['C2ST']:.3f} ({best['algorithm']})")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "sbibm.md").write_text("\n".join(lines) + "\n")
+    (results / "sbibm.json").write_text(json.dumps(found, indent=1) + "\n")
+    print("\n".join(lines))
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--tasks", nargs="+", default=list(BENCHMARKS), choices=list(BENCHMARKS))
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--draws", type=int, default=DRAWS)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "sbibm")
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--tables", action="store_true", help="run nothing")
+    given = parser.parse_args()
+    if not given.tables:
+        for name in given.tasks:
+            kept(
+                given.out, name,
+                lambda n=name: run(BENCHMARKS[n], given.seed, given.draws, tuple(given.kinds)),
+                lambda r: ", ".join(f"{k} {np.mean(v):.3f}" for k, v in r["c2st"].items()),
+            )  # fmt: skip
+    written(given.out, given.results)
+
+
+if __name__ == "__main__":
+    main()
