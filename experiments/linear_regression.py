@@ -112,7 +112,7 @@ def strength(runs: Runs) -> None:
 
 
 BASELINES = {
-    "synaptic intelligence": lambda s: pmcl.SynapticIntelligence(s),
+    "synaptic intelligence": pmcl.SynapticIntelligence,
     "online Laplace": lambda s: pmcl.OnlineLaplace(strength=s),
     "VCL": lambda s: pmcl.VariationalWeights(s, 0.01),
 }

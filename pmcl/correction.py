@@ -107,7 +107,7 @@ def correct(
     seed : int
     progressbar : bool
     """
-    n = len(task)
+    n, limit = len(task), khat_threshold(max(draws, 2))
     stats: dict[str, np.ndarray] = {
         "engine": np.full(n, "amortized", dtype=object),
         "steps": np.zeros(n, int),
@@ -137,7 +137,6 @@ def correct(
                 progressbar=progressbar,
             )
             after = judge(found.drawn)
-            limit = khat_threshold(max(draws, 2))
             note = found.note
             if before is None or drawn is None:
                 drawn, diagnostics = found.drawn, after
@@ -160,7 +159,6 @@ def correct(
         stats["khat_amortized"] = before.khat
         stats["efficiency_amortized"] = before.efficiency
     # With so few draws k-hat cannot be computed, which says nothing of the posterior.
-    limit = khat_threshold(max(draws, 2))
     high = (diagnostics.khat > limit) & (draws >= FEWEST_DRAWS)
     text = np.char.add(np.char.mod("k-hat %.2f is above ", diagnostics.khat), f"{limit:.2f}")
     stats["warning"] = np.where(high, text, "").astype(object)

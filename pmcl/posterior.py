@@ -457,7 +457,7 @@ class AmortizedPosterior:
                 store, self.amortizer, self.density, task, asked, progressbar=progressbar
             )
         stats = tree["dataset_stats"].to_dataset()
-        warn_of_khat(task.names, {"warning": stats["warning"].values})
+        warn_of_khat(task.names, {k: stats[k].values for k in ("warning", "engine")})
         return tree
 
     def log_prob(self, parameters: xr.DataTree | xr.Dataset, data: TaskLike) -> xr.DataArray:

@@ -227,9 +227,9 @@ def one(tree: xr.DataTree, dataset: str | int) -> xr.DataTree:
 
 def warn_of_khat(names: Sequence[str], stats: Mapping[str, np.ndarray]) -> None:
     """Warn of datasets whose posterior should not be trusted, by name."""
-    text = [str(w) for w in stats["warning"]]
-    chains = [n for n, w in zip(names, text, strict=True) if "NUTS" in w]
-    weights = [n for n, w in zip(names, text, strict=True) if w and "NUTS" not in w]
+    rows = [*zip(names, stats["warning"], stats["engine"], strict=True)]
+    chains = [n for n, warning, engine in rows if warning and engine == "nuts"]
+    weights = [n for n, warning, engine in rows if warning and engine != "nuts"]
     if weights:
         warnings.warn(
             f"The posterior of {len(weights)} of {len(names)} datasets has a high Pareto "

@@ -227,8 +227,7 @@ def resampled(
     for i in which:
         rng = np.random.default_rng([seed, first + int(i)])
         index[i] = resample(log_weights[i], index.shape[1], rng)
-    rows = np.arange(len(index))[:, None]
-    return Drawn(*(np.asarray(v)[rows, index] for v in drawn))
+    return _taken(drawn, index)
 
 
 def chained(
@@ -246,8 +245,13 @@ def chained(
         rngs = [np.random.default_rng([seed, first + int(i)]) for i in which]
         index[which], accepted = independence_chain(ratio, rngs)
         rate[which] = accepted.mean(axis=1)
-    rows = np.arange(n)[:, None]
-    return Drawn(*(np.asarray(v)[rows, index] for v in drawn)), rate
+    return _taken(drawn, index), rate
+
+
+def _taken(drawn: Drawn, index: np.ndarray) -> Drawn:
+    """Take draws of every dataset: `index` has shape (dataset, draw)."""
+    rows = np.arange(len(index))[:, None]
+    return Drawn(*(np.asarray(v)[rows, index] for v in drawn))
 
 
 def assemble(

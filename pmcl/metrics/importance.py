@@ -108,7 +108,8 @@ def importance_diagnostics(log_ratio: ArrayLike) -> ImportanceDiagnostics:
     error = np.where(usable & (n_draws > 1), error, np.inf)
 
     count = finite.sum(axis=1)
-    centred = np.where(finite, rows - _mean(rows, finite)[:, None], 0.0)
+    mean = np.sum(np.where(finite, rows, 0.0), axis=1) / np.maximum(count, 1)
+    centred = np.where(finite, rows - mean[:, None], 0.0)
     variance = np.sum(centred**2, axis=1) / np.maximum(count - 1, 1)
 
     log_weights = np.full(rows.shape, -np.inf)
@@ -261,11 +262,6 @@ def khat_threshold(n_draws: int) -> float:
     if n_draws < 2:
         raise ValueError(f"n_draws: expected at least 2 draws, got {n_draws}.")
     return min(1.0 - 1.0 / float(np.log10(n_draws)), 0.7)
-
-
-def _mean(values: FloatArray, there: NDArray[np.bool_]) -> FloatArray:
-    """Mean of each row's values that are there; 0 without any."""
-    return np.sum(np.where(there, values, 0.0), axis=1) / np.maximum(there.sum(axis=1), 1)
 
 
 def _normalised(log_ratio: FloatArray) -> FloatArray:

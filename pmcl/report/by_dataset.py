@@ -1,7 +1,6 @@
 """ArviZ's checks, dataset by dataset: ArviZ itself would pool, or sum over, a dim `dataset`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -41,18 +40,19 @@ def loo(idata: xr.DataTree, *, var_name: str | None = None) -> xr.Dataset:
 
     _need(idata, "log_likelihood")
 
-    def found(tree: xr.DataTree) -> dict[str, Any]:
-        result = arviz_loo(tree, pointwise=True, var_name=var_name)
-        return {
-            "elpd": result.elpd,
-            "se": result.se,
-            "p": result.p,
-            "n": result.n_data_points,
-            "khat": float(result.pareto_k.max()),
-            "warning": bool(result.warning),
+    rows = []
+    for tree in _each(idata):
+        found = arviz_loo(tree, pointwise=True, var_name=var_name)
+        row = {
+            "elpd": found.elpd,
+            "se": found.se,
+            "p": found.p,
+            "n": found.n_data_points,
+            "khat": float(found.pareto_k.max()),
+            "warning": bool(found.warning),
         }
-
-    return _by_dataset(idata, found)
+        rows.append(xr.Dataset(row))
+    return _joined(idata, rows)
 
 
 def psense(idata: xr.DataTree, *, var_names: Sequence[str] | None = None) -> xr.Dataset:
@@ -85,10 +85,10 @@ def psense(idata: xr.DataTree, *, var_names: Sequence[str] | None = None) -> xr.
     _need(idata, "log_prior", "log_likelihood")
     names = None if var_names is None else list(var_names)
     tables = []
-    for _, tree in _each(idata):
+    for tree in _each(idata):
         table = psense_summary(tree, var_names=names, round_to=12)
         tables.append(xr.Dataset.from_dataframe(table.rename_axis("parameter")))
-    return xr.concat(tables, dim=xr.DataArray(_names(idata), dims=DATASET, name=DATASET))
+    return _joined(idata, tables)
 
 
 STATISTICS: Mapping[str, Callable[[np.ndarray], float]] = {
@@ -138,7 +138,7 @@ def check_predictive(
     values: list[xr.Dataset] = []
     left_out: list[xr.Dataset] = []
     names = list(statistics)
-    for _, tree in _each(idata):
+    for tree in _each(idata):
         observed = tree["observed_data"].to_dataset()
         replicated = tree["posterior_predictive"].to_dataset()
         found = {}
@@ -155,10 +155,9 @@ def check_predictive(
         values.append(xr.Dataset(found, coords={"statistic": names}))
         if "log_likelihood" in tree.children:
             left_out.append(_left_out(tree))
-    dim = xr.DataArray(_names(idata), dims=DATASET, name=DATASET)
-    groups = {"p_value": xr.concat(values, dim=dim)}
+    groups = {"p_value": _joined(idata, values)}
     if left_out:
-        groups["loo_pit"] = xr.concat(left_out, dim=dim)
+        groups["loo_pit"] = _joined(idata, left_out)
     return xr.DataTree.from_dict(groups)
 
 
@@ -179,22 +178,17 @@ def _left_out(tree: xr.DataTree) -> xr.Dataset:
     return xr.Dataset(found)
 
 
-def _each(idata: xr.DataTree) -> list[tuple[str, xr.DataTree]]:
-    return [(name, one(idata, name)) for name in _names(idata)]
+def _each(idata: xr.DataTree) -> list[xr.DataTree]:
+    return [one(idata, name) for name in _names(idata)]
 
 
 def _names(idata: xr.DataTree) -> list[str]:
     return [str(n) for n in idata["posterior"].to_dataset()[DATASET].values]
 
 
-def _by_dataset(
-    idata: xr.DataTree, function: Callable[[xr.DataTree], Mapping[str, Any]]
-) -> xr.Dataset:
-    rows = [function(tree) for _, tree in _each(idata)]
-    return xr.Dataset(
-        {k: (DATASET, np.asarray([r[k] for r in rows])) for k in rows[0]},
-        coords={DATASET: _names(idata)},
-    )
+def _joined(idata: xr.DataTree, parts: list[xr.Dataset]) -> xr.Dataset:
+    """Put what was found of each dataset side by side."""
+    return xr.concat(parts, dim=xr.DataArray(_names(idata), dims=DATASET, name=DATASET))
 
 
 def _need(idata: xr.DataTree, *groups: str) -> None:

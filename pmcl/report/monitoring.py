@@ -22,12 +22,12 @@ def monitor(
     posterior: AmortizedPosterior,
     data: TaskLike | Sequence[TaskLike],
     *,
-    baseline: int = 50,
-    false_alarms: float = 1e-5,
-    draws: int = 200,
-    refine: RefineLike = "auto",
-    random_seed: int | None = None,
-    progressbar: bool = False,
+    baseline: int,
+    false_alarms: float,
+    draws: int,
+    refine: RefineLike,
+    random_seed: int | None,
+    progressbar: bool,
 ) -> xr.Dataset:
     """Watch a sequence of datasets for a change; see `AmortizedPosterior.monitor`."""
     tasks = [
@@ -61,8 +61,7 @@ def monitor(
         parts["log_evidence"].append(stats["log_evidence"].values)
         parts["efficiency"].append(stats["efficiency"].values)
         # k-hat of the network's own draws: what refinement has mended is a change, too
-        own = "khat_amortized" if "khat_amortized" in stats else "khat"
-        parts["khat"].append(stats[own].values)
+        parts["khat"].append(stats["khat_amortized"].values)
         with precision.scope():
             parts["features"].append(sampling.features(posterior.amortizer, task))
     found = {k: np.concatenate(v) for k, v in parts.items()}

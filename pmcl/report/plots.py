@@ -1,6 +1,6 @@
 """Plots of what happened to a posterior, and of how good its draws are, on arviz-plots."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _XY = "plot_axis"
 _MANY = 25  # labels that fit beside each other
+_COLUMNS = 4  # plots beside each other
 _CELLS = 15  # columns of a matrix that leave room for numbers
 _BLUE, _ORANGE = "#0072B2", "#D55E00"  # told apart by the colour-blind (Okabe and Ito)
 # from bad to good, readable in print and by the colour-blind (a part of matplotlib's cividis)
@@ -93,7 +94,8 @@ def plot_retention(
         plot.ylabel("after", target)
         plot.title(measure, target)
 
-    return _drawn(matrix, cells, ["after", "task"], backend, figure_kwargs)
+    size = (np.clip(2.0 + 0.8 * len(tasks), 5, 16), np.clip(1.5 + 0.45 * len(moments), 3, 16))
+    return _drawn(matrix, cells, size, backend, figure_kwargs)
 
 
 def plot_losses(
@@ -120,7 +122,7 @@ def plot_losses(
 
     def lines(da: xr.DataArray, target: Any, **kwargs: Any) -> None:
         plot = _backend(target)
-        loss = losses["loss"].sel(task=da["task"]).values
+        loss = da.values
         steps = np.flatnonzero(np.isfinite(loss))
         plot.line(steps, loss[steps], target, color=_BLUE, alpha=0.4, width=0.7)
         held = losses["held_back"].sel(task=da["task"]).values
@@ -128,15 +130,15 @@ def plot_losses(
         at = np.linspace(0, steps[-1] if len(steps) else 0, len(held))
         plot.line(at, held, target, color=_ORANGE, width=1.5)
         # The first steps may be many times as large as all others.
-        shown = np.concatenate([v for v in (loss[steps], held) if len(v)] or [np.zeros(1)])
         typical = [np.quantile(v, [0.01, 0.98]) for v in (loss[steps], held) if len(v)] or [[0, 1]]
         low, high = min(t[0] for t in typical), max(t[1] for t in typical)
         room = 0.05 * (high - low) or 1.0
-        plot.ylim((max(low - room, shown.min() - room), high + room), target)
+        plot.ylim((low - room, high + room), target)
         plot.title(str(da["task"].values), target)
 
-    table = losses[["loss"]]
-    return _drawn(table, lines, ["step"], backend, figure_kwargs, cols=["task"])
+    n = losses.sizes["task"]
+    size = (3.8 * min(n, _COLUMNS), 3.0 * -(-n // _COLUMNS))
+    return _drawn(losses[["loss"]], lines, size, backend, figure_kwargs, cols="task")
 
 
 def plot_khat_by_dataset(
@@ -177,9 +179,7 @@ def plot_khat_by_dataset(
 
     longest = max(map(len, names)) if 5 < len(names) <= _MANY else 0
     size = (8.0, 4.0 + 0.08 * longest)
-    return _drawn(
-        stats[["khat"]], points, [DATASET], backend, {"figsize": size} | dict(figure_kwargs or {})
-    )
+    return _drawn(stats[["khat"]], points, size, backend, figure_kwargs)
 
 
 def plot_ratio(
@@ -203,13 +203,6 @@ def plot_ratio(
         {"ratio": (("method", "task"), np.asarray(values, float))},
         coords={"method": list(ratios), "task": tasks},
     )
-    from arviz_plots import PlotCollection
-
-    pc = PlotCollection.wrap(
-        table, cols=["__variable__"], aes={"color": ["method"], "marker": ["method"]},
-        backend=backend,
-        figure_kwargs=_figure(figure_kwargs, (4.0 + 0.6 * len(tasks), 5.0), backend),
-    )  # fmt: skip
 
     def line(da: xr.DataArray, target: Any, color: Any = None, marker: Any = None) -> None:
         plot = _backend(target)
@@ -224,10 +217,8 @@ def plot_ratio(
         plot.xticks(np.arange(len(tasks)), tasks, target, rotation=90)
         plot.ylabel("ratio", target)
 
-    pc.map(line, "line", data=table, store_artist=False)
-    pc.map(frame, "frame", data=table, ignore_aes={"color", "marker"}, store_artist=False)
-    _legend(pc, "method", len(ratios), backend)
-    return pc
+    size = (4.0 + 0.6 * len(tasks), 5.0)
+    return _drawn(table, frame, size, backend, figure_kwargs, by="method", each=line)
 
 
 def plot_agreement(
@@ -315,12 +306,6 @@ def plot_memory(
     )
     for i, task in enumerate(memory.tasks):
         table["stored"][tasks.index(task), i] = xy[i]
-    from arviz_plots import PlotCollection
-
-    pc = PlotCollection.wrap(
-        table, cols=["__variable__"], aes={"color": ["task"], "marker": ["task"]},
-        backend=backend, figure_kwargs=_figure(figure_kwargs, (7.0, 5.0), backend),
-    )  # fmt: skip
 
     def points(da: xr.DataArray, target: Any, color: Any = None, marker: Any = None) -> None:
         there = np.isfinite(da.values[:, 0])
@@ -334,55 +319,45 @@ def plot_memory(
         plot.ylabel(f"second component ({share[1]:.0%})", target)
         plot.title("stored datasets, by the network's summaries", target)
 
-    pc.map(points, "points", data=table, store_artist=False)
-    pc.map(frame, "frame", data=table, ignore_aes={"color", "marker"}, store_artist=False)
-    _legend(pc, "task", len(tasks), backend)
-    return pc
+    return _drawn(table, frame, (7.0, 5.0), backend, figure_kwargs, by="task", each=points)
 
 
 def _drawn(
     table: xr.Dataset,
-    draw: Any,
-    within: Sequence[str],
+    draw: Callable[..., None],
+    size: tuple[float, float],
     backend: str | None,
     figure_kwargs: Mapping[str, Any] | None,
     *,
-    cols: Sequence[str] = ("__variable__",),
+    cols: str = "__variable__",
+    by: str | None = None,
+    each: Callable[..., None] | None = None,
 ) -> "PlotCollection":
-    """Make one plot for each of `cols`; `draw` is called once in each."""
+    """Make a plot for each of `cols`, of `size` inches in all, and call `draw` once in each.
+
+    With `by` and `each`: `each` is called before for each value of that dim, in its own colour.
+    """
     from arviz_plots import PlotCollection
 
-    sizes = [table.sizes[d] for d in within]
-    size = (2.0 + 0.8 * sizes[-1], 1.5 + 0.45 * sizes[0]) if len(within) == 2 else (8.0, 4.5)
-    size = (min(max(size[0], 5.0), 16.0), min(max(size[1], 3.0), 16.0))
-    if cols != ("__variable__",):
-        n = table.sizes[cols[0]]
-        size = (3.8 * min(n, 4), 3.0 * -(-n // 4))
+    matplotlib = backend in (None, "matplotlib")
+    figure = {"figsize": size, "figsize_units": "inches"}
+    if matplotlib:
+        figure["layout"] = "constrained"  # labels of any length stay within the figure
+    looks = ("color", "marker") if by else ()
     pc = PlotCollection.wrap(
         table,
-        cols=list(cols),
+        cols=[cols],
+        col_wrap=_COLUMNS,
+        aes={look: [by] for look in looks},
         backend=backend,
-        figure_kwargs=_figure(figure_kwargs, size, backend),
+        figure_kwargs={**figure, **(figure_kwargs or {})},
     )
-    pc.map(draw, "drawn", data=table, store_artist=False)
+    if each is not None:
+        pc.map(each, "each", data=table, store_artist=False)
+    pc.map(draw, "drawn", data=table, ignore_aes=set(looks), store_artist=False)
+    if by and table.sizes[by] <= _CELLS:  # more names could not be read
+        pc.add_legend(by, aes=looks, **({"loc": "outside right upper"} if matplotlib else {}))
     return pc
-
-
-def _figure(
-    given: Mapping[str, Any] | None, size: tuple[float, float], backend: str | None
-) -> dict[str, Any]:
-    found = {"figsize": size, "figsize_units": "inches"}
-    if backend in (None, "matplotlib"):
-        found["layout"] = "constrained"  # labels of any length stay within the figure
-    return {**found, **(given or {})}
-
-
-def _legend(pc: "PlotCollection", dim: str, entries: int, backend: str | None) -> None:
-    """Name the colours, where that many names can be read."""
-    if entries > _CELLS:
-        return
-    place = {"loc": "outside right upper"} if backend in (None, "matplotlib") else {}
-    pc.add_legend(dim, aes=["color", "marker"], **place)
 
 
 def _backend(target: Any) -> Any:
