@@ -602,6 +602,69 @@ class AmortizedPosterior:
             progressbar=progressbar,
         )
 
+    def report(
+        self,
+        path: str | os.PathLike,
+        idata: xr.DataTree | None = None,
+        *,
+        reference: xr.DataTree | None = None,
+        calibration: xr.DataTree | bool = True,
+        title: str | None = None,
+        refine: RefineLike = "auto",
+        random_seed: int | None = None,
+        progressbar: bool = True,
+    ) -> Path:
+        """Write one HTML page that says what the posterior is, and how far to trust it.
+
+        The page needs no network and no other file, and holds no data: names, figures and
+        diagnostics only. It has the model's graph, what the network was trained on, what it
+        remembers of each task, k-hat of every dataset, calibration, and the comparison with a
+        reference. Needs the extra "report".
+
+        Parameters
+        ----------
+        path : path
+            Of the page, such as "report.html"; written whole or not at all.
+        idata : xarray.DataTree, optional
+            Result of `sample`; of the stored datasets, where there are any, if not given.
+        reference : xarray.DataTree, optional
+            Result of :func:`pmcl.sample_reference` for the same datasets.
+        calibration : xarray.DataTree or bool
+            Result of :func:`pmcl.calibrate`; True: of the network alone, on 200 simulations; False:
+            left out.
+        title : str, optional
+            By default the names of the parameters.
+        refine : "auto", bool or Refine
+            As in `sample`, for the stored datasets.
+        random_seed : int, optional
+        progressbar : bool
+
+        Returns
+        -------
+        Path
+            Of the page.
+
+        Raises
+        ------
+        MissingExtraError
+            Where the extra is not installed.
+        ValueError
+            With a reference, but without `idata` to compare.
+        """
+        from pmcl.report.page import report
+
+        return report(
+            self,
+            path,
+            idata,
+            reference=reference,
+            calibration=calibration,
+            title=title,
+            refine=refine,
+            random_seed=seed_of(random_seed, self.seed),
+            progressbar=progressbar,
+        )
+
     def to_datatree(self, *, include_memory: bool = True) -> xr.DataTree:
         """Return everything needed to go on on another machine, as one DataTree.
 

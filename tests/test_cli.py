@@ -86,6 +86,12 @@ def test_fit_adapt_sample_reference_compare(work, capsys):
     found = json.loads(capsys.readouterr().out.split("\n", 1)[1])
     assert found["agrees"] and found["datasets"]["ann"]["mmd2"] < 0.02
 
+    page = work / "report.html"
+    asked = ["--model", work.model, "--out", page, "--results", draws, "--no-calibration", "-q"]
+    assert main(["report", adapted, *asked, "--reference", work / "nuts.nc"]) == 0
+    assert capsys.readouterr().out == f"{page}\n"
+    assert "In agreement with the reference on 2 datasets." in Path(page).read_text()
+
 
 def test_tasks_in_turn_go_on_from_what_is_in_force(work, capsys):
     state = work.path / "turns.zarr.zip"

@@ -551,6 +551,12 @@ def test_plots_show_what_they_are_of(
     assert len(cells) == 6
     assert all(found.count(c) >= cells.count(c) for c in cells)
     assert {"far", "near"} <= set(shown(pmcl.plot_losses(twice)))
+    one_task = shown(pmcl.plot_losses(twice, measure="efficiency", tasks=["near"]))
+    assert "near" in one_task and "far" not in one_task
+    with pytest.raises(ValueError, match="measure: expected 'loss' or 'efficiency', got 'speed'"):
+        pmcl.plot_losses(twice, measure="speed")
+    with pytest.raises(ValueError, match=r"tasks: expected some of \['far', 'near'\], got \['x'\]"):
+        pmcl.plot_losses(twice, tasks=["x"])
     found = shown(pmcl.plot_khat_by_dataset(posterior.sample(data, 100, random_seed=0)))
     assert {"d0", "d1", "d2", "d3", "orange: of the network, blue: as returned"} <= set(found)
     found = shown(pmcl.plot_ratio({"naive": {"a": 2.0, "b": 0.1}, "replay": {"a": 0.2}}))

@@ -51,7 +51,8 @@ def test_the_readme_runs_as_printed(few_steps, capsys):
 @pytest.mark.parametrize(
     "page", [*(pytest.param(p, marks=pytest.mark.slow) for p in ("panel", "trust")), "streams"]
 )
-def test_a_case_study_runs_as_printed(page, few_steps, monkeypatch):
+def test_a_case_study_runs_as_printed(page, few_steps, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pmcl.models, "fit_amortized", pmcl.fit_amortized)
     namespace = {}
     for block in blocks_of(ROOT / "docs" / f"{page}.md"):
@@ -62,6 +63,7 @@ def test_a_case_study_runs_as_printed(page, few_steps, monkeypatch):
         assert namespace["stream"].state.updates == 4
     else:
         assert namespace["watched"]["alarm"].values[20:].any()
+        assert (tmp_path / "report.html").exists()
 
 
 def test_every_make_target_that_is_named_exists():

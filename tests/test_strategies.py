@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from lines import EXACT, OFF, PRECISION, ROWS, Line, line, y_of
+from scipy import stats
 
 from pmcl.compile import Density, precision
 from pmcl.continual import (
@@ -36,7 +37,7 @@ from pmcl.continual import (
     weighted_distance,
 )
 from pmcl.continual.consolidation import Gaussian
-from pmcl.continual.objectives import AbstractObjective
+from pmcl.continual.objectives import AbstractObjective, efficiency
 from pmcl.continual.pool import gather
 from pmcl.continual.pseudo import pseudo_datasets
 from pmcl.data import Layout, Task, as_task
@@ -446,6 +447,32 @@ def test_training_stops_where_there_is_no_more_progress(occasion, layout):
     assert len(found.record.held_back) == found.record.steps / 25
     all_steps = run(now, Naive(), objective=PathGradient(), steps=100, patience=None)
     assert all_steps.record.steps == 100 and all_steps.record.stopped == "all steps taken"
+
+
+def test_the_efficiency_of_held_back_draws_is_recorded(occasion, layout):
+    now = occasion(task_of(layout, [1, 2]), OFF)
+    found = run(now, Naive(), objective=PathGradient(), steps=200, patience=None).record
+    assert found.efficiency.shape == found.held_back.shape == (8,)
+    assert 0.99 < found.efficiency[-1] <= 1
+    # where nothing is learned it stays that of OFF at the two datasets, by many draws of its own
+    still = {"steps": 25, "learning_rate": 1e-9, "patience": None}
+    (stayed,) = run(now, Naive(), objective=PathGradient(), **still).record.efficiency
+    y = now.task.values["y"]
+    mean, sd = (1 / 4 + y.sum(axis=1)) / PRECISION, PRECISION**-0.5
+    q_mean, q_sd = OFF.a + OFF.b * y.mean(axis=1), float(np.exp(OFF.c))
+    z = q_mean[:, None] + q_sd * np.random.default_rng(0).normal(size=(2, 100_000))
+    weight = stats.norm.pdf(z, mean[:, None], sd) / stats.norm.pdf(z, q_mean[:, None], q_sd)
+    expected = (weight.mean(axis=1) ** 2 / (weight**2).mean(axis=1)).mean()
+    assert expected < 0.9 and abs(stayed - expected) < 0.1
+    ratio = np.random.default_rng(0).normal(size=(3, 400))
+    weight = np.exp(ratio)
+    expected = weight.sum(axis=1) ** 2 / (weight**2).sum(axis=1) / 400
+    there = np.ones(400, bool)
+    np.testing.assert_allclose([efficiency(r, there) for r in ratio], expected, rtol=1e-5)
+    # draws without a finite density count as nothing
+    half = np.arange(400) % 2 == 0
+    assert float(efficiency(np.where(half, 700.0, np.nan), half)) == 0.5
+    assert float(efficiency(np.full(400, np.nan), ~there)) == 0.0
 
 
 def test_best_weights_are_restored_where_asked(occasion, layout):

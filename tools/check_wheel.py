@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-NEEDED = ("pmcl/__init__.py", "pmcl/py.typed")
+NEEDED = ("pmcl/__init__.py", "pmcl/py.typed", "pmcl/report/templates/page.html")
 PUBLISHED = ("model.py", "card.md", "state.zarr.zip", "README.md")
 
 

@@ -17,7 +17,15 @@ from pmcl.cli.registry import models, publish
 
 app = App(name="pmcl", version=f"pmcl {pmcl.__version__}", help=(pmcl.__doc__ or "").split("\n")[0])
 app.command(models)
-for command in (publish, work.fit, work.adapt, work.sample, work.reference, work.compare):
+for command in (
+    publish,
+    work.fit,
+    work.adapt,
+    work.sample,
+    work.reference,
+    work.compare,
+    work.report,
+):
     app.command(command)
 
 

@@ -1,4 +1,4 @@
-"""Commands that work with data: fit, adapt, sample, reference, compare."""
+"""Commands that work with data: fit, adapt, sample, reference, compare, report."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -326,6 +326,59 @@ def compare(
     lines.append("in agreement with the reference" if agrees else "they do not agree")
     answer({"agrees": agrees, "datasets": rows}, json, "\n".join(lines))
     return int(not agrees)
+
+
+def report(
+    state: Path,
+    /,
+    *,
+    model: ModelName,
+    out: Annotated[Path, Parameter(name=["--out", "-o"])],
+    results: Path | None = None,
+    reference: Path | None = None,
+    title: str | None = None,
+    no_calibration: Annotated[bool, Flag] = False,
+    seed: int | None = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write one HTML page that says what a posterior is, and how far to trust it.
+
+    Needs the extra "report".
+
+    Parameters
+    ----------
+    state
+        State file.
+    model
+        The model of the state: name of a published model, or file.py:function.
+    out
+        The page, such as report.html.
+    results
+        Draws that `pmcl sample` wrote; by default the stored datasets are sampled.
+    reference
+        Draws that `pmcl reference` wrote of the same datasets.
+    title
+        Of the page.
+    no_calibration
+        Leave calibration out, which takes some seconds.
+    seed
+        Random seed.
+    quiet
+        No progress.
+    """
+    from pmcl.reading import read_results
+
+    with apart():
+        page = _loaded(state, model).report(
+            out,
+            None if results is None else read_results(results),
+            reference=None if reference is None else read_results(reference),
+            calibration=not no_calibration,
+            title=title,
+            random_seed=seed,
+            progressbar=not quiet,
+        )
+    print(page)
 
 
 def _loaded(state: Path, model: str) -> "AmortizedPosterior":

@@ -18,7 +18,7 @@ from pmcl import sampling
 from pmcl.compile import Density, jit
 from pmcl.continual.objectives import AbstractObjective
 from pmcl.continual.pool import Gathered, Pool, gather
-from pmcl.continual.problem import SelfConsistency, mean_loss
+from pmcl.continual.problem import SelfConsistency, mean_loss_and_efficiency
 from pmcl.continual.strategies import AbstractStrategy, Occasion, Rehearsal
 from pmcl.data import Task, listed
 from pmcl.networks import Amortizer
@@ -66,6 +66,9 @@ class AdaptationRecord(NamedTuple):
         Of the objective, with the strategies' penalties; NaN where a step was skipped.
     held_back : array of shape (blocks,)
         The objective at draws that were never trained on, after every block of steps.
+    efficiency : array of shape (blocks,)
+        Effective sample size of these draws over their number, mean over datasets by their weight;
+        NaN where the objective's draws are not the network's.
     steps : int
         Steps taken.
     stopped : str
@@ -83,6 +86,7 @@ class AdaptationRecord(NamedTuple):
 
     losses: np.ndarray
     held_back: np.ndarray
+    efficiency: np.ndarray
     steps: int
     stopped: Literal["all steps taken", "no more progress"]
     skipped: int
@@ -102,7 +106,7 @@ class Adapted(NamedTuple):
     states: tuple[Any, ...]
 
 
-_held_back = jit(mean_loss)
+_judged = jit(mean_loss_and_efficiency)
 
 
 def adapt(
@@ -146,6 +150,7 @@ def adapt(
     record = AdaptationRecord(
         losses=found.losses,
         held_back=found.held_back,
+        efficiency=found.efficiency,
         steps=len(found.losses),
         stopped=found.stopped,
         skipped=found.skipped,
@@ -197,6 +202,7 @@ def _problem(
 class _Trained(NamedTuple):
     losses: np.ndarray
     held_back: np.ndarray
+    efficiency: np.ndarray
     stopped: Literal["all steps taken", "no more progress"]
     skipped: int
 
@@ -213,6 +219,7 @@ class _Progressed(NamedTuple):
     done: Array
     losses: Array
     held_back: Array
+    efficiency: Array
 
 
 def _train(
@@ -241,6 +248,7 @@ def _train(
         done=jnp.asarray(False),
         losses=jnp.full((number, size), jnp.nan, jnp.float32),
         held_back=jnp.full(number, jnp.nan),
+        efficiency=jnp.full(number, jnp.nan),
     )
     label = {} if checkpoint is None else _label(now, problem, settings)
     if checkpoint is not None and checkpoint.exists():
@@ -257,11 +265,12 @@ def _train(
             state = found.state._replace(key=jax.random.wrap_key_data(found.state.key))
             state, losses = run_block(training, paced, now.amortizer, state, host, size)
             current = combine(state.params, now.amortizer)
-            loss = float(_held_back(judged, current, problem.density, judged_on, judge_key))
+            seen = _judged(judged, current, problem.density, judged_on, judge_key)
+            loss, efficiency = map(float, seen)
             taken = min(size, settings.steps - size * block)
             bar.advance(taken, f"loss {loss:.4g} on held-back draws")
             state = state._replace(key=jax.random.key_data(state.key))
-            found = _looked(found, state, losses, loss, settings)
+            found = _looked(found, state, losses, loss, efficiency, settings)
             if checkpoint is not None and (block % _SAVED == _SAVED - 1 or found.done):
                 write_checkpoint(checkpoint, label, found)
             if found.done:
@@ -275,6 +284,7 @@ def _train(
     trained = _Trained(
         np.asarray(found.losses).ravel()[: min(blocks_done * size, settings.steps)],
         np.asarray(found.held_back)[:blocks_done],
+        np.asarray(found.efficiency)[:blocks_done],
         "no more progress" if found.done else "all steps taken",
         int(found.state.skipped),
     )
@@ -286,6 +296,7 @@ def _looked(
     state: LoopState,
     losses: Array,
     loss: float,
+    efficiency: float,
     settings: AdaptationSettings,
 ) -> _Progressed:
     """Take a block's outcome in: what is best, how long ago that was, whether to slow down."""
@@ -309,6 +320,7 @@ def _looked(
         jnp.asarray(done),
         found.losses.at[block].set(losses),
         found.held_back.at[block].set(loss),
+        found.efficiency.at[block].set(efficiency),
     )
 
 

@@ -119,10 +119,12 @@ def _losses(records: Sequence[TaskRecord], tasks: list[str]) -> xr.Dataset:
 
     loss = padded([r.record.losses for r in records])
     held_back = padded([r.record.held_back for r in records])
+    efficiency = padded([r.record.efficiency for r in records])
     return xr.Dataset(
         {
             "loss": (("task", "step"), loss, {"units": "nats per dataset"}),
             "held_back": (("task", "block"), held_back, {"units": "nats per dataset"}),
+            "efficiency": (("task", "block"), efficiency),
         },
         coords={
             "task": tasks,

@@ -53,11 +53,14 @@ class ObjectiveValue(NamedTuple):
     scale : Array of shape (), optional
         Typical size of the loss's gradient at a draw, in units of the standardised parameters. A
         dataset whose scale is beyond all measure has its gradient shrunk, not its optimum moved.
+    efficiency: Array of shape (), optional
+        Effective sample size of the draws over their number, where they are the network's.
     """
 
     loss: Array
     finite: Array
     scale: Array | float = 0.0
+    efficiency: Array | float = jnp.nan
 
 
 class Example(NamedTuple):
@@ -140,7 +143,9 @@ class PathGradient(AbstractObjective):
         value = jnp.where(finite, jax.lax.stop_gradient(log_p) + path - log_q, 0.0)
         n = jnp.maximum(jnp.sum(finite), 1)
         steepness = jnp.sqrt(jnp.sum((score * amortizer.z_scaling.scale) ** 2) / n)
-        return ObjectiveValue(-jnp.sum(value) / n, jnp.mean(finite), steepness)
+        return ObjectiveValue(
+            -jnp.sum(value) / n, jnp.mean(finite), steepness, efficiency(value, finite)
+        )
 
 
 class LogRatioVariance(AbstractObjective):
@@ -178,4 +183,24 @@ class LogRatioVariance(AbstractObjective):
         mean = jnp.sum(ratio) / jnp.maximum(n, 1)
         deviation = jnp.where(finite, ratio - mean, 0.0)
         variance = jnp.sum(deviation**2) / jnp.maximum(n - 1, 1)
-        return ObjectiveValue(variance, jnp.mean(finite), 2 * jnp.sqrt(variance))
+        return ObjectiveValue(
+            variance, jnp.mean(finite), 2 * jnp.sqrt(variance), efficiency(ratio, finite)
+        )
+
+
+def efficiency(ratio: Array, finite: Array) -> Array:
+    """Effective sample size of draws from q by their log ratios r, over their number.
+
+    Parameters
+    ----------
+    ratio : Array of shape (draw,)
+    finite : Array of bool of shape (draw,)
+
+    Returns
+    -------
+    Array of shape ()
+        (sum_s w_s)^2 / (S sum_s w_s^2), w = exp(r); no gradient goes through it.
+    """
+    ratio = jax.lax.stop_gradient(jnp.where(finite, ratio, -jnp.inf))
+    weight = jnp.where(finite, jnp.exp(ratio - jnp.max(ratio)), 0.0)
+    return jnp.sum(weight) ** 2 / jnp.maximum(ratio.size * jnp.sum(weight**2), 1e-12)

@@ -89,6 +89,13 @@ def mean_loss(
     objective: AbstractObjective, amortizer: Amortizer, density: Density, pool: Pool, key: Array
 ) -> Array:
     """Weighted mean of an objective over the datasets of a pool (shape ())."""
+    return mean_loss_and_efficiency(objective, amortizer, density, pool, key)[0]
+
+
+def mean_loss_and_efficiency(
+    objective: AbstractObjective, amortizer: Amortizer, density: Density, pool: Pool, key: Array
+) -> tuple[Array, Array]:
+    """Weighted means of an objective, and of the efficiency of its draws (shapes ())."""
     keys = jax.random.split(key, pool.weights.shape[0])
     found = over_datasets(
         lambda data, mask, labels, k: objective(amortizer, density, Example(data, mask, labels), k),
@@ -98,7 +105,11 @@ def mean_loss(
     )
     weights = jnp.where(found.finite > 0, pool.weights, 0.0)
     loss = _shrink(jnp.where(weights > 0, found.loss, 0.0), jnp.asarray(found.scale))
-    return jnp.sum(weights * loss) / jnp.maximum(jnp.sum(weights), 1e-12)
+    share = pool.weights / jnp.sum(pool.weights)
+    return (
+        jnp.sum(weights * loss) / jnp.maximum(jnp.sum(weights), 1e-12),
+        jnp.sum(share * jnp.asarray(found.efficiency)),
+    )
 
 
 def _shrink(loss: Array, scale: Array) -> Array:

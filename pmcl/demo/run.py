@@ -5,7 +5,6 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +18,7 @@ from pmcl.data import DATASET
 from pmcl.demo.model import linear_regression_model
 from pmcl.demo.show import DemoResult, TaskScore, draw_figure, make_table, write_results
 from pmcl.demo.tables import bundled_tables, draw_datasets, paper_tables, simulated_datasets
+from pmcl.extras import need
 from pmcl.fit import fit_amortized
 from pmcl.networks import CouplingFlow, DeepSet, Network
 from pmcl.posterior import AmortizedPosterior
@@ -29,10 +29,6 @@ from pmcl.report import compare
 # of the bundled tables: a clinical measure, collinear time series, skewed counts with a heavy tail,
 # and a designed experiment with little noise
 BUNDLED = ("diabetes", "macrodata", "randhie", "modechoice")
-
-
-class MissingExtraError(ImportError):
-    """The demo needs a package that pmcl itself does not."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +123,7 @@ def run_demo(
     def heading(text: str) -> None:
         console.print(f"\n[bold]{text}[/bold]  [dim]({time.perf_counter() - begin:.0f} s)[/dim]")
 
-    check_extra()
+    need("demo", "the demo", "matplotlib", "statsmodels")
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
 
@@ -175,22 +171,6 @@ def run_demo(
     for file in files:
         console.print(f"  {file}", highlight=False, soft_wrap=True)
     return result
-
-
-def check_extra() -> None:
-    """Look for the packages of the extra ``demo`` before minutes are spent.
-
-    Raises
-    ------
-    MissingExtraError
-    """
-    for name in ("matplotlib", "statsmodels"):
-        try:
-            import_module(name)
-        except ImportError as error:
-            raise MissingExtraError(
-                f'the demo needs {name}, which is not installed: pip install "pmcl[demo]"'
-            ) from error
 
 
 def demo_tasks(settings: DemoSettings, *, random_seed: int) -> dict[str, xr.Dataset]:

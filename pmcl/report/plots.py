@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _XY = "plot_axis"
 _MANY = 25  # labels that fit beside each other
+_LETTERS = 24  # of a name
+_LETTER, _CELL = 0.09, 0.8  # inches that a letter, and a column of a matrix, take
 _COLUMNS = 4  # plots beside each other
 _CELLS = 15  # columns of a matrix that leave room for numbers
 _BLUE, _ORANGE = "#0072B2", "#D55E00"  # told apart by the colour-blind (Okabe and Ito)
@@ -85,56 +87,82 @@ def plot_retention(
                 continue
             ink = "white" if share > 0.5 else "black"
             plot.text(
-                j, -i, f"{value:.2g}", target, color=ink,
-                horizontal_align="center", vertical_align="center",
+                j, -i, f"{value:.2g}", target, color=ink, horizontal_align="center",
+                # matplotlib alone has another word for it
+                vertical_align="center" if plot.__name__.endswith("matplotlib") else "middle",
             )  # fmt: skip
-        plot.xticks(np.arange(len(tasks)), tasks, target, rotation=90 if len(tasks) > 4 else 0)
+        plot.xticks(np.arange(len(tasks)), tasks, target, rotation=90 if upright else 0)
         plot.yticks(-np.arange(len(moments)), moments, target)
         plot.xlabel("task", target)
         plot.ylabel("after", target)
         plot.title(measure, target)
 
-    size = (np.clip(2.0 + 0.8 * len(tasks), 5, 16), np.clip(1.5 + 0.45 * len(moments), 3, 16))
+    room = _LETTER * max(map(len, moments))  # which tasks are among
+    upright = room + 0.1 > _CELL
+    width = 2.0 + room + _CELL * len(tasks)
+    height = 1.2 + upright * room + 0.45 * len(moments)
+    size = (np.clip(width, 5, 16), np.clip(height, 3, 16))
     return _drawn(matrix, cells, size, backend, figure_kwargs)
 
 
 def plot_losses(
     posterior: AmortizedPosterior,
     *,
+    measure: str = "loss",
+    tasks: Sequence[str] | None = None,
     backend: str | None = None,
     figure_kwargs: Mapping[str, Any] | None = None,
 ) -> "PlotCollection":
-    """Objective (nats per dataset) by step of every adaptation; the line is of held-back draws.
+    """Objective (nats per dataset), or efficiency, by step of every adaptation.
+
+    Of the objective the thin line is of the draws that were trained on, the thick one of draws held
+    back from training; efficiency is of those.
 
     Parameters
     ----------
     posterior : AmortizedPosterior
+    measure : "loss" or "efficiency"
+    tasks : sequence of str, optional
+        Names in `history`; all by default.
     backend, figure_kwargs
         As in `plot_retention`.
 
     Raises
     ------
     ValueError
-        Before any adaptation.
+        Before any adaptation; for another measure, or a task that there is not.
     """
     _need_tasks(posterior, "plot_losses")
+    if measure not in ("loss", "efficiency"):
+        raise ValueError(f"measure: expected 'loss' or 'efficiency', got {measure!r}.")
     losses = posterior.history["losses"].to_dataset()
+    if tasks is not None:
+        known = [str(t) for t in losses["task"].values]
+        if unknown := [t for t in tasks if t not in known]:
+            raise ValueError(f"tasks: expected some of {known}, got {unknown}.")
+        losses = losses.sel(task=list(tasks))
 
     def lines(da: xr.DataArray, target: Any, **kwargs: Any) -> None:
         plot = _backend(target)
         loss = da.values
         steps = np.flatnonzero(np.isfinite(loss))
-        plot.line(steps, loss[steps], target, color=_BLUE, alpha=0.4, width=0.7)
         held = losses["held_back"].sel(task=da["task"]).values
-        held = held[np.isfinite(held)]
-        at = np.linspace(0, steps[-1] if len(steps) else 0, len(held))
-        plot.line(at, held, target, color=_ORANGE, width=1.5)
+        blocks = np.flatnonzero(np.isfinite(held))
+        last = len(blocks) and len(steps) and (steps[-1] + 1) / len(blocks)
+        plot.title(_short(da["task"].values), target)
+        if measure == "efficiency":
+            value = losses["efficiency"].sel(task=da["task"]).values[blocks]
+            plot.line((blocks + 1) * last, value, target, color=_ORANGE, width=1.5)
+            plot.ylim((0.0, 1.0), target)
+            return
+        plot.line(steps, loss[steps], target, color=_BLUE, alpha=0.4, width=0.7)
+        held = held[blocks]
+        plot.line((blocks + 1) * last, held, target, color=_ORANGE, width=1.5)
         # The first steps may be many times as large as all others.
         typical = [np.quantile(v, [0.01, 0.98]) for v in (loss[steps], held) if len(v)] or [[0, 1]]
         low, high = min(t[0] for t in typical), max(t[1] for t in typical)
         room = 0.05 * (high - low) or 1.0
         plot.ylim((low - room, high + room), target)
-        plot.title(str(da["task"].values), target)
 
     n = losses.sizes["task"]
     size = (3.8 * min(n, _COLUMNS), 3.0 * -(-n // _COLUMNS))
@@ -178,7 +206,7 @@ def plot_khat_by_dataset(
         plot.title(", ".join(text for _, _, text in series), target)
 
     longest = max(map(len, names)) if 5 < len(names) <= _MANY else 0
-    size = (8.0, 4.0 + 0.08 * longest)
+    size = (8.0, 4.0 + _LETTER * longest)
     return _drawn(stats[["khat"]], points, size, backend, figure_kwargs)
 
 
@@ -214,7 +242,7 @@ def plot_ratio(
         plot = _backend(target)
         plot.hline(1.0, target, color="gray")
         plot.yscale(target, "log")
-        plot.xticks(np.arange(len(tasks)), tasks, target, rotation=90)
+        plot.xticks(np.arange(len(tasks)), [_short(t) for t in tasks], target, rotation=90)
         plot.ylabel("ratio", target)
 
     size = (4.0 + 0.6 * len(tasks), 5.0)
@@ -296,9 +324,9 @@ def plot_memory(
         summary = np.asarray(sampling.embed(posterior.amortizer, memory.stored()), float)
     spread = summary.std(axis=0)
     white = (summary - summary.mean(axis=0)) / np.where(spread > 1e-9, spread, 1.0)
-    left, size, _ = np.linalg.svd(white, full_matrices=False)
-    xy = left[:, :2] * size[:2]
-    share = size[:2] ** 2 / np.sum(size**2)
+    left, scale, _ = np.linalg.svd(white, full_matrices=False)
+    xy = left[:, :2] * scale[:2]
+    share = scale[:2] ** 2 / np.sum(scale**2)
     tasks = list(dict.fromkeys(memory.tasks))
     table = xr.Dataset(
         {"stored": (("task", "entry", _XY), np.full((len(tasks), len(memory), 2), np.nan))},
@@ -317,9 +345,10 @@ def plot_memory(
         plot = _backend(target)
         plot.xlabel(f"first component ({share[0]:.0%})", target)
         plot.ylabel(f"second component ({share[1]:.0%})", target)
-        plot.title("stored datasets, by the network's summaries", target)
+        plot.title("stored datasets", target)
 
-    return _drawn(table, frame, (7.0, 5.0), backend, figure_kwargs, by="task", each=points)
+    size = (6.5 + _LETTER * max(map(len, tasks)), 5.0)  # with a legend beside
+    return _drawn(table, frame, size, backend, figure_kwargs, by="task", each=points)
 
 
 def _drawn(
@@ -356,7 +385,10 @@ def _drawn(
         pc.map(each, "each", data=table, store_artist=False)
     pc.map(draw, "drawn", data=table, ignore_aes=set(looks), store_artist=False)
     if by and table.sizes[by] <= _CELLS:  # more names could not be read
-        pc.add_legend(by, aes=looks, **({"loc": "outside right upper"} if matplotlib else {}))
+        if matplotlib:
+            pc.add_legend(by, aes=looks, loc="outside right upper")
+        else:  # arviz-plots' legends are of lines elsewhere, and these have no markers
+            pc.add_legend(by, aes=["color"])
     return pc
 
 
@@ -367,7 +399,13 @@ def _backend(target: Any) -> Any:
 
 
 def _labels(coord: xr.DataArray) -> list[str]:
-    return [str(v) for v in coord.values]
+    return [_short(v) for v in coord.values]
+
+
+def _short(name: object) -> str:
+    """Return a name that leaves room for what it is the name of."""
+    text = str(name)
+    return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
 
 
 def _need_tasks(posterior: AmortizedPosterior, name: str) -> None:

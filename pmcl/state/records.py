@@ -16,6 +16,12 @@ from pmcl.state.configuration import decode, dumps, encode, loads
 from pmcl.state.errors import StateError
 from pmcl.training import PretrainingRecord
 
+# of an adaptation: name and dim as they are stored
+_SERIES = {
+    "losses": ("loss", "step"),
+    "held_back": ("held_back", "block"),
+    "efficiency": ("efficiency", "block"),
+}
 _MEASURES = ("sc_variance", "khat", "efficiency")
 
 
@@ -38,8 +44,8 @@ def pretraining_from_dataset(data: xr.Dataset, *, where: str) -> PretrainingReco
 
 def task_to_tree(record: TaskRecord) -> dict[str, xr.Dataset]:
     """One adaptation: groups by name."""
-    happened = record.record._asdict()
-    losses, held_back = happened.pop("losses"), happened.pop("held_back")
+    happened: dict[str, Any] = record.record._asdict()
+    series = {name: (dim, happened.pop(field)) for field, (name, dim) in _SERIES.items()}
     attrs = {
         "name": record.name,
         "strategies": dumps([encode(s, where="strategy") for s in record.strategies]),
@@ -47,7 +53,7 @@ def task_to_tree(record: TaskRecord) -> dict[str, xr.Dataset]:
         "record": dumps({k: _plain(v) for k, v in happened.items()}),
     }
     found = {
-        "": xr.Dataset({"loss": ("step", losses), "held_back": ("block", held_back)}, attrs=attrs),
+        "": xr.Dataset(series, attrs=attrs),
         "pretrained": _quality(record.pretrained),
         "before": _quality(record.before),
         "after": _quality(record.after),
@@ -70,14 +76,18 @@ def task_from_tree(tree: xr.DataTree, *, where: str) -> TaskRecord:
         raise StateError(f"{where}: expected an objective.")
     rest = _fields(
         data,
-        tuple(f for f in AdaptationRecord._fields if f not in ("losses", "held_back")),
+        tuple(f for f in AdaptationRecord._fields if f not in _SERIES),
         where,
     )
     for name in ("excluded", "untrusted"):
         rest[name] = tuple(rest[name])
-    record = AdaptationRecord(
-        losses=_values(data, "loss", where), held_back=_values(data, "held_back", where), **rest
-    )
+    # States of before it was recorded do not have it.
+    if "efficiency" not in data:
+        data = data.assign(efficiency=xr.full_like(data["held_back"], np.nan))
+    happened: dict[str, Any] = {
+        field: _values(data, name, where) for field, (name, _) in _SERIES.items()
+    }
+    record = AdaptationRecord(**happened, **rest)
     parts = {}
     for name in ("pretrained", "before", "after"):
         if name not in tree.children:
