@@ -1,0 +1,85 @@
+"""The experiments in their short form: they run, resume and write their tables."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
+import autoregressive_panel
+import continual
+import monitoring
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
+
+
+def run(module, monkeypatch, *arguments) -> None:
+    monkeypatch.setattr(sys, "argv", ["experiment", *map(str, arguments)])
+    module.main()
+
+
+def check(results: Path, name: str, methods: dict[str, set[str]], tasks: list[str]) -> dict:
+    found = json.loads((results / f"{name}.json").read_text())
+    assert {s: set(m) for s, m in found["methods"].items()} == methods
+    for some in found["methods"].values():
+        for row in some.values():
+            assert list(row["tasks"]["adapted_ratio"]) == tasks
+            assert np.isfinite(list(row["tasks"]["adapted_mmd2"].values())).all()
+    assert "adapted_ratio" in (results / f"{name}.md").read_text()
+    assert (results / f"{name}_ratio_ours.png").stat().st_size > 5_000
+    return found
+
+
+@pytest.mark.slow
+def test_the_panel_and_its_forecast(tmp_path, monkeypatch, capsys):
+    common = ["--short", "--seeds", 0, "--out", tmp_path / "out", "--results", tmp_path]
+    run(autoregressive_panel, monkeypatch, "continual", *common, "--methods", "SC-ER", "replay")
+    run(autoregressive_panel, monkeypatch, "forecast", *common)
+    assert "ours replay 0: adapted: median" in capsys.readouterr().out
+    tasks = ["simulated 1", "American Steel", "Atlantic Refining"]
+    methods = {"paper": {"SB", "SC-ER"}, "ours": {"SB", "replay"}}
+    found = check(tmp_path, "autoregressive_panel", methods, tasks)
+    assert found["with"].keys() >= {"pymc", "jax"} and found["made"].startswith("20")
+    assert found["methods"]["ours"]["replay"]["refined_worst"] < 0.2
+    # a forecast of a series that the model fits: intervals hold about what they say
+    assert found["forecast"]["intervals"]["10"]["95%"] > 0.6
+    assert (tmp_path / "autoregressive_panel_forecast.png").stat().st_size > 10_000
+    # what was done is not done again
+    run(autoregressive_panel, monkeypatch, "continual", *common, "--methods", "SC-ER", "replay")
+    assert "..." not in capsys.readouterr().out
+
+
+def test_the_ratio_is_of_one_fixed_baseline(tmp_path):
+    runs = continual.Runs(tmp_path, [], {}, lambda settings, seed: None)
+    made = []
+    for _ in range(2):
+        found = runs.kept("one thing", lambda: made.append(1) or {"tasks": {}})
+    assert len(made) == 1 and found["tasks"] == {} and found["with"]["jax"]
+    values = {"adapted_mmd2": 0.02}
+    assert continual.ratio(values, {"adapted_mmd2": 0.1}, "adapted") == pytest.approx(0.2)
+
+
+def test_streams_change_as_they_say():
+    calm, noisy, moved, heavy = (monitoring.stream(c, 3) for c in monitoring.CHANGES)
+    before, after = slice(None, monitoring.CHANGE), slice(monitoring.CHANGE, None)
+
+    def fits(data, which):
+        """Slopes, and sd of what is left, by least squares on all rows of a half."""
+        X = data["X"].values[which].reshape(-1, monitoring.PREDICTORS)
+        X = np.column_stack([np.ones(len(X)), X])
+        y = data["y"].values[which].ravel()
+        slopes, *_ = np.linalg.lstsq(X, y, rcond=None)
+        return slopes[1:], (y - X @ slopes).std()
+
+    slopes, sd = fits(calm, before)
+    for data in (calm, noisy, moved, heavy):
+        np.testing.assert_allclose(fits(data, before)[0], slopes, atol=0.1 * sd)
+    assert fits(calm, after)[1] == pytest.approx(sd, rel=0.05)
+    assert fits(noisy, after)[1] == pytest.approx(2 * sd, rel=0.05)
+    shift = fits(moved, after)[0] - slopes
+    assert abs(shift[0]) == pytest.approx(2, abs=0.1) and np.abs(shift[1:]).max() < 0.1
+    kurtosis = [stats.kurtosis(d["X"].values[after].ravel()) for d in (calm, heavy)]
+    assert kurtosis[0] < 0.2 and kurtosis[1] > 5
