@@ -22,7 +22,8 @@ def write(
 ) -> None:
     """Read all runs; write the experiment's `.json`, `.md` and figures.
 
-    `also` says, by sweep and label, which run of `continual` belongs to a sweep.
+    `also` says, by sweep and label, which run of `continual` belongs to a sweep. What was measured
+    before, over more seeds or with runs that are no longer there, stays in the tables.
     """
     found = {p.stem: json.loads(p.read_text()) for p in sorted(runs.glob("*.json"))}
     if not found:
@@ -42,13 +43,32 @@ def write(
         "methods": {s: {n: _over_seeds(runs) for n, runs in m.items()} for s, m in methods.items()},
         **{sweep: _sweep(found, sweep, also.get(sweep, {})) for sweep in SWEEPS},
     }
-    for single in ALONE:
-        if single in found:
-            compact[single] = found[single]
-    (results / f"{name}.json").write_text(json.dumps(compact, indent=1) + "\n")
+    compact |= {single: found[single] for single in ALONE if single in found}
+    path = results / f"{name}.json"
+    if path.exists():
+        compact = _merged(json.loads(path.read_text()), compact)
+    path.write_text(json.dumps(compact, indent=1) + "\n")
     (results / f"{name}.md").write_text(_markdown(compact, name.replace("_", " ").capitalize()))
     # The first experiment's figures were there before others'.
     _figures(compact, results, "" if name == "linear_regression" else f"{name}_")
+
+
+def _merged(old: dict, new: dict) -> dict:
+    """Take the row of more seeds, the new one of two alike."""
+    rows = {
+        settings: {
+            **old["methods"].get(settings, {}),
+            **{
+                name: row
+                for name, row in methods.items()
+                if row["seeds"] >= old["methods"].get(settings, {}).get(name, row)["seeds"]
+            },
+        }
+        for settings, methods in new["methods"].items()
+    }
+    sweeps = {sweep: {**old.get(sweep, {}), **new[sweep]} for sweep in SWEEPS}
+    versions = sorted({*old["versions"], *new["versions"]})
+    return {**old, **new, "versions": versions, "methods": rows, **sweeps}
 
 
 def _over_seeds(runs: list[dict]) -> dict:

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
 import autoregressive_panel
 import continual
 import monitoring
+import tables
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
 
@@ -83,3 +84,27 @@ def test_streams_change_as_they_say():
     assert abs(shift[0]) == pytest.approx(2, abs=0.1) and np.abs(shift[1:]).max() < 0.1
     kurtosis = [stats.kurtosis(d["X"].values[after].ravel()) for d in (calm, heavy)]
     assert kurtosis[0] < 0.2 and kurtosis[1] > 5
+
+
+def test_tables_keep_what_is_not_measured_again(tmp_path):
+    def measured(name: str, ratio: float) -> None:
+        row = {"adapted_ratio": ratio, "adapted_mmd2": ratio}
+        run = {"version": "0.1", "tasks": {"simulated": row, "real": row}}
+        (tmp_path / "runs" / f"{name}.json").write_text(json.dumps(run))
+
+    def table() -> dict:
+        tables.write(tmp_path / "runs", tmp_path, "trial", "python trial.py", also={})
+        methods = json.loads((tmp_path / "trial.json").read_text())["methods"]["ours"]
+        return {k: (row["seeds"], row["adapted_median"]) for k, row in methods.items()}
+
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    for name, ratio in [("ours_naive_0", 1.0), ("ours_naive_1", 3.0), ("ours_replay_0", 0.5)]:
+        measured(name, ratio)
+    assert table() == {"naive": (2, 2.0), "replay": (1, 0.5)}
+    for path in runs.iterdir():
+        path.unlink()
+    # one seed does not replace two; what is measured again replaces what was
+    for name, ratio in [("ours_naive_0", 9.0), ("ours_replay_0", 0.4), ("ours_EWC_0", 0.7)]:
+        measured(name, ratio)
+    assert table() == {"naive": (2, 2.0), "replay": (1, 0.4), "EWC": (1, 0.7)}
