@@ -616,10 +616,10 @@ class AmortizedPosterior:
     ) -> Path:
         """Write one HTML page that says what the posterior is, and how far to trust it.
 
-        The page needs no network and no other file, and holds no data: names, figures and
-        diagnostics only. It has the model's graph, what the network was trained on, what it
-        remembers of each task, k-hat of every dataset, calibration, and the comparison with a
-        reference. Needs the extra "report".
+        The page needs no network and no other file. It has the model's graph, what the network was
+        trained on, what it remembers of each task, k-hat of every dataset, posteriors, calibration,
+        and the comparison with a reference; but no data, nor anything that is computed row by row.
+        Needs the extra "report".
 
         Parameters
         ----------
@@ -646,10 +646,10 @@ class AmortizedPosterior:
 
         Raises
         ------
-        MissingExtraError
+        ImportError
             Where the extra is not installed.
         ValueError
-            With a reference, but without `idata` to compare.
+            With a reference, but without `idata` to compare; or where it is not of `sample`.
         """
         from pmcl.report.page import report
 
@@ -661,7 +661,7 @@ class AmortizedPosterior:
             calibration=calibration,
             title=title,
             refine=refine,
-            random_seed=seed_of(random_seed, self.seed),
+            random_seed=random_seed,
             progressbar=progressbar,
         )
 

@@ -227,20 +227,26 @@ def one(tree: xr.DataTree, dataset: str | int) -> xr.DataTree:
 
 def warn_of_khat(names: Sequence[str], stats: Mapping[str, np.ndarray]) -> None:
     """Warn of datasets whose posterior should not be trusted, by name."""
+    for text in doubts(names, stats):
+        warnings.warn(text, stacklevel=3)
+
+
+def doubts(names: Sequence[str], stats: Mapping[str, np.ndarray]) -> list[str]:
+    """Say which datasets' posteriors should not be trusted, and what to do."""
     rows = [*zip(names, stats["warning"], stats["engine"], strict=True)]
     chains = [n for n, warning, engine in rows if warning and engine == "nuts"]
     weights = [n for n, warning, engine in rows if warning and engine != "nuts"]
+    found = []
     if weights:
-        warnings.warn(
+        found.append(
             f"The posterior of {len(weights)} of {len(names)} datasets has a high Pareto "
             f"k-hat ({listed(weights)}): adapt to data like these, or sample them with "
-            "`fallback='nuts'`. `dataset_stats` has the values.",
-            stacklevel=3,
+            "`fallback='nuts'`. `dataset_stats` has the values."
         )
     if chains:
-        warnings.warn(
+        found.append(
             f"NUTS, too, is not to be trusted for {len(chains)} of {len(names)} datasets "
             f"({listed(chains)}): `dataset_stats` says why. Look at how the model is parametrised, "
-            "or take more draws with `sample_reference`.",
-            stacklevel=3,
+            "or take more draws with `sample_reference`."
         )
+    return found

@@ -74,7 +74,8 @@ def calibrate(
     levels : sequence of float
         Of central intervals, for `coverage`.
     var_names : list of str, optional
-        All free variables and deterministics by default.
+        All free variables and deterministics by default, less those that are as long as a dataset
+        where these differ in length.
     random_seed : int, optional
     progressbar : bool
 
@@ -159,6 +160,15 @@ def _tried(
             progressbar=progressbar,
         )
     drawn = tree["posterior"].to_dataset()
+    # Along padding there is nothing to be right about.
+    padded = [n for n in names if task.ragged and posterior.structure.row in drawn[n].dims]
+    if len(padded) == len(names):
+        raise ValueError(
+            f"calibrate: expected a variable without padding, got {padded}, as long as a dataset. "
+            "Name another one in `var_names`."
+        )
+    names = tuple(n for n in names if n not in padded)
+    truth = {n: truth[n] for n in names}
     return _Trial(
         {n: v[:, 0] for n, v in truth.items()},
         {n: np.moveaxis(drawn[n].values[0], 1, 0) for n in names},
@@ -229,7 +239,11 @@ def _labelled(
 ) -> xr.Dataset:
     infos = {i.name: i for i in (*compiled.free, *compiled.deterministics)}
     like = Task(layout, {}, (_SIMULATION,), None)
-    return labelled(compiled, like, infos, arrays, leading).drop_vars(DATASET, errors="ignore")
+    found = labelled(compiled, like, infos, arrays, leading).drop_vars(DATASET, errors="ignore")
+    # arviz-plots selects by coordinates: dims without names are numbered
+    return found.assign_coords(
+        {d: np.arange(n) for d, n in found.sizes.items() if d not in found.coords}
+    )
 
 
 def _check_exchangeable(posterior: AmortizedPosterior, task: Task) -> None:

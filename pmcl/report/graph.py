@@ -7,15 +7,18 @@ import numpy as np
 import pymc as pm
 from pymc.model_graph import ModelGraph, NodeType, random_variable_symbol
 
+from pmcl.report.plots import shortened
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# a word for what has no distribution of its own; the box and its colour
 _LOOKS = {
-    NodeType.FREE_RV: ("round,pad=0.5", "#ffffff"),
-    NodeType.OBSERVED_RV: ("round,pad=0.5", "#cfe0f1"),
-    NodeType.DATA: ("square,pad=0.4", "#e4e4e4"),
-    NodeType.DETERMINISTIC: ("square,pad=0.4", "#ffffff"),
-    NodeType.POTENTIAL: ("sawtooth,pad=0.4", "#ffffff"),
+    NodeType.FREE_RV: (None, "round,pad=0.5", "#ffffff"),
+    NodeType.OBSERVED_RV: (None, "round,pad=0.5", "#cfe0f1"),
+    NodeType.DATA: ("data", "square,pad=0.4", "#e4e4e4"),
+    NodeType.DETERMINISTIC: ("deterministic", "square,pad=0.4", "#ffffff"),
+    NodeType.POTENTIAL: ("potential", "sawtooth,pad=0.4", "#ffffff"),
 }
 _WIDTH, _HEIGHT = 2.1, 1.3  # inches that a variable takes
 
@@ -75,16 +78,9 @@ def draw_model(model: pm.Model) -> "Figure":
             for n, k in zip(plate.dim_info.names, plate.dim_info.lengths, strict=True)
         ]
         for node in plate.variables:
-            kind = {
-                NodeType.FREE_RV: lambda v: f"~ {random_variable_symbol(v)}",
-                NodeType.OBSERVED_RV: lambda v: f"~ {random_variable_symbol(v)}",
-                NodeType.DATA: lambda v: "data",
-                NodeType.DETERMINISTIC: lambda v: "deterministic",
-                NodeType.POTENTIAL: lambda v: "potential",
-            }[node.node_type](node.var)
-            name = str(node.var.name)
-            labels[name] = "\n".join([name, kind, *([", ".join(sizes)] if sizes else [])])
-            looks[name] = _LOOKS[node.node_type]
+            word, *looks[name := str(node.var.name)] = _LOOKS[node.node_type]
+            lines = [name, word or f"~ {random_variable_symbol(node.var)}", ", ".join(sizes)]
+            labels[name] = "\n".join(shortened(line) for line in lines if line)
     width = max(max(map(len, rows)), 2) * _WIDTH
     figure = Figure(figsize=(width, len(rows) * _HEIGHT), layout="constrained")
     axis = figure.add_axes((0, 0, 1, 1))

@@ -116,7 +116,8 @@ def plot_losses(
     """Objective (nats per dataset), or efficiency, by step of every adaptation.
 
     Of the objective the thin line is of the draws that were trained on, the thick one of draws held
-    back from training; efficiency is of those.
+    back from training. Efficiency is of these, a mean over the datasets that are trained on: new,
+    stored and pseudo-datasets; a teacher's draws have none.
 
     Parameters
     ----------
@@ -136,28 +137,27 @@ def plot_losses(
     if measure not in ("loss", "efficiency"):
         raise ValueError(f"measure: expected 'loss' or 'efficiency', got {measure!r}.")
     losses = posterior.history["losses"].to_dataset()
+    records = dict(zip([str(t) for t in losses["task"].values], posterior.records, strict=True))
     if tasks is not None:
-        known = [str(t) for t in losses["task"].values]
-        if unknown := [t for t in tasks if t not in known]:
-            raise ValueError(f"tasks: expected some of {known}, got {unknown}.")
+        if unknown := [t for t in tasks if t not in records]:
+            raise ValueError(f"tasks: expected some of {list(records)}, got {unknown}.")
         losses = losses.sel(task=list(tasks))
 
     def lines(da: xr.DataArray, target: Any, **kwargs: Any) -> None:
         plot = _backend(target)
-        loss = da.values
-        steps = np.flatnonzero(np.isfinite(loss))
-        held = losses["held_back"].sel(task=da["task"]).values
-        blocks = np.flatnonzero(np.isfinite(held))
-        last = len(blocks) and len(steps) and (steps[-1] + 1) / len(blocks)
-        plot.title(_short(da["task"].values), target)
+        record = records[str(da["task"].values)].record
+        held = record.held_back if measure == "loss" else record.efficiency
+        # looked at after every block of steps
+        at = np.linspace(0, record.steps, len(held) + 1)[1:]
+        there = np.isfinite(held)
+        plot.title(shortened(da["task"].values), target)
+        plot.line(at[there], held[there], target, color=_ORANGE, width=1.5)
         if measure == "efficiency":
-            value = losses["efficiency"].sel(task=da["task"]).values[blocks]
-            plot.line((blocks + 1) * last, value, target, color=_ORANGE, width=1.5)
             plot.ylim((0.0, 1.0), target)
             return
+        held, loss = held[there], record.losses
+        steps = np.flatnonzero(np.isfinite(loss))
         plot.line(steps, loss[steps], target, color=_BLUE, alpha=0.4, width=0.7)
-        held = held[blocks]
-        plot.line((blocks + 1) * last, held, target, color=_ORANGE, width=1.5)
         # The first steps may be many times as large as all others.
         typical = [np.quantile(v, [0.01, 0.98]) for v in (loss[steps], held) if len(v)] or [[0, 1]]
         low, high = min(t[0] for t in typical), max(t[1] for t in typical)
@@ -242,7 +242,7 @@ def plot_ratio(
         plot = _backend(target)
         plot.hline(1.0, target, color="gray")
         plot.yscale(target, "log")
-        plot.xticks(np.arange(len(tasks)), [_short(t) for t in tasks], target, rotation=90)
+        plot.xticks(np.arange(len(tasks)), [shortened(t) for t in tasks], target, rotation=90)
         plot.ylabel("ratio", target)
 
     size = (4.0 + 0.6 * len(tasks), 5.0)
@@ -328,9 +328,12 @@ def plot_memory(
     xy = left[:, :2] * scale[:2]
     share = scale[:2] ** 2 / np.sum(scale**2)
     tasks = list(dict.fromkeys(memory.tasks))
+    labels = [shortened(t) for t in tasks]
+    if len(set(labels)) < len(labels):
+        labels = tasks
     table = xr.Dataset(
         {"stored": (("task", "entry", _XY), np.full((len(tasks), len(memory), 2), np.nan))},
-        coords={"task": tasks, _XY: ["x", "y"]},
+        coords={"task": labels, _XY: ["x", "y"]},
     )
     for i, task in enumerate(memory.tasks):
         table["stored"][tasks.index(task), i] = xy[i]
@@ -347,7 +350,7 @@ def plot_memory(
         plot.ylabel(f"second component ({share[1]:.0%})", target)
         plot.title("stored datasets", target)
 
-    size = (6.5 + _LETTER * max(map(len, tasks)), 5.0)  # with a legend beside
+    size = (6.5 + _LETTER * max(map(len, labels)), 5.0)  # with a legend beside
     return _drawn(table, frame, size, backend, figure_kwargs, by="task", each=points)
 
 
@@ -366,9 +369,10 @@ def _drawn(
 
     With `by` and `each`: `each` is called before for each value of that dim, in its own colour.
     """
+    from arviz_base import rcParams
     from arviz_plots import PlotCollection
 
-    matplotlib = backend in (None, "matplotlib")
+    matplotlib = (backend or rcParams["plot.backend"]) == "matplotlib"
     figure = {"figsize": size, "figsize_units": "inches"}
     if matplotlib:
         figure["layout"] = "constrained"  # labels of any length stay within the figure
@@ -399,10 +403,10 @@ def _backend(target: Any) -> Any:
 
 
 def _labels(coord: xr.DataArray) -> list[str]:
-    return [_short(v) for v in coord.values]
+    return [shortened(v) for v in coord.values]
 
 
-def _short(name: object) -> str:
+def shortened(name: object) -> str:
     """Return a name that leaves room for what it is the name of."""
     text = str(name)
     return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
