@@ -154,6 +154,7 @@ OPTIONS = {
     "predictive": {**PLAIN, "pseudo": 2000, "predictive": 1.0, "bootstrap": False},
     "simulations": {**PLAIN, "simulations": 32},
     "without simulations": {"pseudo": 2000, "simulations": 0},
+    "without weighting": {"weighting": "dataset", "pseudo": 2000, "simulations": 32},
     "without predictive": {"pseudo": 2000, "simulations": 32, "predictive": 0.0},
 }
 

@@ -146,7 +146,7 @@ def _figures(compact: dict, results: Path, prefix: str) -> None:
     for settings, methods in compact["methods"].items():
         if not methods:
             continue
-        figure, axis = plt.subplots(figsize=(9, 4.5), layout="constrained")
+        figure, axis = plt.subplots(figsize=(10, 4.5), layout="constrained")
         for name, row in methods.items():
             ratios = row["tasks"]["adapted_ratio"]
             axis.plot(range(len(ratios)), list(ratios.values()), marker="o", label=name)
@@ -154,8 +154,9 @@ def _figures(compact: dict, results: Path, prefix: str) -> None:
         axis.set_yscale("log")
         axis.set_xticks(range(len(ratios)), list(ratios), rotation=30, ha="right")
         axis.set_ylabel("MMD² relative to the baseline")
-        axis.set_title(f"After the last task, {settings} settings")
-        axis.legend(fontsize="small", ncols=2)
+        whose = {"ours": "our", "paper": "the paper's"}[settings]
+        axis.set_title(f"After the last task, {whose} settings")
+        figure.legend(loc="outside right upper", fontsize="small")
         figure.savefig(results / f"{prefix}ratio_{settings}.png", dpi=120)
         plt.close(figure)
     for sweep, label in (("strength", "strength"), ("capacity", "stored datasets")):
@@ -166,7 +167,7 @@ def _figures(compact: dict, results: Path, prefix: str) -> None:
         for key, row in rows.items():
             name, _, value = key.rpartition(" ")
             lines.setdefault(name or "replay", []).append((float(value), row["adapted_median"]))
-        figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
+        figure, axis = plt.subplots(figsize=(7.5, 4), layout="constrained")
         for name, points in lines.items():
             x, y = zip(*sorted(points), strict=True)
             axis.plot(x, y, marker="o", label=name)
@@ -174,6 +175,7 @@ def _figures(compact: dict, results: Path, prefix: str) -> None:
         axis.set_yscale("log")
         axis.set_xlabel(label)
         axis.set_ylabel("median ratio over the tasks")
-        axis.legend()
+        if len(lines) > 1:
+            figure.legend(loc="outside right upper", fontsize="small")
         figure.savefig(results / f"{prefix}{sweep}.png", dpi=120)
         plt.close(figure)
