@@ -24,6 +24,7 @@ import pmcl
 
 HERE = Path(__file__).parent
 DRAWS, SIMULATIONS, BATCH = 10_000, 10_000, 50
+PROPOSALS = 5  # for each corrected draw: resampling gives draws twice, and a classifier sees that
 KINDS = ("amortized", "adapted", "refined", "corrected")
 
 
@@ -80,7 +81,7 @@ def run(benchmark: Benchmark, seed: int, draws: int, kinds: tuple[str, ...]) -> 
 def _sampled(
     posterior: pmcl.AmortizedPosterior, data: dict, kind: str, seed: int, draws: int
 ) -> xr.DataTree:
-    options = {"random_seed": seed}
+    options: dict = {"random_seed": seed}
     if kind == "amortized":
         return posterior.sample(data, draws, refine=False, **options)
     if kind == "adapted":
@@ -88,7 +89,12 @@ def _sampled(
         return adapted.sample(data, draws, refine=False, **options)
     if kind == "refined":
         return posterior.sample(data, draws, refine=True, correct=None, **options)
-    return posterior.sample(data, draws, refine=True, correct="psis", fallback="nuts", **options)
+    options |= {"refine": True, "correct": "psis"}
+    many = posterior.sample(data, PROPOSALS * draws, **options)
+    if (many["dataset_stats"]["warning"] != "").any():
+        return posterior.sample(data, draws, fallback="nuts", **options)
+    # systematic resampling puts copies beside each other: every fifth of them is a resample, too
+    return many.isel(draw=slice(None, None, PROPOSALS))
 
 
 def written(runs: Path, results: Path) -> None:
