@@ -266,7 +266,7 @@ def about_datasets(idata: xr.DataTree, of_memory: bool, verdicts: list[Verdict])
     found = doubts(names, {k: stats[k].values for k in ("warning", "engine")})
     verdicts += [Verdict(False, text) for text in found]
     judged = np.isfinite(stats["khat"].values) | np.isneginf(stats["khat"].values)
-    judged |= stats["engine"].values.astype(str) == "nuts"
+    judged |= np.array([str(e) == "nuts" for e in stats["engine"].values])
     if not judged.all():
         verdicts.append(
             Verdict(
