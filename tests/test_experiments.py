@@ -12,6 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
 import autoregressive_panel
 import continual
 import monitoring
+import racing_diffusion
+import stroop
 import tables
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
@@ -51,6 +53,49 @@ def test_the_panel_and_its_forecast(tmp_path, monkeypatch, capsys):
     # what was done is not done again
     run(autoregressive_panel, monkeypatch, "continual", *common, "--methods", "SC-ER", "replay")
     assert "..." not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_race(tmp_path, monkeypatch, data_folder):
+    common = ["--short", "--seeds", 0, "--out", tmp_path / "out", "--results", tmp_path]
+    run(racing_diffusion, monkeypatch, "continual", *common, "--methods", "replay")
+    run(racing_diffusion, monkeypatch, "unseen", *common)
+    tasks = ["simulated", "chetverikov_2017_flanker"]
+    methods = {"paper": {"SB"}, "ours": {"SB", "replay"}}
+    found = check(tmp_path, "racing_diffusion", methods, tasks)
+    assert found["methods"]["ours"]["replay"]["refined_worst"] < 0.2
+    assert set(found["unseen"]["sources"]) == set(stroop.UNSEEN)
+    assert found["unseen"]["khat_below_0.7"] > 0.5
+
+
+@pytest.mark.slow
+def test_what_the_race_leaves_to_the_second_model(tmp_path, monkeypatch, data_folder):
+    common = ["--short", "--seeds", 0, "--out", tmp_path / "out", "--results", tmp_path]
+    run(racing_diffusion, monkeypatch, "recovery", *common)
+    run(racing_diffusion, monkeypatch, "timing", *common)
+    found = json.loads((tmp_path / "racing_diffusion.json").read_text())
+    assert found["recovery"]["sources"]["chetverikov_2017_flanker"]["participants"] == 3
+    assert found["timing"]["NUTS, a participant"] > 0
+
+
+def test_participants_are_those_of_the_files(data_folder):
+    sizes = {s: stroop.participants(s).sizes["dataset"] for s in stroop.SOURCES}
+    assert list(sizes.values()) == [58, 47, 47, 60, 38, 38, 38, 38]
+    one = stroop.participants("pratte_2010_e1_simon")
+    assert one["y"].shape == (38, 180) and (one["incongruent"].sum("trial") == 90).all()
+    y = np.abs(one["y"])
+    assert float(y.min()) > 0 and float(y.max()) < 5
+    # an error is a negative time
+    table = stroop.trials("vonbastian_2016_simon")
+    assert 0.01 < (table["y"] < 0).mean() < 0.1
+    trials = [d.sizes["trial"] for d in stroop.everyone("vonbastian_2016_flanker").values()]
+    assert set(trials) == {96}
+
+
+def test_how_to_get_the_trials_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("PMCL_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="acdc-database.*columns participant, congruency"):
+        stroop.folder()
 
 
 def test_the_ratio_is_of_one_fixed_baseline(tmp_path):

@@ -49,7 +49,11 @@ def test_the_readme_runs_as_printed(few_steps, capsys):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(
-    "page", [*(pytest.param(p, marks=pytest.mark.slow) for p in ("panel", "trust")), "streams"]
+    "page",
+    [
+        *(pytest.param(p, marks=pytest.mark.slow) for p in ("panel", "racing-diffusion", "trust")),
+        "streams",
+    ],
 )
 def test_a_case_study_runs_as_printed(page, few_steps, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
@@ -59,6 +63,8 @@ def test_a_case_study_runs_as_printed(page, few_steps, monkeypatch, tmp_path):
         exec(compile(block, page, "exec"), namespace)  # noqa: S102
     if page == "panel":
         assert namespace["posterior"].records
+    elif page == "racing-diffusion":
+        assert namespace["far"].shape == (4,)
     elif page == "streams":
         assert namespace["stream"].state.updates == 4
     else:
