@@ -14,7 +14,7 @@ WORKERS ?= 2
 PYTEST_ARGS ?=
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 LOCK := $(UV) pip compile --universal --python-version 3.12 --generate-hashes --no-header -q \
-	$(if $(UPGRADE),--upgrade) pyproject.toml --extra demo --extra report
+	$(if $(UPGRADE),--upgrade) pyproject.toml --extra demo --extra report --extra cluster
 
 .PHONY: help env demo test lint licences models unit marginal docs wheel slow lock bench-env
 
@@ -45,7 +45,7 @@ unit: .venv/.synced ## the tests, less the slow ones (PYTEST_ARGS="-k replay" fo
 
 # pymc-extras lags behind PyMC, so its environment also tests the older PyMC
 marginal: .venv-marginal/.synced ## what touches PyMC, with pymc-extras and the PyMC that it needs
-	.venv-marginal/bin/python tools/check_licences.py demo report marginal
+	.venv-marginal/bin/python tools/check_licences.py demo report cluster marginal
 	.venv-marginal/bin/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS) \
 	  $(addprefix tests/test_,$(addsuffix .py,marginal compile simulator covariates refuse))
 

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from pmcl import devices
 from pmcl.compile import CompiledModel, Mask, precision
 from pmcl.data import Batch, DataError, Task
 
@@ -15,25 +16,33 @@ def chunks(task: Task, size: int) -> list[tuple[Batch, int]]:
     """Split a task into batches of at most `size` datasets, and of few different sizes.
 
     The last batch is filled up with copies of its first dataset; the number that counts is beside
-    it. Sizes are powers of two, so that a handful of compilations serves any number of datasets.
+    it. Each device gets a power of two: a handful of compilations serves any number of datasets.
     """
     whole = task.batch()
     parts = []
     for begin in range(0, len(task), size):
         n = min(size, len(task) - begin)
-        filled = min(size, 1 << (n - 1).bit_length())
+        filled = filled_size(n, size)
         index = np.concatenate([np.arange(n), np.zeros(filled - n, int)]) + begin
         parts.append((jax.tree.map(lambda x, i=index: np.asarray(x)[i], whole), n))
     return parts
+
+
+def filled_size(n: int, size: int) -> int:
+    """Size of the batch of at most `size` that `n` datasets are filled up to."""
+    share = devices.even(n) // devices.number()
+    return max(n, min(size, devices.number() << (share - 1).bit_length()))
 
 
 def over_datasets(function: Callable[..., Any], batch: Batch, *rest: Any) -> Any:
     """Call function(values, mask, *rest) of one dataset on all of a batch.
 
     Leaves of `rest` have a leading dataset; the mask, and what is None in `rest`, is None for all.
+    Inside a scope of :mod:`pmcl.devices` each device has its part of the datasets.
     """
-    axes = [None if x is None else 0 for x in (batch.values, batch.mask, *rest)]
-    return jax.vmap(function, in_axes=tuple(axes))(batch.values, batch.mask, *rest)
+    given = devices.spread((batch.values, batch.mask, *rest))
+    axes = [None if x is None else 0 for x in given]
+    return devices.spread(jax.vmap(function, in_axes=tuple(axes))(*given))
 
 
 def check_masked(compiled: CompiledModel, task: Task) -> None:

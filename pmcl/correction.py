@@ -1,8 +1,6 @@
 """From amortized draws to a posterior's final draws: refined, reweighted, NUTS where asked."""
 
-import os
 import time
-from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import jax
@@ -16,12 +14,8 @@ from pmcl.fallback import by_nuts
 from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold
 from pmcl.networks import Amortizer
 from pmcl.prediction import observed_group, predictions, scalars_group
-from pmcl.progress import progress_bar
 from pmcl.refinement import FEWEST_STARTS, Drawn, Refine, judge, poor, refine_task
-from pmcl.results import Draws, data_groups, posterior_tree
-from pmcl.storing import write_parts
-
-_STORED_TOGETHER = 256  # datasets sampled at a time where results go to a folder
+from pmcl.results import Draws, posterior_tree
 
 type RefineLike = Refine | bool | Literal["auto"]
 type CorrectLike = Literal["auto", "psis", "imh"] | None
@@ -305,28 +299,6 @@ def sample_task(
             drawn = predictions(compiled, z, at, seed=asked.seed, first=task.first)
             extra["posterior_predictive"] = observed_group(compiled, task, drawn)
     return posterior_tree(compiled, task, found, engine=engine_of(found), extra=extra)
-
-
-def sample_to_store(
-    path: str | os.PathLike,
-    amortizer: Amortizer,
-    density: Density,
-    task: Task,
-    asked: Asked,
-    *,
-    progressbar: bool,
-) -> xr.DataTree:
-    """Draw as :func:`sample_task` does, a part of the datasets at a time, into a Zarr folder."""
-    data = data_groups(density.compiled, task)
-
-    def parts() -> Iterator[xr.DataTree]:
-        with progress_bar("Sampling", len(task), unit="datasets", enabled=progressbar) as bar:
-            for part in task.parts(_STORED_TOGETHER):
-                tree = sample_task(amortizer, density, part, asked, progressbar=False)
-                yield tree.drop_nodes(list(data))
-                bar.advance(len(part))
-
-    return write_parts(path, xr.DataTree.from_dict(data), parts())
 
 
 def _replaced[T](old: T, new: T, which: np.ndarray, use: np.ndarray) -> T:

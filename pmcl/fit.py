@@ -20,6 +20,8 @@ from pmcl.compile import (
 )
 from pmcl.compile.covariates import Source
 from pmcl.compile.refuse import check_finite, model_or_context
+from pmcl.devices import DevicesLike, mesh_of, settled
+from pmcl.devices import scope as device_scope
 from pmcl.networks import (
     AbstractSummary,
     InputLayout,
@@ -53,6 +55,7 @@ def fit_amortized(
     lengths: tuple[int, int] | None = None,
     missing: float = 0.0,
     checkpoint: str | os.PathLike | None = None,
+    devices: DevicesLike = None,
     random_seed: int | None = None,
     progressbar: bool = True,
 ) -> AmortizedPosterior:
@@ -93,6 +96,9 @@ def fit_amortized(
         without any observation for none.
     checkpoint : path, optional
         Written after every block; training goes on from it where it exists.
+    devices : int, sequence of jax.Device or jax.sharding.Mesh, optional
+        What each step's simulations are spread over, the weights being on each; JAX's default
+        device by default. Results are those of one device, to rounding.
     random_seed : int, optional
         Same seed, same weights.
     progressbar : bool
@@ -112,6 +118,7 @@ def fit_amortized(
     """
     model = model_or_context(model)
     seed = seed_of(random_seed, None)
+    mesh_of(devices)  # a wrong one is refused before anything is compiled
     settings = PretrainingSettings(
         steps=positive("steps", steps),
         batch_size=positive("batch_size", batch_size),
@@ -153,9 +160,16 @@ def fit_amortized(
         )
         if progressbar:
             print(posterior)  # noqa: T201  (what was chosen is shown, as PyMC shows its samplers)
-        amortizer, record = pretrain(
-            amortizer, source, settings, seed=seed, checkpoint=checkpoint, progressbar=progressbar
-        )
+        with device_scope(devices):
+            amortizer, record = pretrain(
+                amortizer,
+                source,
+                settings,
+                seed=seed,
+                checkpoint=checkpoint,
+                progressbar=progressbar,
+            )
+        amortizer = settled(amortizer)
     return replace(posterior, amortizer=amortizer, pretraining=(record,))
 
 

@@ -5,12 +5,14 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
 
 from pmcl import sampling
 from pmcl.batching import check_masked
+from pmcl.cluster import need_store
 from pmcl.compile import (
     CompiledModel,
     Density,
@@ -44,18 +46,23 @@ from pmcl.correction import (
     FallbackLike,
     RefineLike,
     sample_task,
-    sample_to_store,
 )
 from pmcl.data import DATASET, Layout, Task, TaskLike, as_task, listed
+from pmcl.devices import DevicesLike, settled
+from pmcl.devices import scope as device_scope
 from pmcl.networks import (
     Amortizer,
     Network,
     Structure,
 )
 from pmcl.networks.familiarity import Familiar, FarDataWarning
+from pmcl.parts import sample_parts
 from pmcl.prediction import predictions_groups
-from pmcl.results import SAMPLE, flat_z, warn_of_khat
+from pmcl.results import SAMPLE, flat_z, warn_of_doubts
 from pmcl.training import PretrainingRecord, PretrainingSettings, pretrain
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +155,7 @@ class AmortizedPosterior:
         *,
         learning_rate: float | None = None,
         checkpoint: str | os.PathLike | None = None,
+        devices: DevicesLike = None,
         progressbar: bool = True,
     ) -> "AmortizedPosterior":
         """Go on with simulation-based pretraining and return the new posterior.
@@ -159,6 +167,8 @@ class AmortizedPosterior:
             Highest rate; a third of the first training's where not given.
         checkpoint : path, optional
             Written after every block of steps; training goes on from it where it exists.
+        devices : int, sequence of jax.Device or jax.sharding.Mesh, optional
+            What each step's simulations are spread over; JAX's default device by default.
         progressbar : bool
 
         Raises
@@ -176,7 +186,7 @@ class AmortizedPosterior:
         settings = replace(
             self.settings, steps=positive("more_steps", more_steps), learning_rate=rate
         )
-        with precision.scope():
+        with precision.scope(), device_scope(devices):
             amortizer, record = pretrain(
                 self.amortizer,
                 self.simulator,
@@ -185,6 +195,7 @@ class AmortizedPosterior:
                 checkpoint=checkpoint,
                 progressbar=progressbar,
             )
+        amortizer = settled(amortizer)
         return replace(self, amortizer=amortizer, pretraining=(*self.pretraining, record))
 
     def adapt(
@@ -202,6 +213,7 @@ class AmortizedPosterior:
         patience: int | None = 10,
         restore_best: bool = False,
         checkpoint: str | os.PathLike | None = None,
+        devices: DevicesLike = None,
         random_seed: int | None = None,
         progressbar: bool = True,
     ) -> "AmortizedPosterior":
@@ -237,6 +249,8 @@ class AmortizedPosterior:
         checkpoint : path, optional
             Written every hundred steps; where it exists, the adaptation goes on from it and ends as
             it would have without the interruption. Another task needs another path.
+        devices : int, sequence of jax.Device or jax.sharding.Mesh, optional
+            What each step's datasets are spread over; JAX's default device by default.
         random_seed : int, optional
             Derived from the posterior's own seed and the number of tasks where not given.
         progressbar : bool
@@ -267,8 +281,8 @@ class AmortizedPosterior:
             restore_best,
         )
         chosen = objective_of(objective)
-        data = self._task(task)
-        self._warn_if_far(data)
+        data = self.checked(task)
+        self._warn_of_far(self.far(data), len(data))
         pretrained = self.amortizer if self.pretrained is None else self.pretrained
         now = Occasion(
             name,
@@ -280,7 +294,7 @@ class AmortizedPosterior:
             seed_of(random_seed, self.seed + 1000 * (index + 1)),
         )
         done = [r.name for r in self.records]
-        with precision.scope():
+        with precision.scope(), device_scope(devices):
             states = carried(strategies, self.states, done, now)
             found = adapt(
                 now,
@@ -305,10 +319,10 @@ class AmortizedPosterior:
         record = TaskRecord(name, strategies, chosen, found.record, first, before, after, earlier)
         return replace(
             self,
-            amortizer=found.amortizer,
+            amortizer=settled(found.amortizer),
             pretrained=pretrained,
             strategy=strategies if len(strategies) > 1 else strategies[0],
-            states=kept,
+            states=settled(kept),
             records=(*self.records, record),
         )
 
@@ -324,6 +338,7 @@ class AmortizedPosterior:
         warmup: int = 20,
         patience: int | None = 10,
         restore_best: bool = False,
+        devices: DevicesLike = None,
         random_seed: int | None = None,
         progressbar: bool = True,
     ) -> "AmortizedPosterior":
@@ -332,7 +347,7 @@ class AmortizedPosterior:
         Parameters
         ----------
         task : xarray.Dataset, mapping or pandas.DataFrame
-        objective, steps, learning_rate, batch_size, clip, warmup, patience, restore_best
+        objective, steps, learning_rate, batch_size, clip, warmup, patience, restore_best, devices
             As for `adapt`.
         random_seed : int, optional
         progressbar : bool
@@ -361,6 +376,7 @@ class AmortizedPosterior:
             warmup=warmup,
             patience=patience,
             restore_best=restore_best,
+            devices=devices,
             random_seed=random_seed,
             progressbar=progressbar,
         )
@@ -379,6 +395,8 @@ class AmortizedPosterior:
         log_prior: bool = False,
         posterior_predictive: bool = False,
         store: str | os.PathLike | None = None,
+        client: "Client | None" = None,
+        devices: DevicesLike = None,
         progressbar: bool = False,
     ) -> xr.DataTree:
         """Draw from the posterior of every dataset.
@@ -410,7 +428,15 @@ class AmortizedPosterior:
             scale of the model, without Jacobian), a draw of the data for each draw.
         store : path, optional
             A new folder: results are written to it as Zarr, some hundred datasets at a time, so
-            that memory does not grow with their number. The draws are the same.
+            that memory does not grow with their number. The draws are the same. A Dataset whose
+            arrays are read when they are used (`xarray.open_zarr`) is read part by part. What an
+            interrupted call has written, in a hidden folder beside this one, the same call does not
+            do again.
+        client : distributed.Client, optional
+            The Dask cluster whose workers sample the parts; they write to `store` themselves where
+            they can see it. Needs the extra "cluster".
+        devices : int, sequence of jax.Device or jax.sharding.Mesh, optional
+            What datasets are spread over; JAX's default device by default.
         progressbar : bool
 
         Returns
@@ -437,8 +463,6 @@ class AmortizedPosterior:
         FarDataWarning
             Naming the datasets that are far from what was simulated, and from any that is stored.
         """
-        task = self._task(data)
-        self._warn_if_far(task)
         asked = Asked(
             positive("draws", draws),
             refine,
@@ -451,13 +475,19 @@ class AmortizedPosterior:
             posterior_predictive,
         )
         if store is None:
-            tree = sample_task(self.amortizer, self.density, task, asked, progressbar=progressbar)
+            need_store(client)
+            task = self.checked(data)
+            names, far = task.names, self.far(task)
+            with device_scope(devices):
+                tree = sample_task(
+                    self.amortizer, self.density, task, asked, progressbar=progressbar
+                )
         else:
-            tree = sample_to_store(
-                store, self.amortizer, self.density, task, asked, progressbar=progressbar
+            tree, names, far = sample_parts(
+                self, data, asked, store, client=client, devices=devices, progressbar=progressbar
             )
-        stats = tree["dataset_stats"].to_dataset()
-        warn_of_khat(task.names, {k: stats[k].values for k in ("warning", "engine")})
+        self._warn_of_far(far, len(names))
+        warn_of_doubts(names, tree)
         return tree
 
     def log_prob(self, parameters: xr.DataTree | xr.Dataset, data: TaskLike) -> xr.DataArray:
@@ -474,7 +504,7 @@ class AmortizedPosterior:
         -------
         xarray.DataArray of dims chain, draw, dataset
         """
-        task = self._task(data)
+        task = self.checked(data)
         z = flat_z(self.compiled, parameters)
         if z.shape[2] != len(task):
             raise ValueError(f"log_prob: expected draws of {len(task)} datasets, got {z.shape[2]}.")
@@ -518,7 +548,7 @@ class AmortizedPosterior:
             Groups `predictions` and `predictions_constant_data`, beside `posterior`.
         """
         tree = self.sample(data, draws, refine=refine, random_seed=random_seed)
-        task = self._task(data)
+        task = self.checked(data)
         z = np.moveaxis(flat_z(self.compiled, tree)[0], 0, 1)
         with precision.scope():
             groups = predictions_groups(
@@ -721,15 +751,22 @@ class AmortizedPosterior:
             records=tuple(r.without(task) for r in self.records if r.name != task),
         )
 
-    def _task(self, data: TaskLike) -> Task:
+    def checked(self, data: TaskLike) -> Task:
+        """Read datasets, and refuse those that the model or the network cannot take.
+
+        Raises
+        ------
+        DataError
+            Naming the variable and the dataset.
+        """
         task = as_task(data, self.layout)
         check_masked(self.compiled, task)
         return task
 
-    def _warn_if_far(self, task: Task) -> None:
-        """Warn of datasets that are far from simulations, and like none that is stored."""
+    def far(self, task: Task) -> list[str]:
+        """Names of datasets that are far from simulations, and like none that is stored."""
         if self.familiar is None:
-            return
+            return []
         with precision.scope():
             found = sampling.features(self.amortizer, task)
             far = self.familiar.far(self.familiar.distance(found))
@@ -737,10 +774,13 @@ class AmortizedPosterior:
                 stored = sampling.features(self.amortizer, self.memory.stored())
                 apart = self.familiar.distance(found[:, None] - stored + self.familiar.mean)
                 far &= self.familiar.far(apart.min(axis=1))
-        names = [n for n, f in zip(task.names, far, strict=True) if f]
+        return [n for n, f in zip(task.names, far, strict=True) if f]
+
+    @staticmethod
+    def _warn_of_far(names: Sequence[str], number: int) -> None:
         if names:
             warnings.warn(
-                f"{len(names)} of {len(task)} datasets ({listed(names)}) lie far outside what the "
+                f"{len(names)} of {number} datasets ({listed(names)}) lie far outside what the "
                 "network was trained on (`pmcl.check_data` says how far): look at their k-hat, "
                 "adapt to data like these, or widen `covariates` and priors and fit again.",
                 FarDataWarning,

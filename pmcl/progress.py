@@ -14,6 +14,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from pmcl.devices import writes
+
 
 class _Speed(ProgressColumn):
     def __init__(self, unit: str):
@@ -38,7 +40,7 @@ class Bar:
 
 @contextmanager
 def progress_bar(description: str, total: int, *, unit: str, enabled: bool) -> Iterator[Bar]:
-    """Show a bar of `total` units while the block runs."""
+    """Show a bar of `total` units while the block runs; of several processes, in the first."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -47,5 +49,5 @@ def progress_bar(description: str, total: int, *, unit: str, enabled: bool) -> I
         _Speed(unit),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, disable=not enabled) as progress:
+    with Progress(*columns, disable=not (enabled and writes())) as progress:
         yield Bar(progress, description, total)

@@ -1,6 +1,10 @@
 """Refinement without a network: approximate posteriors of many datasets of a PyMC model."""
 
+import os
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,16 +13,22 @@ import xarray as xr
 
 from pmcl import sampling
 from pmcl.batching import check_masked
+from pmcl.cluster import Engine, Parts, Work, need_store, run
 from pmcl.compile import CompiledModel, Density, compile_model, precision
 from pmcl.compile.graphs import host_mode
 from pmcl.compile.refuse import model_or_context
 from pmcl.correction import CorrectLike, FallbackLike, engine_of, finished, way_of
 from pmcl.correction import correct as corrected_task
-from pmcl.data import Task, TaskLike
+from pmcl.data import Layout, Task, TaskLike
+from pmcl.devices import DevicesLike
+from pmcl.devices import scope as device_scope
 from pmcl.posterior import positive, seed_of
-from pmcl.reference.posterior import covariates_among, task_of
+from pmcl.reference.posterior import covariates_among, layout_of, task_of
 from pmcl.refinement import FEWEST_STARTS, Refine
-from pmcl.results import flat_z, posterior_tree, warn_of_khat
+from pmcl.results import flat_z, posterior_tree, warn_of_doubts
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 
 def refine(
@@ -31,6 +41,9 @@ def refine(
     correct: CorrectLike = "psis",
     fallback: FallbackLike = None,
     var_names: list[str] | None = None,
+    store: str | os.PathLike | None = None,
+    client: "Client | None" = None,
+    devices: DevicesLike = None,
     random_seed: int | None = None,
     progressbar: bool = True,
 ) -> xr.DataTree:
@@ -60,6 +73,13 @@ def refine(
         NUTS for the datasets whose k-hat is too high, from the best draws at hand.
     var_names : list of str, optional
         Variables of the group `posterior`; all free variables and deterministics by default.
+    store : path, optional
+        A new folder, as in `AmortizedPosterior.sample`. An interrupted call is gone on with where
+        `random_seed` is given.
+    client : distributed.Client, optional
+        The Dask cluster to work on, as in `AmortizedPosterior.sample`.
+    devices : int, sequence of jax.Device or jax.sharding.Mesh, optional
+        What datasets are spread over; JAX's default device by default.
     random_seed : int, optional
     progressbar : bool
 
@@ -78,57 +98,145 @@ def refine(
     UserWarning
         Naming the datasets whose k-hat says that the draws should not be trusted.
     """
-    positive("draws", draws)
-    way = way_of(correct, fallback, refined=True)
     seed = seed_of(random_seed, None)
     if isinstance(model, CompiledModel):
         compiled = model
     else:
         model = model_or_context(model)
         compiled = compile_model(model, covariates=covariates_among(model, data))
-    task = task_of(compiled, data)
-    check_masked(compiled, task)
-    names = sampling.pick(compiled, var_names)
-    begin = time.perf_counter()
-    with precision.scope():
-        prior = _prior(compiled, task, seed)
-        z = np.broadcast_to(prior, (len(task), *prior.shape))
+    asked = _Asked(
+        positive("draws", draws),
+        Refine() if refine is None else refine,
+        way_of(correct, fallback, refined=True),
+        fallback,
+        sampling.pick(compiled, var_names),
+        seed,
+        devices,
+    )
+    if store is None:
+        need_store(client)
+        task = task_of(compiled, data)
+        prior = _prior(compiled, task.dataset(0), seed)
+        z = None if start is None else _given(compiled, start, len(task), seed)
+        tree = _refined(compiled, prior, asked, task, z, progressbar=progressbar)
+        names: tuple[str, ...] = task.names
+    else:
         if start is not None:
-            given = flat_z(compiled, start)
-            if given.shape[2] != len(task):
-                raise ValueError(
-                    f"start: expected draws of {len(task)} datasets, got {given.shape[2]}."
-                )
-            z = np.moveaxis(given.reshape(-1, *given.shape[2:]), 0, 1)
-            z = z[:, np.random.default_rng(seed).integers(z.shape[1], size=FEWEST_STARTS)]
+            raise ValueError("start: expected none where results go to a `store`, part by part.")
+        layout = layout_of(compiled)
+        parts = Parts.of(data, layout)
+        prior = _prior(compiled, parts.first(layout), seed)
+        work = RefineWork(compiled.model, tuple(i.name for i in compiled.covariates), prior, asked)
+        tree, _ = run(
+            work,
+            layout,
+            engine(compiled, prior, asked),
+            parts,
+            store,
+            client=client,
+            about={"refine": repr(asked)},
+            whole=parts.whole(compiled),
+            description="Refining",
+            progressbar=progressbar,
+        )
+        names = parts.names
+    warn_of_doubts(names, tree)
+    return tree
+
+
+class _Asked(NamedTuple):
+    """What a user asked `refine` for; see there."""
+
+    draws: int
+    refine: Refine
+    way: CorrectLike
+    fallback: FallbackLike
+    names: tuple[str, ...]
+    seed: int
+    devices: DevicesLike
+
+
+@dataclass(frozen=True)
+class RefineWork(Work):
+    """Refinement without a network, on the workers of a cluster.
+
+    Attributes
+    ----------
+    model : pymc.Model
+    covariates : tuple of str
+    prior : array of shape (draw, dim)
+        What searches start from.
+    asked
+    """
+
+    model: pm.Model
+    covariates: tuple[str, ...]
+    prior: np.ndarray
+    asked: _Asked
+
+    def prepare(self) -> tuple[Layout, Engine]:
+        compiled = compile_model(self.model, covariates=self.covariates)
+        return layout_of(compiled), engine(compiled, self.prior, self.asked)
+
+
+def engine(compiled: CompiledModel, prior: np.ndarray, asked: _Asked) -> Engine:
+    """Return what refines a part."""
+
+    def work(task: Task) -> tuple[xr.DataTree, dict[str, Any]]:
+        return _refined(compiled, prior, asked, task, None, progressbar=False), {}
+
+    return work
+
+
+def _refined(
+    compiled: CompiledModel,
+    prior: np.ndarray,
+    asked: _Asked,
+    task: Task,
+    start: np.ndarray | None,
+    *,
+    progressbar: bool,
+) -> xr.DataTree:
+    check_masked(compiled, task)
+    begin = time.perf_counter()
+    with precision.scope(), device_scope(asked.devices):
         corrected = corrected_task(
             Density(compiled, task.layout.row),
             None,
             task,
             None,
-            Refine() if refine is None else refine,
+            asked.refine,
             everywhere=True,
-            start=z,
+            start=np.broadcast_to(prior, (len(task), *prior.shape)) if start is None else start,
             centre=np.median(prior, axis=0),
             spread=np.maximum(np.std(prior, axis=0), 1e-6),
-            draws=draws,
-            way=way,
-            fallback=fallback,
-            seed=seed,
+            draws=asked.draws,
+            way=asked.way,
+            fallback=asked.fallback,
+            seed=asked.seed,
             progressbar=progressbar,
         )
-        found = finished(compiled, task, corrected, names, begin)
-    warn_of_khat(task.names, found.dataset_stats)
+        found = finished(compiled, task, corrected, asked.names, begin)
     return posterior_tree(compiled, task, found, engine=engine_of(found))
 
 
-def _prior(compiled: CompiledModel, task: Task, seed: int) -> np.ndarray:
+def _given(compiled: CompiledModel, start: xr.DataTree, number: int, seed: int) -> np.ndarray:
+    """Return draws at hand, of shape (dataset, draw, dim)."""
+    given = flat_z(compiled, start)
+    if given.shape[2] != number:
+        raise ValueError(f"start: expected draws of {number} datasets, got {given.shape[2]}.")
+    z = np.moveaxis(given.reshape(-1, *given.shape[2:]), 0, 1)
+    return z[:, np.random.default_rng(seed).integers(z.shape[1], size=FEWEST_STARTS)]
+
+
+def _prior(compiled: CompiledModel, dataset: Mapping[str, np.ndarray], seed: int) -> np.ndarray:
     """Draws of z from the prior, of shape (draw, dim), non-finite ones left out."""
     names = [i.name for i in compiled.free]
-    drawn = pm.draw(
-        [compiled.model[n] for n in names], FEWEST_STARTS, mode=host_mode(), random_seed=seed
-    )
-    covariates = {k: jnp.asarray(v) for k, v in task.dataset(0).items()}
-    values = {n: jnp.asarray(v) for n, v in zip(names, drawn, strict=True)}
-    z = np.asarray(sampling.unconstrain(compiled, values, covariates))
+    with precision.scope():
+        drawn = pm.draw(
+            [compiled.model[n] for n in names], FEWEST_STARTS, mode=host_mode(), random_seed=seed
+        )
+        covariates = {k: jnp.asarray(v) for k, v in dataset.items()}
+        values = {n: jnp.asarray(v) for n, v in zip(names, drawn, strict=True)}
+        z = np.asarray(sampling.unconstrain(compiled, values, covariates))
     return z[np.isfinite(z).all(axis=1)]

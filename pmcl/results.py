@@ -225,9 +225,10 @@ def one(tree: xr.DataTree, dataset: str | int) -> xr.DataTree:
     return xr.DataTree.from_dict(groups)
 
 
-def warn_of_khat(names: Sequence[str], stats: Mapping[str, np.ndarray]) -> None:
+def warn_of_doubts(names: Sequence[str], tree: xr.DataTree) -> None:
     """Warn of datasets whose posterior should not be trusted, by name."""
-    for text in doubts(names, stats):
+    stats = tree["dataset_stats"].to_dataset()
+    for text in doubts(names, {k: stats[k].values for k in ("warning", "engine")}):
         warnings.warn(text, stacklevel=3)
 
 

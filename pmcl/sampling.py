@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from pmcl import devices
 from pmcl.batching import chunks, over_datasets
 from pmcl.compile import CompiledModel, Density, Mask, jit
 from pmcl.compile.precision import NETWORK
@@ -53,6 +54,12 @@ def _draw(
     return over_datasets(one, batch, keys)
 
 
+def _by_dataset(function: Callable[..., Any], z: Array, values: dict[str, Array]) -> Any:
+    """Call function(u, data) on every draw of every dataset."""
+    every = jax.vmap(jax.vmap(function, in_axes=(0, None)))
+    return devices.spread(every(*devices.spread((z, values))))
+
+
 @jit
 def _constrain(
     compiled: CompiledModel, z: Array, values: dict[str, Array], names: tuple[str, ...]
@@ -61,7 +68,7 @@ def _constrain(
         found = compiled.constrain(u, data)
         return {n: found[n] for n in names}
 
-    return jax.vmap(jax.vmap(one, in_axes=(0, None)))(z, values)
+    return _by_dataset(one, z, values)
 
 
 @jit
@@ -83,13 +90,12 @@ def _log_q(amortizer: Amortizer, batch: Batch, z: Array) -> Array:
 
 @jit
 def _pointwise(compiled: CompiledModel, z: Array, values: dict[str, Array]) -> dict[str, Array]:
-    return jax.vmap(jax.vmap(compiled.log_likelihood_terms, in_axes=(0, None)))(z, values)
+    return _by_dataset(compiled.log_likelihood_terms, z, values)
 
 
 @jit
 def _prior_terms(compiled: CompiledModel, z: Array, values: dict[str, Array]) -> dict[str, Array]:
-    inner = jax.vmap(compiled.log_constrained_prior_terms, in_axes=(0, None))
-    return jax.vmap(inner)(z, values)
+    return _by_dataset(compiled.log_constrained_prior_terms, z, values)
 
 
 @jit
@@ -123,11 +129,11 @@ def _walk(task: Task, z: np.ndarray, size: int, evaluate: Callable[[Batch, Array
     """Evaluate chunks of datasets with their draws; join the results along the datasets."""
     parts = []
     begin = 0
-    for chunk, n in chunks(task, size):
+    for chunk, n in chunks(task, size * devices.number()):
         filled = len(next(iter(chunk.values.values())))
         index = np.concatenate([np.arange(n), np.zeros(filled - n, int)]) + begin
         found = evaluate(chunk, jnp.asarray(z[index]))
-        parts.append(jax.tree.map(lambda v, n=n: np.asarray(v)[:n], found))
+        parts.append(jax.tree.map(lambda v, n=n: devices.gathered(v)[:n], found))
         begin += n
     return jax.tree.map(lambda *v: np.concatenate(v), *parts)
 
@@ -168,12 +174,20 @@ def log_q(amortizer: Amortizer, z: np.ndarray, task: Task, *, size: int = 64) ->
 
 def embed(amortizer: Amortizer, task: Task, *, size: int = 64) -> np.ndarray:
     """Context vectors h(x) of a task's datasets, shape (dataset, context)."""
-    return np.concatenate([np.asarray(contexts(amortizer, c))[:n] for c, n in chunks(task, size)])
+    return np.concatenate(
+        [
+            devices.gathered(contexts(amortizer, c))[:n]
+            for c, n in chunks(task, size * devices.number())
+        ]
+    )
 
 
 def features(amortizer: Amortizer, task: Task, *, size: int = 256) -> np.ndarray:
     """What a task's inputs are like, whatever the network makes of them: (dataset, feature)."""
-    parts = [np.asarray(input_features(amortizer, c))[:n] for c, n in chunks(task, size)]
+    parts = [
+        devices.gathered(input_features(amortizer, c))[:n]
+        for c, n in chunks(task, size * devices.number())
+    ]
     return np.concatenate(parts).astype(float)
 
 
@@ -198,19 +212,19 @@ def draw(
         Each dataset's draws depend on the seed and its position alone.
     progressbar : bool
     size : int
-        Datasets worked on together; memory grows with `size` times `draws`.
+        Datasets that a device works on together; memory grows with `size` times `draws`.
     """
     key = jax.random.key(seed)
     parts: list[tuple[np.ndarray, ...]] = []
     done = 0
     with progress_bar("Sampling", len(task), unit="datasets", enabled=progressbar) as bar:
-        for chunk, n in chunks(task, size):
+        for chunk, n in chunks(task, size * devices.number()):
             filled = len(next(iter(chunk.values.values())))
             keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(
                 task.first + done + np.arange(filled)
             )
             found = _draw(amortizer, density, chunk, keys, draws)
-            parts.append(tuple(np.array(f)[:n] for f in found))
+            parts.append(tuple(np.array(devices.gathered(f))[:n] for f in found))
             done += n
             bar.advance(n)
     return Drawn(*(np.concatenate(p) for p in zip(*parts, strict=True)))

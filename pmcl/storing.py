@@ -1,33 +1,158 @@
-"""Results written to Zarr part by part, for more datasets than memory holds."""
+"""Results written to Zarr part by part, in any order, for more datasets than memory holds."""
 
+import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import xarray as xr
 
 from pmcl.data import DATASET
+from pmcl.files import written_whole
+
+_ABOUT = "about.json"
+_STORE = "store.zarr"
 
 
-def write_parts(
-    path: str | os.PathLike, whole: xr.DataTree, parts: Iterable[xr.DataTree]
-) -> xr.DataTree:
-    """Write the results of parts of a task one after another, and open what was written.
+class Folder(NamedTuple):
+    """A hidden folder beside the target, in which results are written until all are there.
+
+    It has the Zarr store, a file for each part that is done, and what tells the job from others. A
+    part is done once its file is there; who writes parts needs nothing but this tuple.
+
+    Attributes
+    ----------
+    path : str
+    number : int
+        Datasets in all.
+    size : int
+        Datasets of a part, and of a chunk of every array.
+    """
+
+    path: str
+    number: int
+    size: int
+
+    @property
+    def parts(self) -> int:
+        return -(-self.number // self.size)
+
+    @property
+    def store(self) -> Path:
+        return Path(self.path) / _STORE
+
+    def begin(self, part: int) -> int:
+        """Position of a part's first dataset."""
+        return part * self.size
+
+    def left(self) -> list[int]:
+        """Parts that are not done."""
+        return [i for i in range(self.parts) if not self._note(i).exists()]
+
+    def write(self, part: int, tree: xr.DataTree, **more: Any) -> None:
+        """Write one part; the first to be written has to be so alone.
+
+        Parameters
+        ----------
+        part : int
+        tree : xarray.DataTree
+            Results of `sample`, `refine` or `sample_reference`.
+        **more
+            What else is to be known of the part, for JSON.
+        """
+        attrs = tree["posterior"].attrs
+        begin = self.begin(part)
+        there = self.store.exists()
+        for name, node in tree.children.items():
+            data = _with_text(node.to_dataset())
+            if not there:
+                self._create(name, data)
+            fixed = [k for k, v in data.variables.items() if DATASET not in v.dims]
+            rows = {DATASET: slice(begin, begin + data.sizes[DATASET])}
+            data.drop_vars(fixed).to_zarr(
+                self.store, group=name, region=rows, mode="r+", consolidated=False
+            )
+        note = {"seconds": attrs["sampling_time"], "engine": attrs["engine"], **more}
+        with written_whole(self._note(part)) as file:
+            file.write(json.dumps(note).encode())
+
+    def notes(self) -> list[dict]:
+        """What is known of every part, in their order."""
+        return [json.loads(self._note(i).read_text()) for i in range(self.parts)]
+
+    def open(self, token: str) -> None:
+        """Say that there is room for every part, and that others may write, who know the token."""
+        (Path(self.path) / f"{token}.open").touch()
+
+    def is_open(self, token: str) -> bool:
+        """Whether the folder is here, too, and may be written to."""
+        return (Path(self.path) / f"{token}.open").exists()
+
+    def finish(
+        self, target: Path, names: Sequence[str], whole: Mapping[str, xr.Dataset]
+    ) -> tuple[xr.DataTree, list[dict[str, Any]]]:
+        """Put the store in its place, with groups that were not written by parts, and open it."""
+        for name, data in whole.items():
+            _with_text(data).to_zarr(
+                self.store, group=name, mode="w", consolidated=False, zarr_format=3
+            )
+        import zarr
+
+        root = zarr.open_group(self.store, mode="r+")
+        for _, group in root.groups():
+            # xarray writes no index by parts
+            coordinate = group.get(DATASET)
+            if isinstance(coordinate, zarr.Array):
+                coordinate[:] = np.asarray(names, dtype=object)
+        notes = self.notes()
+        engines = {e for n in notes for e in n["engine"].split(", ")}
+        _describe(
+            self.store,
+            sampling_time=sum(n["seconds"] for n in notes),
+            engine=", ".join(sorted(engines)),
+        )
+        self.store.replace(target)
+        shutil.rmtree(self.path)
+        return xr.open_datatree(target, engine="zarr", consolidated=False), notes
+
+    def _note(self, part: int) -> Path:
+        return Path(self.path) / f"{part}.json"
+
+    def _create(self, group: str, data: xr.Dataset) -> None:
+        """Make a group whose arrays have room for all datasets; what lacks the dim is written."""
+        import zarr
+
+        encoding = {
+            str(k): {
+                "chunks": tuple(
+                    max(self.size if d == DATASET else n, 1) for d, n in v.sizes.items()
+                )
+            }
+            for k, v in data.variables.items()
+        }
+        data.to_zarr(
+            self.store, group=group, mode="a", consolidated=False, zarr_format=3, encoding=encoding
+        )
+        there = zarr.open_group(self.store, path=group, mode="r+")
+        for name, v in data.variables.items():
+            array = there[str(name)]
+            assert isinstance(array, zarr.Array)
+            array.resize(tuple(self.number if d == DATASET else n for d, n in v.sizes.items()))
+
+
+def folder_for(path: str | os.PathLike, about: Mapping[str, Any], number: int, size: int) -> Folder:
+    """Make the folder for results that will be at `path`, or find the one that was left there.
 
     Parameters
     ----------
     path : path
-        A new folder; it is there once all is written, and not before.
-    whole : xarray.DataTree
-        Groups that are written as they are.
-    parts : iterable of xarray.DataTree
-        Groups along the dim `dataset`. The first part's size is that of the chunks.
-
-    Returns
-    -------
-    xarray.DataTree
-        Whose values are read from the folder when they are used.
+        Of the results.
+    about : mapping
+        What tells this job from others, for JSON; what another job left is removed.
+    number, size : int
 
     Raises
     ------
@@ -40,44 +165,26 @@ def write_parts(
             f"store: {target} is there already; expected the name of a new folder. Remove it, or "
             "choose another."
         )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
-    shutil.rmtree(partial, ignore_errors=True)
-    seconds, engines = 0.0, set()
-    try:
-        for i, part in enumerate(parts):
-            attrs = part["posterior"].attrs
-            seconds += attrs["sampling_time"]
-            engines |= set(attrs["engine"].split(", "))
-            for name, node in part.children.items():
-                _write(partial, name, node.to_dataset(), append=i > 0)
-        for name, node in whole.children.items():
-            _write(partial, name, node.to_dataset(), append=False)
-        _describe(partial, sampling_time=seconds, engine=", ".join(sorted(engines)))
-        partial.replace(target)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    return xr.open_datatree(target, engine="zarr", consolidated=False)
+    hidden = target.absolute().with_name(f".{target.name}.part")
+    found = Folder(str(hidden), number, size)
+    text = json.dumps({**about, "datasets": number, "together": size}, sort_keys=True)
+    label = hidden / _ABOUT
+    if not label.exists() or label.read_text() != text:
+        shutil.rmtree(hidden, ignore_errors=True)
+        with written_whole(label) as file:
+            file.write(text.encode())
+    elif len(found.left()) == found.parts:
+        # cut off while the first part was being written
+        shutil.rmtree(found.store, ignore_errors=True)
+    return found
 
 
-def _write(folder: Path, group: str, data: xr.Dataset, *, append: bool) -> None:
-    # Text of any length: the names of a later part may be longer.
+def _with_text(data: xr.Dataset) -> xr.Dataset:
+    """Text of any length: the names of another part may be longer."""
     text = {k: v.astype(object) for k, v in data.variables.items() if v.dtype.kind == "U"}
-    data = data.assign({k: v for k, v in text.items() if k in data.data_vars}).assign_coords(
+    return data.assign({k: v for k, v in text.items() if k in data.data_vars}).assign_coords(
         {k: v for k, v in text.items() if k in data.coords}
     )
-    if append:
-        # What does not vary from dataset to dataset is there already.
-        data = data.drop_vars([k for k, v in data.variables.items() if DATASET not in v.dims])
-        data.to_zarr(folder, group=group, append_dim=DATASET, consolidated=False)
-    else:
-        encoding = {
-            k: {"chunks": tuple(max(n, 1) for n in v.shape)} for k, v in data.variables.items()
-        }
-        data.to_zarr(
-            folder, group=group, mode="a", consolidated=False, zarr_format=3, encoding=encoding
-        )
 
 
 def _describe(folder: Path, **attributes: float | str) -> None:

@@ -51,7 +51,10 @@ def test_the_readme_runs_as_printed(few_steps, capsys):
 @pytest.mark.parametrize(
     "page",
     [
-        *(pytest.param(p, marks=pytest.mark.slow) for p in ("panel", "racing-diffusion", "trust")),
+        *(
+            pytest.param(p, marks=pytest.mark.slow)
+            for p in ("panel", "racing-diffusion", "trust", "scale")
+        ),
         "streams",
     ],
 )
@@ -67,6 +70,10 @@ def test_a_case_study_runs_as_printed(page, few_steps, monkeypatch, tmp_path):
         assert namespace["far"].shape == (4,)
     elif page == "streams":
         assert namespace["stream"].state.updates == 4
+    elif page == "scale":
+        assert {p.name for p in tmp_path.iterdir()} == {
+            "survey.zarr", "draws.zarr", "more.zarr", "nuts.zarr"
+        }  # fmt: skip
     else:
         assert namespace["watched"]["alarm"].values[20:].any()
         assert (tmp_path / "report.html").exists()

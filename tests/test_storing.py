@@ -10,8 +10,7 @@ import pytest
 import xarray as xr
 
 import pmcl
-from pmcl import correction
-from pmcl.storing import write_parts
+from pmcl import cluster
 
 TINY = pmcl.Network(
     pmcl.DeepSet(outputs=4, width=8, depth=1, pooled=4, head_width=8, head_depth=1),
@@ -53,7 +52,7 @@ LENGTHS = [8, 8, 8, 8, 5, 8, 5, 5, 5, 6]
 
 @pytest.mark.parametrize("refine", [False, pmcl.Refine(steps=2, rounds=0)])
 def test_a_stored_sample_is_the_sample(posterior, tmp_path, monkeypatch, refine):
-    monkeypatch.setattr(correction, "_STORED_TOGETHER", 3)
+    monkeypatch.setattr(cluster, "TOGETHER", 3)
     options = {
         "refine": refine, "random_seed": 1,
         "log_likelihood": True, "log_prior": True, "posterior_predictive": True,
@@ -105,18 +104,6 @@ def test_what_is_there_already_is_left_alone(posterior, tmp_path):
     with pytest.raises(FileExistsError, match="mine is there already"):
         posterior.sample(ragged([8]), 20, store=tmp_path / "mine")
     assert list((tmp_path / "mine").iterdir()) == []
-
-
-def test_an_interruption_leaves_nothing_behind(tmp_path):
-    def parts():
-        data = xr.Dataset({"x": ("dataset", [1.0])}, coords={"dataset": ["a"]})
-        data.attrs = {"sampling_time": 1.0, "engine": "amortized"}
-        yield xr.DataTree.from_dict({"posterior": data})
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_parts(tmp_path / "draws.zarr", xr.DataTree(), parts())
-    assert list(tmp_path.iterdir()) == []
 
 
 MANY = """

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-EXTRAS = ("demo", "report")
+EXTRAS = ("demo", "report", "cluster")
 
 # by file (MPL-2.0) is the strongest condition taken; anything not listed fails until someone looks
 PERMISSIVE = frozenset(

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from pmcl import devices
 from pmcl.batching import over_datasets
 from pmcl.compile import Density, Simulator
 from pmcl.continual.objectives import AbstractObjective, Example
@@ -96,7 +97,10 @@ def mean_loss_and_efficiency(
     objective: AbstractObjective, amortizer: Amortizer, density: Density, pool: Pool, key: Array
 ) -> tuple[Array, Array]:
     """Weighted means of an objective, and of the efficiency of its draws (shapes ())."""
-    keys = jax.random.split(key, pool.weights.shape[0])
+    n = pool.weights.shape[0]
+    (pool, keys), counted = devices.filled((pool, jax.random.split(key, n)), n)
+    if counted is not None:
+        pool = pool._replace(weights=jnp.where(counted, pool.weights, 0.0))
     found = over_datasets(
         lambda data, mask, labels, k: objective(amortizer, density, Example(data, mask, labels), k),
         pool.batch,

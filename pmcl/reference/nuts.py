@@ -146,11 +146,7 @@ def nuts(
     if metrics is not None and sampler != "nutpie":
         raise ValueError(f'Expected sampler="nutpie" with metrics, got {sampler!r}.')
     checked = check_datasets(model, datasets, names)
-    if isinstance(random_seed, Sequence):
-        seeds = list(random_seed)
-    else:
-        generators = np.random.default_rng(random_seed).spawn(len(datasets))
-        seeds = [int(generator.integers(2**31)) for generator in generators]
+    seeds = seeds_of(random_seed, len(datasets))
 
     start = perf_counter()
     shared = share_data(model, checked.arrays)
@@ -179,6 +175,16 @@ def nuts(
         seconds=np.array(seconds),
         compile_seconds=compile_seconds,
     )
+
+
+def seeds_of(
+    random_seed: int | np.random.Generator | Sequence[int] | None, number: int
+) -> list[int]:
+    """Return a seed for each dataset, which is the same however many follow it."""
+    if isinstance(random_seed, Sequence):
+        return list(random_seed)
+    generators = np.random.default_rng(random_seed).spawn(number)
+    return [int(generator.integers(2**31)) for generator in generators]
 
 
 def _check_settings(settings: _Settings) -> _Settings:

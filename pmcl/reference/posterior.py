@@ -1,8 +1,9 @@
 """Reference posteriors as DataTrees: NUTS of the same PyMC model, in the layout of `sample`."""
 
 import os
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -10,11 +11,15 @@ import xarray as xr
 
 from pmcl import sampling
 from pmcl.batching import check_masked
+from pmcl.cluster import Engine, Parts, Work, need_store, run
 from pmcl.compile import CompiledModel, compile_model, precision
 from pmcl.compile.refuse import model_or_context
 from pmcl.data import DATASET, Layout, Task, TaskLike, as_task
-from pmcl.reference.nuts import nuts
+from pmcl.reference.nuts import nuts, seeds_of
 from pmcl.results import Draws, posterior_tree
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 
 def sample_reference(
@@ -28,6 +33,8 @@ def sample_reference(
     target_accept: float = 0.8,
     sampler: Literal["nutpie", "pymc"] = "nutpie",
     var_names: list[str] | None = None,
+    store: str | os.PathLike | None = None,
+    client: "Client | None" = None,
     random_seed: int | None = None,
     progressbar: bool = True,
 ) -> xr.DataTree:
@@ -45,6 +52,11 @@ def sample_reference(
         One compilation serves all datasets with either.
     var_names : list of str, optional
         Variables of the group `posterior`; all free variables and deterministics by default.
+    store : path, optional
+        A new folder, as in `AmortizedPosterior.sample`; each part compiles once. An interrupted
+        call is gone on with where `random_seed` is given.
+    client : distributed.Client, optional
+        The Dask cluster to work on, as in `AmortizedPosterior.sample`.
     random_seed : int, optional
     progressbar : bool
 
@@ -61,26 +73,113 @@ def sample_reference(
     """
     model = model_or_context(model)
     compiled = compile_model(model, covariates=covariates_among(model, data))
-    task = task_of(compiled, data)
+    asked = _Asked(
+        draws,
+        tune,
+        chains,
+        os.cpu_count() if cores is None else cores,
+        target_accept,
+        sampler,
+        sampling.pick(compiled, var_names),
+    )
+    if store is None:
+        need_store(client)
+        task = task_of(compiled, data)
+        seeds = seeds_of(random_seed, len(task))
+        return _sampled(model, compiled, asked, seeds, task, progressbar=progressbar)
+    layout = layout_of(compiled)
+    parts = Parts.of(data, layout)
+    seeds = seeds_of(random_seed, len(parts))
+    covariates = tuple(i.name for i in compiled.covariates)
+    tree, _ = run(
+        ReferenceWork(model, covariates, asked, seeds),
+        layout,
+        engine(model, compiled, asked, seeds),
+        parts,
+        store,
+        client=client,
+        about={"reference": repr(asked), "seed": seeds[0]},
+        whole=parts.whole(compiled),
+        description="NUTS",
+        progressbar=progressbar,
+    )
+    return tree
+
+
+class _Asked(NamedTuple):
+    """What a user asked `sample_reference` for; see there."""
+
+    draws: int
+    tune: int
+    chains: int
+    cores: int | None
+    target_accept: float
+    sampler: Literal["nutpie", "pymc"]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ReferenceWork(Work):
+    """NUTS, on the workers of a cluster.
+
+    Attributes
+    ----------
+    model : pymc.Model
+    covariates : tuple of str
+    asked
+    seeds : list of int
+        Of each dataset.
+    """
+
+    model: pm.Model
+    covariates: tuple[str, ...]
+    asked: _Asked
+    seeds: list[int]
+
+    def prepare(self) -> tuple[Layout, Engine]:
+        compiled = compile_model(self.model, covariates=self.covariates)
+        return layout_of(compiled), engine(self.model, compiled, self.asked, self.seeds)
+
+
+def engine(model: pm.Model, compiled: CompiledModel, asked: _Asked, seeds: Sequence[int]) -> Engine:
+    """Return what samples a part."""
+
+    def work(task: Task) -> tuple[xr.DataTree, dict[str, Any]]:
+        own = seeds[task.first : task.first + len(task)]
+        return _sampled(model, compiled, asked, own, task, progressbar=False), {}
+
+    return work
+
+
+def _sampled(
+    model: pm.Model,
+    compiled: CompiledModel,
+    asked: _Asked,
+    seeds: Sequence[int],
+    task: Task,
+    *,
+    progressbar: bool,
+) -> xr.DataTree:
     if task.there:
         check_masked(compiled, task)
+    draws, chains = asked.draws, asked.chains
     found = nuts(
         model,
         [task.dataset(i) for i in range(len(task))],
         names=task.names,
         draws=draws,
-        tune=tune,
+        tune=asked.tune,
         chains=chains,
-        cores=os.cpu_count() if cores is None else cores,
-        target_accept=target_accept,
-        sampler=sampler,
-        random_seed=random_seed,
+        cores=asked.cores,
+        target_accept=asked.target_accept,
+        sampler=asked.sampler,
+        random_seed=seeds,
         progressbar=progressbar,
     )
     z = found.unconstrained  # (dataset, chain, draw, dim)
     flat = z.reshape(len(task), chains * draws, compiled.dim)
     with precision.scope():
-        constrained = sampling.constrain(compiled, flat, task, sampling.pick(compiled, var_names))
+        constrained = sampling.constrain(compiled, flat, task, asked.names)
         log_prior, log_likelihood = sampling.densities(compiled, flat, task)
 
     def ordered(value: np.ndarray) -> np.ndarray:
@@ -99,13 +198,18 @@ def sample_reference(
         dataset_stats=convergence(z, stats, found.seconds),
         seconds=float(found.seconds.sum()),
     )
-    return posterior_tree(compiled, task, result, engine=f"nuts ({sampler})")
+    return posterior_tree(compiled, task, result, engine=f"nuts ({asked.sampler})")
 
 
 def task_of(compiled: CompiledModel, data: TaskLike) -> Task:
-    """Read data where no network says which dim has the rows: the first that all observed have."""
+    """Read data where no network says which dim has the rows."""
+    return as_task(data, layout_of(compiled))
+
+
+def layout_of(compiled: CompiledModel) -> Layout:
+    """Say what a dataset looks like; its rows are along the first dim that all observed have."""
     rows = sorted(set.intersection(*({*i.dims} for i in compiled.observed)) & compiled.data_dims)
-    return as_task(data, Layout.of(compiled, rows[0] if rows else None))
+    return Layout.of(compiled, rows[0] if rows else None)
 
 
 def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pmcl import devices
 from pmcl.compile import Density
 from pmcl.data import Batch, Task
 from pmcl.metrics import (
@@ -24,7 +25,10 @@ from pmcl.refinement.groups import Group, Verdict, candidates, distinct, sizes
 from pmcl.refinement.proposals import Pool, Student
 from pmcl.refinement.stages import Drawn, Search
 
-_SIZES = (2, 16)  # datasets worked on together: two compilations of a stage serve any number
+_SIZES = (
+    2,
+    16,
+)  # datasets that a device works on together: two compilations of a stage serve any number
 FEWEST_STARTS = 200  # draws that searches and covariances are made from
 
 
@@ -180,8 +184,9 @@ class _Run(NamedTuple):
         """
         key = jax.random.fold_in(jax.random.key(self.seed), stage)
         parts = []
-        for begin in range(0, len(rows), _SIZES[-1]):
-            which = np.arange(begin, min(begin + _SIZES[-1], len(rows)))
+        size = _SIZES[-1] * devices.number()
+        for begin in range(0, len(rows), size):
+            which = np.arange(begin, min(begin + size, len(rows)))
             fill = _filled(which)
             index = self.part[rows[fill]]
             batch = jax.tree.map(lambda x, i=index: jnp.asarray(np.asarray(x)[i]), self.whole)
@@ -189,7 +194,7 @@ class _Run(NamedTuple):
             given = jax.tree.map(lambda x, f=fill: jnp.asarray(x[f]), trees)
             found = function(batch, keys, *given)
             n = len(which)
-            parts.append(jax.tree.map(lambda x, n=n: np.asarray(x)[:n], found))
+            parts.append(jax.tree.map(lambda x, n=n: devices.gathered(x)[:n], found))
         return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
     def all(self) -> Refined:
@@ -398,7 +403,8 @@ class _Run(NamedTuple):
 
 def _filled(index: np.ndarray) -> np.ndarray:
     """Fill up with the first element to a size that is compiled for."""
-    size = next((s for s in _SIZES if len(index) <= s), _SIZES[-1])
+    sizes = [s * devices.number() for s in _SIZES]
+    size = next((s for s in sizes if len(index) <= s), sizes[-1])
     return np.concatenate([index, np.full(size - len(index), index[0])])
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from pmcl import devices
 from pmcl.batching import over_datasets
 from pmcl.compile import Density, Mask, jit
 from pmcl.data import Batch
@@ -118,7 +119,7 @@ def whiten(amortizer: Amortizer, context: Array, z: Array, modes: Mode) -> Compo
             whole = eqx.tree_at(lambda c: c.scale, whole, empty)
         return jax.tree.map(lambda *x: jnp.stack(x), whole, aligned)
 
-    return jax.vmap(one)(context, z, modes)
+    return devices.spread(jax.vmap(one)(*devices.spread((context, z, modes))))
 
 
 def laplace(modes: Mode) -> Component:

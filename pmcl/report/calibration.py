@@ -1,8 +1,10 @@
 """Calibration of an amortized posterior on simulations: of the prior's, or of those around data."""
 
+import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -16,6 +18,9 @@ from pmcl.posterior import AmortizedPosterior, positive, seed_of
 from pmcl.prediction import predictions
 from pmcl.results import flat_z, labelled
 from pmcl.simulation import simulated_task
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 _LEVELS = (0.5, 0.8, 0.9, 0.95)
 _SIMULATION = "simulation"
@@ -48,6 +53,7 @@ def calibrate(
     refine: RefineLike | None = None,
     levels: Sequence[float] = _LEVELS,
     var_names: list[str] | None = None,
+    client: "Client | None" = None,
     random_seed: int | None = None,
     progressbar: bool = True,
 ) -> xr.DataTree:
@@ -76,6 +82,8 @@ def calibrate(
     var_names : list of str, optional
         All free variables and deterministics by default, less those that are as long as a dataset
         where these differ in length.
+    client : distributed.Client, optional
+        A Dask cluster whose workers sample the posteriors of simulations.
     random_seed : int, optional
     progressbar : bool
 
@@ -106,7 +114,7 @@ def calibrate(
     seed = seed_of(random_seed, posterior.seed + 1)
     names = sampling.pick(posterior.compiled, var_names)
     positive("simulations", simulations)
-    common = (draws, names, seed, progressbar)
+    common = (draws, names, seed, client, progressbar)
     if data is None:
         with precision.scope():
             z, task = simulated_task(
@@ -125,7 +133,7 @@ def calibrate(
     for i in range(len(given)):
         alone = given.select([i])
         z, task = _around(posterior, alone, simulations, refined, seed + i)
-        trial = _tried(posterior, z, task, refined, draws, names, seed + i, progressbar)
+        trial = _tried(posterior, z, task, refined, draws, names, seed + i, client, progressbar)
         parts.append(_verdict(posterior, trial, levels, seed + i))
         stats.append(trial.stats.rename({DATASET: _SIMULATION}).drop_vars(_SIMULATION))
         stats[-1] = stats[-1].assign_coords({_SIMULATION: np.arange(len(z))})
@@ -144,12 +152,13 @@ def _tried(
     draws: int,
     names: tuple[str, ...],
     seed: int,
+    client: "Client | None",
     progressbar: bool,
 ) -> _Trial:
     """Sample the posterior of simulated datasets whose parameters are known."""
     with precision.scope():
         truth = sampling.constrain(posterior.compiled, z[:, None], task, names)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore", UserWarning)  # each k-hat is in the result
         tree = posterior.sample(
             task,
@@ -157,8 +166,10 @@ def _tried(
             refine=refine,
             var_names=names,
             random_seed=seed + 1,
+            store=None if client is None else Path(folder) / "draws.zarr",
+            client=client,
             progressbar=progressbar,
-        )
+        ).load()
     drawn = tree["posterior"].to_dataset()
     # Along padding there is nothing to be right about.
     padded = [n for n in names if task.ragged and posterior.structure.row in drawn[n].dims]

@@ -5,11 +5,14 @@ from pathlib import Path
 
 import equinox as eqx
 
+from pmcl.devices import writes
 from pmcl.files import written_whole
 
 
 def write_checkpoint[T](path: Path, label: dict, now: T) -> None:
-    """Write a pytree of arrays and what tells its run from others."""
+    """Write a pytree of arrays and what tells its run from others; in the first process."""
+    if not writes():
+        return
     with written_whole(path) as file:
         file.write((json.dumps(label) + "\n").encode())
         eqx.tree_serialise_leaves(file, now)

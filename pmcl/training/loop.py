@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from pmcl import devices
 from pmcl.compile import jit
 from pmcl.networks import Amortizer
 
@@ -151,7 +152,7 @@ def run_block(
             (state.params, state.opt_state, state.trace),
         )
         skipped = state.skipped + jnp.where(finite, 0, 1).astype(jnp.int32)
-        state = LoopState(params, opt_state, key, state.step + 1, skipped, trace)
+        state = devices.alike(LoopState(params, opt_state, key, state.step + 1, skipped, trace))
         return state, jnp.where(finite, loss, jnp.nan).astype(jnp.float32)
 
     def rest_still(state: LoopState, host_step: dict[str, Array]) -> tuple[LoopState, Array]:

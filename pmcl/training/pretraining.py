@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from pmcl import devices
 from pmcl.compile import Mask, Simulator, jit, prefetched
 from pmcl.networks import Amortizer
 from pmcl.progress import progress_bar
@@ -60,18 +61,30 @@ def simulation_loss(
     amortizer: Amortizer, simulator: Simulator, keys: Array, host: dict[str, Array]
 ) -> Array:
     """L_SB over one fresh simulation a key, each with a length and gaps of its own."""
+    (keys, host), counted = devices.filled((keys, host), keys.shape[0])
+    keys, host = devices.spread((keys, host))
     z, data = jax.vmap(simulator.draw)(keys, host)
     mask = None
     if simulator.masking:
         mask = jax.vmap(lambda key: simulator.mask(jax.random.fold_in(key, 1)))(keys)
-    return negative_log_likelihood(amortizer, z, data, mask)
+    return negative_log_likelihood(amortizer, z, data, mask, counted)
 
 
 def negative_log_likelihood(
-    amortizer: Amortizer, z: Array, data: dict[str, Array], mask: Mask | None = None
+    amortizer: Amortizer,
+    z: Array,
+    data: dict[str, Array],
+    mask: Mask | None = None,
+    counted: np.ndarray | None = None,
 ) -> Array:
-    """Mean of -log q(z | h(x)) over simulations, leaving out those with non-finite values."""
+    """Mean of -log q(z | h(x)) over simulations, leaving out those with non-finite values.
+
+    `counted` is False for simulations that are there only to fill up.
+    """
+    z, data, mask = devices.spread((z, data, mask))
     valid = jnp.isfinite(z).all(axis=1)
+    if counted is not None:
+        valid &= counted
     for value in data.values():
         valid &= jnp.isfinite(value).reshape(value.shape[0], -1).all(axis=1)
     # Zero times NaN is NaN, in gradients too: put a valid value before the network.

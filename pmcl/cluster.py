@@ -1,0 +1,265 @@
+"""Many datasets, part by part: in this process, or on the workers of a Dask cluster."""
+
+import os
+import uuid
+import zlib
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from pmcl.data import DATASET, DataError, Layout, Task, TaskLike, as_task, listed
+from pmcl.extras import need
+from pmcl.progress import progress_bar
+from pmcl.storing import Folder, folder_for
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+    from pmcl.compile import CompiledModel
+
+TOGETHER = 256  # datasets of a part
+_AHEAD = 2  # parts a worker is given at a time, so that none waits for the driver
+
+# datasets of one part, with their position in the whole, to their results and what else is noted
+type Engine = Callable[[Task], tuple[xr.DataTree, dict[str, Any]]]
+
+
+class Work:
+    """What is done with each part, as data: it travels to each worker once."""
+
+    @abstractmethod
+    def prepare(self) -> tuple[Layout, Engine]:
+        """Compile what is needed; seconds to minutes, once a process."""
+
+
+class Part(NamedTuple):
+    """Some datasets: labelled ones, perhaps not read yet, or a task's."""
+
+    number: int
+    begin: int
+    data: xr.Dataset | Task
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Datasets cut in parts.
+
+    Attributes
+    ----------
+    source : xarray.Dataset or Task
+        A Dataset is read part by part, where it is needed.
+    size : int
+        Datasets of a part.
+    """
+
+    source: xr.Dataset | Task
+    size: int
+
+    @classmethod
+    def of(cls, data: TaskLike, layout: Layout) -> "Parts":
+        """Cut data in parts, along the chunks of arrays that are read when they are used.
+
+        Raises
+        ------
+        DataError
+            Where the data do not fit the model. Of a Dataset only the first one is looked at.
+        """
+        size = TOGETHER
+        if not isinstance(data, xr.Dataset) or DATASET not in data.dims:
+            return cls(as_task(data, layout), size)
+        given = data[DATASET].values if DATASET in data.coords else range(data.sizes[DATASET])
+        names = [*map(str, given)]
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise DataError(
+                f"data: dataset names must differ; {listed(twice)} came more than once."
+            )
+        data = data.assign_coords({DATASET: names})
+        as_task(data.isel({DATASET: slice(1)}), layout)
+        chunks = [v.chunksizes[DATASET][0] for v in data.values() if DATASET in v.chunksizes]
+        if chunks and max(chunks) < size:
+            size = size // max(chunks) * max(chunks)
+        return cls(data, size)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        if isinstance(self.source, Task):
+            return self.source.names
+        return tuple(map(str, self.source[DATASET].values))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def part(self, number: int) -> Part:
+        begin = number * self.size
+        end = min(begin + self.size, len(self))
+        if isinstance(self.source, Task):
+            some = self.source.select(np.arange(begin, end))
+            return Part(number, begin, replace(some, first=self.source.first + begin))
+        return Part(number, begin, self.source.isel({DATASET: slice(begin, end)}))
+
+    def first(self, layout: Layout) -> dict[str, np.ndarray]:
+        """Arrays of the first dataset."""
+        if isinstance(self.source, Task):
+            return self.source.dataset(0)
+        return as_task(self.source.isel({DATASET: slice(1)}), layout).dataset(0)
+
+    def whole(self, compiled: "CompiledModel") -> dict[str, xr.Dataset]:
+        """Return groups that are written at once: the data, where they are in memory."""
+        from pmcl.results import data_groups
+
+        return data_groups(compiled, self.source) if isinstance(self.source, Task) else {}
+
+    def about(self) -> dict[str, Any]:
+        """What tells these data from others, as far as that can be told without reading them."""
+        found: dict[str, Any] = {"names": zlib.crc32("\n".join(self.names).encode())}
+        if isinstance(self.source, Task):
+            arrays = [self.source.values[k] for k in sorted(self.source.values)]
+            found["values"] = [zlib.crc32(np.ascontiguousarray(v).tobytes()) for v in arrays]
+        else:
+            found["shapes"] = {str(k): [*v.shape] for k, v in self.source.data_vars.items()}
+        return found
+
+
+def need_store(client: object) -> None:
+    """Refuse a cluster whose results have nowhere to go.
+
+    Raises
+    ------
+    ValueError
+    """
+    if client is not None:
+        raise ValueError(
+            "client: expected `store=`, too: the results of a cluster go to a folder, part by part."
+        )
+
+
+def run_part(engine: Engine, layout: Layout, part: Part) -> tuple[xr.DataTree, dict[str, Any]]:
+    """Read one part, and work on it; groups that are written at once are left out."""
+    if isinstance(part.data, Task):
+        tree, note = engine(part.data)
+        return tree.drop_nodes([g for g in ("observed_data", "constant_data") if g in tree]), note
+    # within a worker Dask would else send the reading to the cluster, and wait for it
+    data = part.data.load(scheduler="synchronous")
+    tree, note = engine(replace(as_task(data, layout), first=part.begin))
+    groups = {name: node.to_dataset() for name, node in tree.children.items()}
+    for name in ("observed_data", "constant_data"):
+        if name in groups:
+            # Another part may have gaps, where this one has whole numbers only.
+            groups[name] = groups[name].astype(
+                {k: np.result_type(v.dtype, data[k].dtype) for k, v in groups[name].items()}
+            )
+    return xr.DataTree.from_dict(groups), note
+
+
+def run(
+    work: Work | None,
+    layout: Layout,
+    engine: Engine,
+    parts: Parts,
+    path: str | os.PathLike,
+    *,
+    client: "Client | None",
+    about: Mapping[str, Any],
+    whole: Mapping[str, xr.Dataset],
+    description: str,
+    progressbar: bool,
+) -> tuple[xr.DataTree, list[dict[str, Any]]]:
+    """Work on all parts, and write their results to a Zarr folder as they come.
+
+    What an interrupted call has written is not done again by the next one like it.
+
+    Parameters
+    ----------
+    work : Work, optional
+        For the workers of a cluster.
+    layout : Layout
+    engine : Engine
+        The work, prepared for this process.
+    parts : Parts
+    path : path
+        A new folder; it is there once all is written, and not before.
+    client : distributed.Client, optional
+        None: one part after another in this process.
+    about : mapping
+        What tells this job from others, beside its data.
+    whole : mapping of Datasets
+        Groups that are written at the end.
+    description : str
+    progressbar : bool
+
+    Returns
+    -------
+    tree : xarray.DataTree
+        Whose values are read from the folder when they are used.
+    notes : list of dict
+        Of every part.
+    """
+    folder = folder_for(path, {**about, **parts.about()}, len(parts), parts.size)
+    left = folder.left()
+    total = len(parts)
+
+    def size(number: int) -> int:
+        return min(parts.size, total - folder.begin(number))
+
+    with progress_bar(description, total, unit="datasets", enabled=progressbar) as bar:
+        bar.advance(total - sum(map(size, left)))
+        if client is None or work is None:
+            done: Iterator[int] = _here(layout, engine, parts, folder, left)
+        else:
+            done = _there(client, work, parts, folder, left)
+        for number in done:
+            bar.advance(size(number))
+    return folder.finish(Path(path), parts.names, whole)
+
+
+def _here(
+    layout: Layout, engine: Engine, parts: Parts, folder: Folder, left: list[int]
+) -> Iterator[int]:
+    for number in left:
+        tree, note = run_part(engine, layout, parts.part(number))
+        folder.write(number, tree, **note)
+        yield number
+
+
+def _there(
+    client: "Client", work: Work, parts: Parts, folder: Folder, left: list[int]
+) -> Iterator[int]:
+    """Give parts to the workers, a few ahead, and write what they cannot write themselves."""
+    need("cluster", "client=", "distributed")
+    from distributed import as_completed
+
+    from pmcl.worker import Prepared, work_on
+
+    token = f"pmcl-{uuid.uuid4().hex}"
+    if len(left) < folder.parts:
+        folder.open(token)
+    client.register_plugin(Prepared(token, work))
+    queue = iter(left)
+
+    def submitted(number: int) -> "Future":
+        part = parts.part(number)
+        return client.submit(work_on, token, part, folder, key=f"{token}-{number}", pure=False)
+
+    ahead = _AHEAD * max(len(client.scheduler_info(n_workers=-1)["workers"]), 1)
+    running = as_completed([submitted(n) for n in islice(queue, ahead)])
+    try:
+        for future in running:
+            number, tree, note = future.result()
+            if tree is not None:
+                folder.write(number, tree, **note)
+                folder.open(token)
+            yield number
+            following = next(queue, None)
+            if following is not None:
+                running.add(submitted(following))
+    finally:
+        client.cancel(list(running.futures))
+        client.unregister_worker_plugin(token)

@@ -1,0 +1,60 @@
+"""What runs on the workers of a Dask cluster; needs the extra "cluster"."""
+
+from threading import Lock
+from typing import Any
+
+import xarray as xr
+from distributed import Worker, WorkerPlugin, get_worker
+
+from pmcl.cluster import Engine, Part, Work, run_part
+from pmcl.data import Layout
+from pmcl.storing import Folder
+
+
+class Prepared(WorkerPlugin):
+    """Work that each worker has: those that come later, too, and those that come back.
+
+    Attributes
+    ----------
+    name : str
+    work : Work
+    """
+
+    def __init__(self, name: str, work: Work):
+        self.name = name
+        self.work = work
+
+    def setup(self, worker: Worker) -> None:
+        """Begin with nothing compiled: a worker that dies costs its part and this, no more."""
+        # One part at a time: JAX has threads of its own, and memory is for one.
+        self.lock = Lock()
+        self.ready: tuple[Layout, Engine] | None = None
+
+    def prepared(self) -> tuple[Layout, Engine]:
+        """Compile at the first part."""
+        if self.ready is None:
+            self.ready = self.work.prepare()
+        return self.ready
+
+
+def work_on(
+    name: str, part: Part, folder: Folder
+) -> tuple[int, xr.DataTree | None, dict[str, Any]]:
+    """Work on one part; write its results where the folder can be seen from here.
+
+    Returns
+    -------
+    number : int
+    tree : xarray.DataTree, optional
+        What the driver has to write.
+    note : dict
+    """
+    plugin = get_worker().plugins[name]
+    assert isinstance(plugin, Prepared)
+    with plugin.lock:
+        layout, engine = plugin.prepared()
+        tree, note = run_part(engine, layout, part)
+    if folder.is_open(name):
+        folder.write(part.number, tree, **note)
+        return part.number, None, note
+    return part.number, tree, note

@@ -1,0 +1,277 @@
+"""Datasets part by part: in this process, on the workers of a Dask cluster, cut off and gone on."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+
+import pmcl
+from pmcl import cluster
+from pmcl.extras import MissingExtraError
+from pmcl.storing import folder_for
+
+distributed = pytest.importorskip("distributed", reason='needs the extra "cluster"')
+
+CACHE = {
+    "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).parents[1] / ".cache" / "jax"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",
+}
+NETWORK = pmcl.Network(
+    pmcl.DeepSet(outputs=4, width=8, depth=1, pooled=4, head_width=8, head_depth=1),
+    pmcl.CouplingFlow(layers=1, width=8, depth=1, knots=4, affine_width=8),
+)
+
+
+def model() -> pm.Model:
+    with pm.Model(coords={"obs": range(6)}) as built:
+        x = pm.Data("x", np.zeros(6), dims="obs")
+        slope = pm.Normal("slope", 0, 1)
+        pm.Normal("y", slope * x, 1, observed=np.zeros(6), dims="obs")
+    return built
+
+
+def fitted() -> pmcl.AmortizedPosterior:
+    return pmcl.fit_amortized(
+        model(), covariates={"x": pm.Normal.dist(0, 1)}, network=NETWORK, steps=40,
+        random_seed=0, progressbar=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def posterior() -> pmcl.AmortizedPosterior:
+    return fitted()
+
+
+def datasets(n: int) -> xr.Dataset:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, 6))
+    y = rng.normal(size=(n, 1)) * x + rng.normal(size=(n, 6))
+    names = [f"star {i}" for i in range(n)]
+    return xr.Dataset(
+        {"x": (("dataset", "obs"), x), "y": (("dataset", "obs"), y)}, coords={"dataset": names}
+    )
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(cluster, "TOGETHER", 4)
+    return 4
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator["distributed.Client"]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in CACHE.items():
+            patch.setenv(name, value)
+        with (
+            distributed.LocalCluster(
+                n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit=0
+            ) as local,
+            distributed.Client(local) as found,
+        ):
+            yield found
+
+
+def same(a: xr.DataTree, b: xr.DataTree) -> None:
+    assert set(a.children) == set(b.children)
+    for name, node in b.children.items():
+        ours, theirs = a[name].to_dataset().load(), node.to_dataset()
+        assert set(ours.variables) == set(theirs.variables)
+        for variable, value in theirs.variables.items():
+            if value.dtype.kind == "f" and variable != "seconds":
+                # chunks of another size are other compiled functions: rounding differs
+                np.testing.assert_allclose(ours[variable], value, rtol=1e-4, atol=1e-4)
+            elif variable != "seconds":
+                np.testing.assert_array_equal(ours[variable], value)
+
+
+def test_a_chunked_store_is_read_part_by_part(posterior, tmp_path, together):
+    data = datasets(10)
+    data.chunk(dataset=2).to_zarr(tmp_path / "data.zarr")
+    lazy = xr.open_zarr(tmp_path / "data.zarr")
+    options = {"refine": False, "random_seed": 1, "posterior_predictive": True}
+    found = posterior.sample(lazy, 50, store=tmp_path / "draws.zarr", **options)
+    same(found, posterior.sample(data, 50, **options))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data.zarr", "draws.zarr"]
+
+
+def test_a_cluster_gives_what_this_process_gives(posterior, client, tmp_path, together):
+    data = datasets(11)
+    lazy = data.chunk(dataset=3)
+    options = {"refine": pmcl.Refine(steps=2, rounds=0), "random_seed": 1}
+    found = posterior.sample(lazy, 300, store=tmp_path / "a.zarr", client=client, **options)
+    same(found, posterior.sample(data, 300, **options))
+    assert client.run(plugins) == {address: [] for address in client.run(plugins)}
+    # data in memory
+    found = posterior.sample(data, 300, store=tmp_path / "b.zarr", client=client, **options)
+    same(found, posterior.sample(data, 300, **options))
+
+
+def plugins(dask_worker: "distributed.Worker") -> list[str]:
+    return [name for name in dask_worker.plugins if name.startswith("pmcl")]
+
+
+def test_references_and_refinement_without_a_network(client, tmp_path, together):
+    data = datasets(6)
+    nuts = {"draws": 50, "tune": 50, "chains": 2, "random_seed": 3, "progressbar": False}
+    found = pmcl.sample_reference(model(), data, store=tmp_path / "a.zarr", client=client, **nuts)
+    same(found, pmcl.sample_reference(model(), data, **nuts))
+    aligned = {"refine": pmcl.Refine(steps=0, rounds=0), "draws": 300, "random_seed": 3}
+    found = pmcl.refine(model(), data, store=tmp_path / "b.zarr", progressbar=False, **aligned)
+    same(found, pmcl.refine(model(), data, progressbar=False, **aligned))
+
+
+def test_calibration_on_a_cluster(posterior, client):
+    options = {"simulations": 30, "draws": 50, "random_seed": 0, "progressbar": False}
+    same(pmcl.calibrate(posterior, client=client, **options), pmcl.calibrate(posterior, **options))
+
+
+def test_a_worker_that_dies_costs_its_part(posterior, client, tmp_path, together, monkeypatch):
+    data = datasets(80)
+    path = tmp_path / "draws.zarr"
+    hidden = tmp_path / ".draws.zarr.part"
+    killed: list[int] = []
+
+    def kill() -> None:
+        while len(list(hidden.glob("[0-9]*.json"))) < 2:
+            time.sleep(0.01)
+        pids = client.run(os.getpid)
+        killed.append(next(iter(pids.values())))
+        os.kill(killed[0], signal.SIGKILL)
+
+    worked: list[int] = []
+    real = cluster.Folder.notes
+    monkeypatch.setattr(
+        cluster.Folder, "notes", lambda self: worked.append(self.parts) or real(self)
+    )
+    thread = threading.Thread(target=kill)
+    thread.start()
+    found = posterior.sample(data, 20, refine=False, random_seed=1, store=path, client=client)
+    thread.join()
+    assert killed and worked == [20]
+    same(found, posterior.sample(data, 20, refine=False, random_seed=1))
+
+
+KILLED = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+import test_cluster as t
+from pmcl import cluster
+cluster.TOGETHER = 4
+real = cluster.run_part
+
+def slow(*args):
+    time.sleep(0.5)
+    return real(*args)
+
+cluster.run_part = slow
+t.fitted().sample(t.datasets(40), 20, refine=False, random_seed=1, store=Path(sys.argv[2]))
+"""
+
+
+def test_a_driver_that_dies_goes_on_where_it_was(posterior, tmp_path, together, monkeypatch):
+    path, hidden = tmp_path / "draws.zarr", tmp_path / ".draws.zarr.part"
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", KILLED, str(Path(__file__).parent), str(path)],
+        env={**os.environ, **CACHE},
+    )
+    while len(list(hidden.glob("[0-9]*.json"))) < 3:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    assert not path.exists()
+    there = {p.name for p in hidden.glob("[0-9]*.json")}
+    assert 3 <= len(there) < 10
+    done: list[int] = []
+    real = cluster.run_part
+
+    def counted(engine, layout, part):
+        done.append(part.number)
+        return real(engine, layout, part)
+
+    monkeypatch.setattr(cluster, "run_part", counted)
+    found = posterior.sample(datasets(40), 20, refine=False, random_seed=1, store=path)
+    assert {f"{n}.json" for n in done} == {f"{n}.json" for n in range(10)} - there
+    same(found, posterior.sample(datasets(40), 20, refine=False, random_seed=1))
+    assert [p.name for p in tmp_path.iterdir()] == ["draws.zarr"]
+
+
+def test_what_another_job_left_is_not_gone_on_with(tmp_path):
+    first = folder_for(tmp_path / "a", {"seed": 1}, 10, 4)
+    assert first.parts == 3 and first.left() == [0, 1, 2] and first.begin(2) == 8
+    data = xr.Dataset({"v": (("dataset",), np.arange(4.0))}, coords={"dataset": list("abcd")})
+    data.attrs = {"sampling_time": 1.0, "engine": "amortized"}
+    first.write(0, xr.DataTree.from_dict({"posterior": data}))
+    assert folder_for(tmp_path / "a", {"seed": 1}, 10, 4).left() == [1, 2]
+    assert folder_for(tmp_path / "a", {"seed": 2}, 10, 4).left() == [0, 1, 2]
+
+
+def test_gaps_in_a_later_part(tmp_path, together):
+    """Counts, of which one is missing in the second part only."""
+    with pm.Model(coords={"obs": range(3)}) as counts:
+        pm.Poisson("n", pm.Gamma("rate", 2, 1), observed=np.ones(3, int), dims="obs")
+    n = np.random.default_rng(0).poisson(2, size=(8, 3)).astype(float)
+    n[6, 1] = np.nan
+    data = xr.Dataset({"n": (("dataset", "obs"), n)})
+    options = {"refine": pmcl.Refine(steps=0, rounds=0), "draws": 300, "random_seed": 3}
+    found = pmcl.refine(counts, data, store=tmp_path / "a.zarr", progressbar=False, **options)
+    np.testing.assert_array_equal(found["observed_data"]["n"], n)
+    assert list(found["posterior"]["dataset"].values) == [*map(str, range(8))]
+    assert np.isfinite(found["posterior"]["rate"]).all()
+
+
+def test_a_cluster_needs_a_store(posterior, client):
+    for call in (
+        lambda: posterior.sample(datasets(2), 20, client=client),
+        lambda: pmcl.refine(model(), datasets(2), client=client),
+        lambda: pmcl.sample_reference(model(), datasets(2), client=client),
+    ):
+        with pytest.raises(ValueError, match="expected `store=`"):
+            call()
+
+
+def test_without_the_extra_the_error_names_it(posterior, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(MissingExtraError, match=r"pmcl\[cluster\]"):
+        posterior.sample(datasets(2), 20, store=tmp_path / "a.zarr", client=object())
+
+
+def test_names_must_differ(posterior, tmp_path):
+    data = datasets(3).assign_coords(dataset=["a", "b", "a"])
+    with pytest.raises(pmcl.DataError, match="'a' came more than once"):
+        posterior.sample(data, 20, store=tmp_path / "a.zarr")
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_datasets(posterior, client, tmp_path):
+    data = datasets(1000)
+    rng = np.random.default_rng(1)
+    for i in range(100):
+        part = data.assign_coords(dataset=[f"star {1000 * i + k:06d}" for k in range(1000)])
+        part = part.assign(y=part["y"] + rng.normal(size=part["y"].shape))
+        if i == 0:
+            part.chunk(dataset=1000).to_zarr(tmp_path / "data.zarr")
+        else:
+            part.chunk(dataset=1000).to_zarr(tmp_path / "data.zarr", append_dim="dataset")
+    lazy = xr.open_zarr(tmp_path / "data.zarr")
+    found = posterior.sample(
+        lazy, 200, refine=False, random_seed=1, store=tmp_path / "draws.zarr", client=client
+    )
+    assert found["posterior"].sizes == {"chain": 1, "draw": 200, "dataset": 100_000}
+    assert np.isfinite(found["dataset_stats"]["efficiency"]).all()
+    some = found["posterior"]["slope"][0, :, ::10_000].values
+    assert np.isfinite(some).all() and (some.std(axis=0) > 0).all()
+    peaks = client.run(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+    assert max(peaks.values()) < 3.0  # GiB

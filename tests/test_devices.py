@@ -1,0 +1,137 @@
+"""Datasets spread over devices: forced host devices in a process, and two processes."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from pmcl import devices
+
+PROGRAM = Path(__file__).parent / "programs" / "spread_over_devices.py"
+CACHE = {
+    "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).parents[1] / ".cache" / "jax"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",
+}
+
+
+def started(path: Path, *arguments: object, host_devices: int) -> subprocess.Popen[str]:
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    flags = [f for f in flags if "host_platform_device_count" not in f]
+    flags.append(f"--xla_force_host_platform_device_count={host_devices}")
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM), str(path), *map(str, arguments)],
+        env={**os.environ, **CACHE, "XLA_FLAGS": " ".join(flags)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def result(process: subprocess.Popen[str], path: Path) -> dict:
+    _, error = process.communicate(timeout=1800)
+    assert process.returncode == 0, error[-4000:]
+    return json.loads(path.read_text())
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("localhost", 0))
+        return s.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    path = tmp_path_factory.mktemp("devices") / "alone.json"
+    return result(started(path, 0, host_devices=1), path)
+
+
+def same(found: dict, expected: dict) -> None:
+    for name in found.keys() - {"devices"}:
+        a, b = np.asarray(found[name]), np.asarray(expected[name])
+        assert a.shape == b.shape and np.isfinite(a).all()
+        np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-3, err_msg=name)
+
+
+def test_eight_devices_give_what_one_gives(alone: dict, tmp_path: Path) -> None:
+    found = result(started(tmp_path / "eight.json", 8, host_devices=8), tmp_path / "eight.json")
+    assert found["devices"] == 8 and found.keys() == alone.keys()
+    same(found, alone)
+
+
+def test_two_processes_give_what_one_gives(alone: dict, tmp_path: Path) -> None:
+    port, paths = free_port(), [tmp_path / "first.json", tmp_path / "second.json"]
+    both = [started(path, 4, rank, port, host_devices=2) for rank, path in enumerate(paths)]
+    for process, path in zip(both, paths, strict=True):
+        found = result(process, path)
+        assert found["devices"] == 4
+        same(found, alone)
+
+
+def test_work_is_spread() -> None:
+    program = """
+import jax, numpy as np, jax.numpy as jnp
+from pmcl import devices
+from pmcl.batching import over_datasets
+from pmcl.compile import jit
+from pmcl.data import Batch
+
+@jit
+def twice(batch):
+    return over_datasets(lambda values, mask: 2 * values["y"], batch)
+
+batch = Batch({"y": jnp.arange(16.0)}, None)
+whole = twice(batch)
+with devices.scope(jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 4), ("a", "b"))):
+    assert devices.number() == 8 and devices.even(9) == 16
+    spread = twice(batch)
+assert len(whole.devices()) == 1
+assert sorted(s.data.shape for s in spread.addressable_shards) == [(2,)] * 8
+assert len({s.index for s in spread.addressable_shards}) == 8
+assert (np.asarray(whole) == devices.gathered(spread)).all()
+with devices.scope(3):
+    odd = twice(batch)  # 16 datasets cannot be shared by three
+assert (np.asarray(whole) == devices.gathered(odd)).all()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_outside_of_a_scope_nothing_changes() -> None:
+    assert devices.number() == 1 and devices.even(7) == 7 and devices.writes()
+    tree = {"x": np.zeros(3)}
+    assert devices.spread(tree) is tree and devices.settled(tree)["x"] is tree["x"]
+    assert devices.filled(tree, 3)[0] is tree and devices.filled(tree, 3)[1] is None
+    with devices.scope(None):
+        assert devices.number() == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        (0, ValueError, "from 1 to"),
+        (10_000, ValueError, "got 10000"),
+        ([], ValueError, "at least one"),
+        ("gpu", TypeError, "'gpu'"),
+        (True, TypeError, "True"),
+        ([1], ValueError, "at least one JAX device"),
+    ],
+)
+def test_devices_that_are_none(given: object, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        devices.mesh_of(given)  # type: ignore[arg-type]
+
+
+def test_one_device_is_a_mesh_of_one() -> None:
+    mesh = devices.mesh_of(jax.devices()[:1])
+    assert mesh is not None and mesh.size == 1
