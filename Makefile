@@ -1,6 +1,6 @@
 # Everything runs in environments under this folder: .uv (the installer), .venv (the package and
-# its checks), .venv-marginal (the same with pymc-extras), .venv-benchmarks (the peers). A second
-# run of a target finds them made.
+# its checks), .venv-marginal (the same with pymc-extras), .venv-benchmarks and .venv-sbi (the
+# peers). A second run of a target finds them made.
 # Plain enough for GNU make 3.81, which is what macOS has.
 
 SHELL := bash
@@ -16,7 +16,8 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 LOCK := $(UV) pip compile --universal --python-version 3.12 --generate-hashes --no-header -q \
 	$(if $(UPGRADE),--upgrade) pyproject.toml --extra demo --extra report --extra cluster
 
-.PHONY: help env demo test lint licences models unit marginal docs wheel slow lock bench-env
+.PHONY: help env demo test lint licences models unit marginal docs wheel slow lock bench-env \
+	sbi-env benchmarks
 
 help: ## what there is to run
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s%s\n", $$1, $$2}'
@@ -64,8 +65,15 @@ lock: | $(UV) ## the locks anew from pyproject.toml (UPGRADE=1 also takes newer 
 	$(LOCK) --group test --group docs -o requirements.txt
 	$(LOCK) --extra marginal --group test -o requirements-marginal.txt
 	$(LOCK) --group benchmarks -o requirements-benchmarks.txt
+	$(UV) pip compile --python-version 3.11 --generate-hashes --no-header -q $(FROM_CPU_INDEX) \
+	  $(if $(UPGRADE),--upgrade) benchmarks/sbi.in -o requirements-sbi.txt
 
 bench-env: .venv-benchmarks/.synced ## the environment .venv-benchmarks, with pmcl's peers
+
+sbi-env: .venv-sbi/.synced ## the environment .venv-sbi: sbi, with the CPU build of torch
+
+benchmarks: .venv/.synced bench-env sbi-env .venv-marginal/.synced ## the table of peers: hours
+	$(BIN)/python benchmarks/peers.py
 
 # --- the environments -------------------------------------------------------------------------
 
@@ -89,6 +97,14 @@ $(UV):
 
 .venv/bin/python .venv-marginal/bin/python .venv-benchmarks/bin/python: | $(UV)
 	$(UV) venv --quiet --clear --python 3.12 $(@:/bin/python=)
+
+# sbi and torch for Python 3.11; the CPU build of torch has an index of its own, which uv knows, or
+# a folder that UV_FIND_LINKS names
+FROM_CPU_INDEX = $(if $(UV_FIND_LINKS),,--torch-backend cpu)
+.venv-sbi/.synced: requirements-sbi.txt | $(UV)
+	$(UV) venv --quiet --clear --python 3.11 .venv-sbi
+	$(UV) pip sync --python .venv-sbi/bin/python --require-hashes $(FROM_CPU_INDEX) $<
+	touch $@
 
 .venv/.synced: requirements.txt pyproject.toml | .venv/bin/python
 .venv-marginal/.synced: requirements-marginal.txt pyproject.toml | .venv-marginal/bin/python

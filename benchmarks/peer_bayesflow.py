@@ -68,7 +68,9 @@ def simulator(rng: np.random.Generator):
     return bf.simulators.LambdaSimulator(sample, is_batched=True)
 
 
-def build(options: argparse.Namespace) -> bf.BasicWorkflow:
+def build(
+    options: argparse.Namespace, simulations: bf.simulators.Simulator | None = None
+) -> bf.BasicWorkflow:
     """Join BayesFlow's set transformer and spline coupling flow."""
     width = 64
     summary = bf.networks.SetTransformer(
@@ -87,7 +89,7 @@ def build(options: argparse.Namespace) -> bf.BasicWorkflow:
         subnet_kwargs={"widths": (128, 128), "activation": "elu", "dropout": 0.0},
     )
     return bf.BasicWorkflow(
-        simulator=simulator(np.random.default_rng(options.seed)),
+        simulator=simulations or simulator(np.random.default_rng(options.seed)),
         # an empty adapter would be replaced by the default one; this has nothing to do either
         adapter=bf.Adapter().convert_dtype("float64", "float32"),
         inference_network=flow,

@@ -1,0 +1,66 @@
+"""sbi at the problem of `peer_problem`; in the environment of benchmarks/sbi.txt.
+
+Neural posterior estimation with a spline flow of six transforms and 128 units, and a
+permutation-invariant embedding, on simulations made beforehand, which is how sbi trains. It stops
+by its own rule, or after `steps` steps.
+"""
+
+import time
+
+BEGIN = time.perf_counter()
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from peer_problem import Engine, measured, simulate  # noqa: E402
+from sbi.inference import NPE  # noqa: E402
+from sbi.neural_nets import posterior_nn  # noqa: E402
+from sbi.neural_nets.embedding_nets import (  # noqa: E402
+    FCEmbedding,
+    PermutationInvariantEmbedding,
+)
+
+IMPORTED = time.perf_counter() - BEGIN
+EPOCHS = 10  # that a simulation is seen
+
+
+class Sbi(Engine):
+    """NPE, amortized."""
+
+    def train(self, steps: int) -> dict[str, float]:
+        torch.manual_seed(0)
+        one = FCEmbedding(self.predictors + 1, output_dim=64, num_layers=2, num_hiddens=64)
+        embedding = PermutationInvariantEmbedding(
+            one, trial_net_output_dim=64, num_layers=2, num_hiddens=64, output_dim=50
+        )
+        network = posterior_nn(
+            "nsf", embedding_net=embedding, num_transforms=6, hidden_features=128
+        )
+        number = max(steps // EPOCHS, 4) * self.batch * 10 // 9
+        theta, X, y = simulate(np.random.default_rng(0), number, self.rows, self.predictors)
+        rows = torch.as_tensor(np.concatenate([X, y[..., None]], axis=-1))
+        inference = NPE(density_estimator=network, show_progress_bars=False)
+        inference.append_simulations(torch.as_tensor(theta), rows)
+        begin = time.perf_counter()
+        inference.train(training_batch_size=self.batch, max_num_epochs=1)
+        first = time.perf_counter() - begin
+        begin = time.perf_counter()
+        inference.train(training_batch_size=self.batch, max_num_epochs=EPOCHS, resume_training=True)
+        seconds = time.perf_counter() - begin
+        epochs = inference.summary["epochs_trained"][-1]
+        self.posterior = inference.build_posterior()
+        a_epoch = int(number * 0.9) // self.batch
+        return {
+            "seconds_to_first_step": first / max(a_epoch, 1),
+            "steps_per_second": a_epoch * max(epochs - 1, 1) / seconds,
+        }
+
+    def draw(self, X: np.ndarray, y: np.ndarray, draws: int) -> np.ndarray:
+        rows = torch.as_tensor(np.concatenate([X, y[..., None]], axis=-1))
+        parts = [
+            self.posterior.sample_batched((draws,), x=some, show_progress_bars=False).numpy()
+            for some in torch.split(rows, 100)
+        ]
+        return np.moveaxis(np.concatenate(parts, axis=1), 0, 1)
+
+
+if __name__ == "__main__":
+    measured(Sbi, IMPORTED)

@@ -1,0 +1,305 @@
+"""One table of speed and accuracy against peers: the same regression, data and cores for all.
+
+Each figure is of a process of its own, and is kept in `--runs`, so that a command that was cut off
+goes on where it stopped. Amortized: pmcl (the network of experiment 1, and its default network),
+BayesFlow 2 on JAX (as many couplings) and sbi. One dataset at a time: PyMC's NUTS, nutpie, ADVI and
+pathfinder. Accuracy is the mean MMD^2 of ten datasets against long chains of nutpie.
+
+The environments of the peers are made by `make bench-env sbi-env .venv-marginal/.synced`; peers
+whose environment is not there are left out, which the table says.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from peer_problem import simulate
+from results import HERE, machine, parser, run_json, write
+
+ROOT = HERE.parent
+ROWS, PREDICTORS = 100, 5
+GROWTH = {
+    "rows": [10, 100, 1000, 10_000],
+    "parameters": [3, 7, 22, 52, 202],
+}
+DATASETS = [10, 100, 1000, 10_000, 100_000]
+ACCURATE = 0.01  # mean MMD^2
+AMORTIZED = {
+    "pmcl": ("main", ["peer_pmcl.py"], [1000, 4000, 10_000]),
+    "pmcl, default network": ("main", ["peer_pmcl.py", "--default-network"], [1000, 4000, 10_000]),
+    "BayesFlow": (".venv-benchmarks", ["peer_bayesflow_draws.py"], [1000, 4000]),
+    "sbi": (".venv-sbi", ["peer_sbi.py"], [1000, 4000]),
+}
+ONE_BY_ONE = {
+    "PyMC NUTS": ("main", "nuts"),
+    "nutpie": ("main", "nutpie"),
+    "PyMC ADVI": ("main", "advi"),
+    "pathfinder": (".venv-marginal", "pathfinder"),
+}
+
+
+def python_of(environment: str) -> str | None:
+    """Interpreter of an environment; None where it has not been made."""
+    if environment == "main":
+        return sys.executable
+    path = ROOT / environment / "bin" / "python"
+    return str(path) if path.exists() else None
+
+
+class Runs:
+    """Runs kept as JSON files."""
+
+    def __init__(self, folder: Path, *, short: bool):
+        self.folder, self.short = folder, short
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def run(self, name: str, environment: str, command: list[str]) -> dict | None:
+        """Return a run from its file, or make it; None where its environment is not there."""
+        path = self.folder / f"{name}.json"
+        if path.exists():
+            return json.loads(path.read_text())
+        python = python_of(environment)
+        if python is None:
+            print(f"{name}: left out, {environment} has not been made", flush=True)
+            return None
+        print(f"{name} ...", flush=True)
+        load = os.getloadavg()[0]
+        try:
+            found = run_json([python, "-W", "ignore", str(HERE / command[0]), *command[1:]])
+        except RuntimeError as error:
+            found = {"failed": str(error)[-2000:]}
+        found |= {"load_average": load}
+        path.write_text(json.dumps(found, indent=1))
+        return found
+
+    def test(self, rows: int, predictors: int) -> Path:
+        """Ten datasets by which accuracy is judged."""
+        path = self.folder / f"test_{rows}_{predictors}.npz"
+        if not path.exists():
+            _, X, y = simulate(np.random.default_rng(7), 10, rows, predictors)
+            np.savez(path, X=X, y=y)
+        return path
+
+    def reference(self, rows: int, predictors: int) -> np.ndarray:
+        """Draws of long chains: (dataset, draw, dim)."""
+        path = self.folder / f"reference_{rows}_{predictors}.npz"
+        if not path.exists():
+            self.run(
+                f"reference {rows} {predictors}", "main",
+                ["peer_pymc.py", "nutpie", "--test", str(self.test(rows, predictors)),
+                 "--draws", "2500", "--out", str(path)],
+            )  # fmt: skip
+        return np.load(path)["plain"]
+
+
+def accuracy(draws: np.ndarray, reference: np.ndarray) -> float:
+    """Mean MMD^2 over datasets."""
+    from pmcl.metrics import posterior_discrepancy
+
+    found = [
+        posterior_discrepancy(a[:1000], b[:: max(len(b) // 1000, 1)]).mmd2
+        for a, b in zip(draws, reference, strict=True)
+    ]
+    return float(np.mean(found))
+
+
+def amortized(runs: Runs, only: list[str] | None) -> dict[str, dict]:
+    """Train, judge and draw at the size of experiment 1."""
+    reference, test = runs.reference(ROWS, PREDICTORS), runs.test(ROWS, PREDICTORS)
+    found = {}
+    for name, (environment, command, steps) in AMORTIZED.items():
+        if only and name not in only:
+            continue
+        out = runs.folder / f"draws {name}.npz"
+        steps = [20, 40] if runs.short else steps
+        datasets = DATASETS[:2] if runs.short else DATASETS
+        one = runs.run(
+            f"amortized {name}", environment,
+            [*command, "--steps", *map(str, steps), "--datasets", *map(str, datasets),
+             "--test", str(test), "--out", str(out)],
+        )  # fmt: skip
+        if one is None or "failed" in one:
+            found[name] = one or {"left_out": environment}
+            continue
+        saved = np.load(out)
+        for row in one["trained"]:
+            row["mmd2"] = accuracy(saved[f"plain_{row['steps']}"], reference)
+            if f"corrected_{row['steps']}" in saved:
+                row["mmd2_corrected"] = accuracy(saved[f"corrected_{row['steps']}"], reference)
+        found[name] = one
+    return found
+
+
+def one_by_one(runs: Runs, only: list[str] | None) -> dict[str, dict]:
+    """Sample, or approximate, ten datasets one after another."""
+    reference, test = runs.reference(ROWS, PREDICTORS), runs.test(ROWS, PREDICTORS)
+    found = {}
+    for name, (environment, method) in ONE_BY_ONE.items():
+        if only and name not in only:
+            continue
+        out = runs.folder / f"draws {name}.npz"
+        number = ["--datasets", "2"] if runs.short else []
+        one = runs.run(
+            f"one by one {name}", environment,
+            ["peer_pymc.py", method, "--test", str(test), "--out", str(out), *number],
+        )  # fmt: skip
+        if one is None or "failed" in one:
+            found[name] = one or {"left_out": environment}
+            continue
+        drawn = np.load(out)["plain"]
+        one["mmd2"] = accuracy(drawn, reference[: len(drawn)])
+        found[name] = one
+    return found
+
+
+def growth(runs: Runs, only: list[str] | None) -> dict[str, dict[str, dict[str, dict]]]:
+    """Cost by rows of a dataset, and by parameters; networks are not trained to the end."""
+    found: dict[str, dict[str, dict[str, dict]]] = {}
+    for kind, values in GROWTH.items():
+        found[kind] = {}
+        for value in values[:2] if runs.short else values:
+            rows = value if kind == "rows" else ROWS
+            predictors = value - 2 if kind == "parameters" else PREDICTORS
+            size = ["--rows", str(rows), "--predictors", str(predictors)]
+            steps = str(20 if runs.short or rows > 1000 else 100)
+            each = {}
+            for name, (environment, command, _) in AMORTIZED.items():
+                if only and name not in only:
+                    continue
+                each[name] = runs.run(
+                    f"{kind} {value} {name}", environment,
+                    [*command, *size, "--steps", steps, "--datasets", "10"],
+                )  # fmt: skip
+            test = runs.test(rows, predictors)
+            for name in ("nutpie", "PyMC ADVI"):
+                if only and name not in only:
+                    continue
+                each[name] = runs.run(
+                    f"{kind} {value} {name}", "main",
+                    ["peer_pymc.py", ONE_BY_ONE[name][1], "--test", str(test), "--datasets", "3"],
+                )  # fmt: skip
+            found[kind][str(value)] = {k: v for k, v in each.items() if v is not None}
+    return found
+
+
+def number(value: float | None) -> str:
+    """A figure of a table."""
+    return "" if value is None else f"{value:.2g}" if value < 100 else f"{value:,.0f}"
+
+
+def until_accurate(one: Mapping) -> str:
+    """Shortest training after which the draws were accurate, and the best there was if none."""
+    rows = one["trained"]
+    good = [r["seconds"] for r in rows if r["mmd2"] <= ACCURATE]
+    return number(min(good)) if good else f"not in {number(max(r['seconds'] for r in rows))}"
+
+
+def text(figures: Mapping) -> str:
+    """Tables of all figures, in Markdown."""
+    machine_of = figures["machine"]
+    heads = (
+        "amortized", "import, s", "first step, s", "steps/s", "training until accurate, s",
+        "MMD² after the longest", "corrected", "draws/s, 100 datasets", "peak, GiB",
+    )  # fmt: skip
+    lines = [
+        f"Ten regressions of {ROWS} rows and {PREDICTORS + 2} parameters, {machine_of['cores']} "
+        f"cores, {machine_of['date'][:10]}, pmcl {machine_of['pmcl']}, JAX {machine_of['jax']}. "
+        f"*Accurate* is a mean MMD² of {ACCURATE} or less to NUTS.",
+        "",
+        *_head(heads),
+    ]
+    for name, one in figures["amortized"].items():
+        if "trained" not in one:
+            lines.append(f"| {name} | {'failed' if 'failed' in one else 'left out'} |||||||| ")
+            continue
+        last = one["trained"][-1]
+        at = {row["datasets"]: row["draws_per_second"] for row in one["drawn"]}
+        cells = [
+            number(one["seconds_to_import"]), number(one["trained"][0]["seconds_to_first_step"]),
+            number(last["steps_per_second"]), until_accurate(one),
+            f"{last['mmd2']:.4f} ({number(last['seconds'])} s)",
+            f"{last['mmd2_corrected']:.4f}" if "mmd2_corrected" in last else "",
+            number(at.get(100)), number(one["peak_gib"]),
+        ]  # fmt: skip
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    heads = (
+        "one dataset at a time", "import, s", "the first dataset, s", "each other, s", "MMD²",
+        "draws/s", "peak, GiB",
+    )  # fmt: skip
+    lines += ["", *_head(heads)]
+    for name, one in figures["one_by_one"].items():
+        if "mmd2" not in one:
+            lines.append(f"| {name} | {'failed' if 'failed' in one else 'left out'} |||||| ")
+            continue
+        cells = [
+            number(one["seconds_to_import"]), number(one["seconds_of_the_first"]),
+            number(one["seconds_a_dataset"]), f"{one['mmd2']:.4f}",
+            number(one["draws"] / one["seconds_a_dataset"]), number(one["peak_gib"]),
+        ]  # fmt: skip
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    sizes = [r["datasets"] for one in figures["amortized"].values() for r in one.get("drawn", [])]
+    columns = sorted(set(sizes))
+    lines += [
+        "", "Seconds for 1,000 draws of each of so many datasets, warm:", "",
+        *_head(["", *(f"{c:,}" for c in columns)]),
+    ]  # fmt: skip
+    for name, one in figures["amortized"].items():
+        if "drawn" in one:
+            at = {r["datasets"]: r["seconds"] for r in one["drawn"]}
+            lines.append(f"| {name} | {' | '.join(number(at.get(c)) for c in columns)} |")
+    for kind, by_value in figures["growth"].items():
+        for what, key in (
+            ("Steps per second", "steps_per_second"),
+            ("Peak memory, GiB", "peak_gib"),
+        ):
+            lines += ["", f"{what}, by {kind}:", "", *_head(["", *by_value])]
+            for name in AMORTIZED:
+                cells = [_cell(by_value[v].get(name), key) for v in by_value]
+                lines.append(f"| {name} | {' | '.join(cells)} |")
+        lines += ["", f"Seconds a dataset, warm, by {kind}:", "", *_head(["", *by_value])]
+        for name in (*AMORTIZED, "nutpie", "PyMC ADVI"):
+            cells = [_cell(by_value[v].get(name), "seconds_a_dataset") for v in by_value]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _head(names: Sequence[str]) -> list[str]:
+    return [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+
+
+def _cell(one: Mapping | None, key: str) -> str:
+    if one is None:
+        return ""
+    if "failed" in one:
+        return "failed"
+    if key == "seconds_a_dataset" and "drawn" in one:
+        return number(one["drawn"][0]["seconds"] / one["drawn"][0]["datasets"])
+    if key == "steps_per_second":
+        return number(one["trained"][-1][key])
+    return number(one[key])
+
+
+def main() -> None:
+    """Run what is not there yet; write the JSON and the tables."""
+    arguments = parser(__doc__ or "")
+    arguments.add_argument("--runs", type=Path, default=ROOT / "out" / "peers")
+    arguments.add_argument("--only", nargs="+", help="names of some")
+    arguments.add_argument("--short", action="store_true", help="little, to see that it works")
+    given = arguments.parse_args()
+    runs = Runs(given.runs, short=given.short)
+    figures = {
+        "amortized": amortized(runs, given.only),
+        "one_by_one": one_by_one(runs, given.only),
+        "growth": growth(runs, given.only),
+    }
+    write("peers", given.out, figures)
+    page = text({**figures, "machine": machine()})
+    (given.out / "peers.md").write_text(page)
+    print(page)
+
+
+if __name__ == "__main__":
+    main()
