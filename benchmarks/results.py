@@ -54,9 +54,11 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     Console().print(found)
 
 
-def run_json(command: Sequence[str]) -> dict:
+def run_json(command: Sequence[str], **environment: str) -> dict:
     """Run a command in a process of its own and read the JSON object it prints last."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **environment}
+    )
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
     text = done.stdout

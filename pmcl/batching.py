@@ -12,17 +12,18 @@ from pmcl.compile import CompiledModel, Mask, precision
 from pmcl.data import Batch, DataError, Task
 
 
-def chunks(task: Task, size: int) -> list[tuple[Batch, int]]:
+def chunks(task: Task, size: int, *, full: bool = False) -> list[tuple[Batch, int]]:
     """Split a task into batches of at most `size` datasets, and of few different sizes.
 
     The last batch is filled up with copies of its first dataset; the number that counts is beside
     it. Each device gets a power of two: a handful of compilations serves any number of datasets.
+    With `full` every batch is of `size`, so that one does.
     """
     whole = task.batch()
     parts = []
     for begin in range(0, len(task), size):
         n = min(size, len(task) - begin)
-        filled = filled_size(n, size)
+        filled = size if full else filled_size(n, size)
         index = np.concatenate([np.arange(n), np.zeros(filled - n, int)]) + begin
         parts.append((jax.tree.map(lambda x, i=index: np.asarray(x)[i], whole), n))
     return parts

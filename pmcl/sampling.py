@@ -200,6 +200,7 @@ def draw(
     seed: int,
     progressbar: bool,
     size: int = 64,
+    full: bool = False,
 ) -> Drawn:
     """Draw from the amortized posterior of every dataset and evaluate all densities.
 
@@ -213,12 +214,14 @@ def draw(
     progressbar : bool
     size : int
         Datasets that a device works on together; memory grows with `size` times `draws`.
+    full : bool
+        Compile for this size alone: for numbers of datasets that differ from call to call.
     """
     key = jax.random.key(seed)
     parts: list[tuple[np.ndarray, ...]] = []
     done = 0
     with progress_bar("Sampling", len(task), unit="datasets", enabled=progressbar) as bar:
-        for chunk, n in chunks(task, size * devices.number()):
+        for chunk, n in chunks(task, size * devices.number(), full=full):
             filled = len(next(iter(chunk.values.values())))
             keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(
                 task.first + done + np.arange(filled)

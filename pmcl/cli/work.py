@@ -392,7 +392,7 @@ def _strategy(name: Strategies | None) -> Any:
         "replay": lambda: pmcl.Replay(),
         "naive": lambda: pmcl.Naive(),
         "ewc": lambda: pmcl.ElasticWeightConsolidation(),
-        "replay+ewc": lambda: (pmcl.Replay(), pmcl.ElasticWeightConsolidation()),
+        "replay+ewc": lambda: (pmcl.Replay(), pmcl.ElasticWeightConsolidation(100.0)),
         "si": lambda: pmcl.SynapticIntelligence(),
         "laplace": lambda: pmcl.OnlineLaplace(),
         "vcl": lambda: pmcl.VariationalWeights(),

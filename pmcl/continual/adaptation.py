@@ -35,7 +35,7 @@ from pmcl.training import (
     write_checkpoint,
 )
 
-_SCREEN = 64  # datasets looked at together when non-finite densities are searched for
+_SCREEN = 16  # datasets looked at together when non-finite densities are searched for
 _BLOCK = 25  # steps between two looks at the held-back draws
 _HELD_BACK = 64  # draws of each dataset by which progress is judged
 _SLOWER = 0.3  # factor of the rate where there is no more progress
@@ -392,6 +392,13 @@ def finite_fractions(
 ) -> np.ndarray:
     """Fraction of amortized draws with a finite log density, for each dataset."""
     drawn = sampling.draw(
-        amortizer, density, task, draws=draws, seed=seed, progressbar=False, size=_SCREEN
+        amortizer,
+        density,
+        task,
+        draws=draws,
+        seed=seed,
+        progressbar=False,
+        size=_SCREEN,
+        full=True,
     )
     return np.isfinite(drawn.log_prior + drawn.log_likelihood).mean(axis=1)

@@ -40,6 +40,7 @@ class ElasticWeightConsolidation(AbstractStrategy):
     Attributes
     ----------
     strength : float
+        For consolidation alone; beside `Replay`, which it holds back, rather a hundred or nothing.
     decay : float
         F <- decay F + F_new after every task: 0 the last task only (the paper's), 1 the sum.
     importance : {"fisher", "self_consistency"}
@@ -55,8 +56,8 @@ class ElasticWeightConsolidation(AbstractStrategy):
     Continual amortized Bayesian inference, Algorithm 2, eqs. 7 and 8; Kirkpatrick et al. (2017).
     """
 
-    strength: float = 1.0
-    decay: float = 0.0
+    strength: float = 1e4
+    decay: float = 1.0
     importance: Kind = eqx.field(static=True, default="fisher")
     draws: int = eqx.field(static=True, default=16)
     simulations: int = eqx.field(static=True, default=256)

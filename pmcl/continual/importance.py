@@ -92,7 +92,7 @@ def importance(
     """
     key = jax.random.key(seed)
     total = jax.tree.map(jnp.zeros_like, weights_of(amortizer))
-    for i, (chunk, n) in enumerate(chunks(task, _TOGETHER)):
+    for i, (chunk, n) in enumerate(chunks(task, _TOGETHER, full=True)):
         filled = len(next(iter(chunk.values.values())))
         keys = jax.random.split(jax.random.fold_in(key, i), filled)
         if kind == "fisher":

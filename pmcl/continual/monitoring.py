@@ -41,7 +41,7 @@ class Quality(NamedTuple):
 def quality(amortizer: Amortizer, density: Density, task: Task, *, seed: int) -> Quality:
     """Judge the network at each dataset of a task, by fresh amortized draws."""
     drawn = sampling.draw(
-        amortizer, density, task, draws=_DRAWS, seed=seed, progressbar=False, size=16
+        amortizer, density, task, draws=_DRAWS, seed=seed, progressbar=False, size=16, full=True
     )
     judged = judge(drawn)
     return Quality(task.names, judged.sc_variance, judged.khat, judged.efficiency)

@@ -178,7 +178,14 @@ def _weights(groups: np.ndarray, good: np.ndarray, real: int, *, by_task: bool) 
 def _posterior_draws(now: Occasion, datasets: Task) -> np.ndarray:
     """Amortized draws, resampled by importance weights: shape (dataset, draw, dim)."""
     drawn = sampling.draw(
-        now.amortizer, now.density, datasets, draws=_DRAWS, seed=now.seed, progressbar=False
+        now.amortizer,
+        now.density,
+        datasets,
+        draws=_DRAWS,
+        seed=now.seed,
+        progressbar=False,
+        size=16,
+        full=True,
     )
     judged = judge(drawn)
     which = np.flatnonzero(judged.finite_fraction > 0)
