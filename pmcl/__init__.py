@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pmcl.data import DataError as DataError
     from pmcl.data import as_task as as_task
     from pmcl.fit import fit_amortized as fit_amortized
+    from pmcl.fit_stream import fit_online as fit_online
     from pmcl.handover import as_prior as as_prior
     from pmcl.networks import AbstractSummary as AbstractSummary
     from pmcl.networks import AbstractSummaryNetwork as AbstractSummaryNetwork
@@ -81,7 +82,6 @@ if TYPE_CHECKING:
     from pmcl.saving import load as load
     from pmcl.state import StateError as StateError
     from pmcl.stream import OnlinePosterior as OnlinePosterior
-    from pmcl.stream import fit_online as fit_online
 
 # Loaded when first used: importing pmcl costs little, and changes no flag of JAX or XLA.
 _PUBLIC = {
@@ -141,7 +141,7 @@ _PUBLIC = {
     "compare": "report",
     "compile_model": "compile",
     "fit_amortized": "fit",
-    "fit_online": "stream",
+    "fit_online": "fit_stream",
     "load": "saving",
     "loo": "report",
     "one": "results",

@@ -1,4 +1,4 @@
-"""The online posterior: `fit_online`, and what is known after each batch."""
+"""The online posterior: what is known after each batch."""
 
 import os
 import time as clock
@@ -11,25 +11,18 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pymc as pm
 import xarray as xr
 from jax import Array
 
-from pmcl.compile import CompiledModel, jit, localise, precision
-from pmcl.compile.model import compile_model
+from pmcl.compile import CompiledModel, jit, precision
 from pmcl.compile.predictive import lengths_of, predict
-from pmcl.compile.refuse import model_or_context
-from pmcl.compile.variables import VariableInfo, dims_of
-from pmcl.continual import AbstractStrategy
+from pmcl.compile.variables import VariableInfo
 from pmcl.data import DataError, Layout, Task, TaskLike, as_task
-from pmcl.online import inference, point
-from pmcl.online.drift import AbstractDrift, Static
+from pmcl.online import inference
 from pmcl.online.gaussian import MeanField
 from pmcl.online.inference import Info, Problem, Settings, State
-from pmcl.online.memory import AbstractMemory, ResidualMemory, Stored
-from pmcl.online.projection import Search
+from pmcl.online.memory import ResidualMemory, Stored
 from pmcl.online.rows import Rows, check_separate
-from pmcl.online.start import AbstractStart, ScatteredStart, Start
 from pmcl.posterior import positive, seed_of
 from pmcl.prediction import covariates_of
 from pmcl.progress import progress_bar
@@ -62,7 +55,7 @@ class UpdateRecord(NamedTuple):
 class OnlinePosterior:
     """Mean-field posterior of one PyMC model, kept up to date as batches of rows arrive.
 
-    Made by :func:`fit_online`. Immutable: `update` returns a new one.
+    Made by :func:`pmcl.fit_online`. Immutable: `update` returns a new one.
 
     Attributes
     ----------
@@ -463,116 +456,6 @@ class OnlinePosterior:
         return xr.Dataset(found, coords=coords)
 
 
-def fit_online(
-    model: pm.Model | None = None,
-    *,
-    memory: AbstractMemory | None = None,
-    drift: AbstractDrift | None = None,
-    search: Search | None = None,
-    start: AbstractStart | None = None,
-    method: AbstractStrategy | None = None,
-    row: str | None = None,
-    covariates: Sequence[str] | None = None,
-    local: bool = True,
-    precision: Precision = "double",
-    random_seed: int | None = None,
-    progressbar: bool = True,
-) -> OnlinePosterior:
-    """Compile a PyMC model whose posterior follows a stream of data.
-
-    The posterior is a normal of the unconstrained parameters with independent entries, times the
-    likelihood of the rows in the memory. Updates are exact where prior and likelihood are Gaussian
-    in the unconstrained parameters (every batch is looked at, until one says otherwise); else the
-    evidence lower bound is climbed by Adam.
-
-    Parameters
-    ----------
-    model : pymc.Model, optional
-        Taken from the context when not given. Its likelihood has a term for each row.
-    memory : AbstractMemory, optional
-        Which rows are stored: :class:`RandomCoreset`, :class:`KCenterCoreset` or
-        :class:`ResidualMemory`; none by default.
-    drift : AbstractDrift, optional
-        What happens between batches: :class:`Static` (default), :class:`BayesianForgetting`,
-        :class:`OrnsteinUhlenbeck` or :class:`Wiener`.
-    search : Search, optional
-        How the lower bound is climbed.
-    start : AbstractStart, optional
-        Where the first search begins: by default at the prior's mean; for a neural network at
-        random (:class:`ScatteredStart`).
-    method : ElasticWeightConsolidation, OnlineLaplace or SynapticIntelligence, optional
-        In place of variational inference: one value of the parameters, held near earlier ones by
-        a quadratic penalty (diagonal Laplace propagation is the second). Baselines, for which
-        there is no memory; of their fields strength, decay and damping count.
-    row : str, optional
-        The dim along which data arrive; the first one of the first observed variable by default.
-    covariates : sequence of str, optional
-        The `pm.Data` that come with every batch; by default those along `row`.
-    local : bool
-        Whether the noise of linear layers (`x @ W + b`, with weights that are free variables
-        without a transform) is drawn in place of their weights', where that is found to be valid.
-    precision : {"double", "single"}
-        Of all arithmetic; neural networks are faster in single.
-    random_seed : int, optional
-    progressbar : bool
-
-    Returns
-    -------
-    OnlinePosterior
-
-    Raises
-    ------
-    UnsupportedModelError
-        If the model cannot be compiled, or a likelihood has no term for each row.
-
-    References
-    ----------
-    Nguyen, Li, Bui & Turner (2018), Variational continual learning; Kurle, Cseke, Klushyn, van der
-    Smagt & Günnemann (2020), Continual learning with Bayesian neural networks for non-stationary
-    data.
-
-    Examples
-    --------
-    >>> stream = pmcl.fit_online(model, memory=pmcl.KCenterCoreset(200))  # doctest: +SKIP
-    >>> for batch, time in batches:  # doctest: +SKIP
-    ...     stream = stream.update(batch, time=time)
-    """
-    model = model_or_context(model)
-    if precision not in ("double", "single"):
-        raise ValueError(f"precision: expected 'double' or 'single', got {precision!r}.")
-    if not model.observed_RVs:
-        raise ValueError("fit_online: expected a model with observed variables, there are none.")
-    row = dims_of(model, model.observed_RVs[0])[0] if row is None and _has_dims(model) else row
-    if row is None:
-        raise ValueError(
-            f"fit_online: expected {model.observed_RVs[0].name!r} to have a dim of rows, it is a "
-            "single value."
-        )
-    if covariates is None:
-        covariates = [v.name for v in model.data_vars if row in dims_of(model, v)]
-        values = {model.rvs_to_values[rv].name for rv in model.observed_RVs}
-        covariates = [c for c in covariates if c not in values]
-    if method is not None and (memory is not None or not isinstance(method, point.METHODS)):
-        raise ValueError(
-            f"method: expected one of {[m.__name__ for m in point.METHODS]} and no memory, got "
-            f"{method!r} and {memory!r}."
-        )
-    seed = seed_of(random_seed, None)
-    search = Search() if search is None else search
-    with scope_of("double"):
-        compiled = compile_model(model, covariates=covariates)
-    with scope_of(precision):
-        layers = localise(compiled)
-        rows = Rows(compiled, row, layers if local else None)
-        if start is None:
-            start = ScatteredStart() if layers is not None and layers.deep else Start()
-        with progress_bar("Prior", inference.PRIOR.steps, unit="steps", enabled=progressbar) as bar:
-            problem = inference.prepare(rows, jax.random.key(seed), bar.advance)
-        state = inference.init(problem)
-    settings = Settings(memory, Static() if drift is None else drift, search, start, method)
-    return OnlinePosterior(compiled, problem, settings, precision, state, seed)
-
-
 @contextmanager
 def scope_of(chosen: Precision) -> Iterator[None]:
     """Context in which an online posterior is computed."""
@@ -581,10 +464,6 @@ def scope_of(chosen: Precision) -> Iterator[None]:
         warnings.filterwarnings("ignore", message="Explicitly requested dtype")
         with precision.scope() if chosen == "double" else precision.network_scope():
             yield
-
-
-def _has_dims(model: pm.Model) -> bool:
-    return model.observed_RVs[0].type.ndim > 0
 
 
 def _separated(problem: Problem, data: Mapping[str, np.ndarray], key: Array) -> Problem:
