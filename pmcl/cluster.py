@@ -11,6 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 TOGETHER = 256  # datasets of a part
 _AHEAD = 2  # parts a worker is given at a time, so that none waits for the driver
+_FEWEST = 16  # parts that are given out, for workers that come later
 
 # datasets of one part, with their position in the whole, to their results and what else is noted
 type Engine = Callable[[Task], tuple[xr.DataTree, dict[str, Any]]]
@@ -40,11 +43,22 @@ class Work:
 
 
 class Part(NamedTuple):
-    """Some datasets: labelled ones, perhaps not read yet, or a task's."""
+    """Some datasets: labelled ones, perhaps not read yet, or a task's.
+
+    Attributes
+    ----------
+    number : int
+    begin : int
+        Position of the first dataset.
+    data : xarray.Dataset or Task
+    ragged : bool
+        Whether datasets of the whole have different lengths.
+    """
 
     number: int
     begin: int
     data: xr.Dataset | Task
+    ragged: bool
 
 
 @dataclass(frozen=True)
@@ -95,15 +109,18 @@ class Parts:
         return tuple(map(str, self.source[DATASET].values))
 
     def __len__(self) -> int:
-        return len(self.names)
+        if isinstance(self.source, Task):
+            return len(self.source)
+        return self.source.sizes[DATASET]
 
     def part(self, number: int) -> Part:
         begin = number * self.size
         end = min(begin + self.size, len(self))
         if isinstance(self.source, Task):
             some = self.source.select(np.arange(begin, end))
-            return Part(number, begin, replace(some, first=self.source.first + begin))
-        return Part(number, begin, self.source.isel({DATASET: slice(begin, end)}))
+            some = replace(some, first=self.source.first + begin)
+            return Part(number, begin, some, self.source.ragged)
+        return Part(number, begin, self.source.isel({DATASET: slice(begin, end)}), ragged=False)
 
     def first(self, layout: Layout) -> dict[str, np.ndarray]:
         """Arrays of the first dataset."""
@@ -121,11 +138,51 @@ class Parts:
         """What tells these data from others, as far as that can be told without reading them."""
         found: dict[str, Any] = {"names": zlib.crc32("\n".join(self.names).encode())}
         if isinstance(self.source, Task):
-            arrays = [self.source.values[k] for k in sorted(self.source.values)]
-            found["values"] = [zlib.crc32(np.ascontiguousarray(v).tobytes()) for v in arrays]
-        else:
-            found["shapes"] = {str(k): [*v.shape] for k, v in self.source.data_vars.items()}
+            task = self.source
+            arrays = {f"values of {k}": v for k, v in task.values.items()}
+            arrays |= {f"gaps of {k}": v for k, v in task.there.items()}
+            if task.lengths is not None:
+                arrays["lengths"] = task.lengths
+            return found | {k: check_sum(v) for k, v in arrays.items()}
+        for name, value in self.source.data_vars.items():
+            shown: Any = [*value.shape]
+            if value.chunks is not None:
+                shown = [shown, str(value.data.name)]  # Dask's, which follows from the source
+            elif value.variable._in_memory:
+                shown = check_sum(value.values)
+            found[f"values of {name}"] = shown
         return found
+
+
+def check_sum(value: np.ndarray) -> int:
+    """Tell an array from others."""
+    return zlib.crc32(np.ascontiguousarray(value).tobytes())
+
+
+def about_model(compiled: "CompiledModel", first: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Tell a model from others: its variables, and its densities at a few points of a dataset."""
+    from pmcl.compile import precision
+    from pmcl.state.fingerprint import describe
+
+    z = 0.3 * np.random.default_rng(0).normal(size=(3, compiled.dim))
+    with precision.scope():
+        at = {k: jnp.asarray(v) for k, v in first.items()}
+        values = [float(compiled.log_joint(jnp.asarray(u), at)) for u in z]
+    return {"model": describe(compiled), "log densities": [f"{v:.6g}" for v in values]}
+
+
+def check_devices(client: object, devices: object) -> None:
+    """Refuse devices of this process for the workers of a cluster.
+
+    Raises
+    ------
+    ValueError
+    """
+    if client is not None and not (devices is None or isinstance(devices, int)):
+        raise ValueError(
+            f"devices: expected a number with `client=`, each worker has devices of its own; got "
+            f"{devices!r}."
+        )
 
 
 def need_store(client: object) -> None:
@@ -145,7 +202,18 @@ def run_part(engine: Engine, layout: Layout, part: Part) -> tuple[xr.DataTree, d
     """Read one part, and work on it; groups that are written at once are left out."""
     if isinstance(part.data, Task):
         tree, note = engine(part.data)
-        return tree.drop_nodes([g for g in ("observed_data", "constant_data") if g in tree]), note
+        groups = {k: v.to_dataset() for k, v in tree.children.items() if not k.endswith("_data")}
+        if part.ragged and "posterior_predictive" in groups:
+            # What is past the end of a shorter dataset is NaN, in another part if not in this one.
+            drawn = groups["posterior_predictive"]
+            groups["posterior_predictive"] = drawn.assign(
+                {
+                    k: v.astype(float)
+                    for k, v in drawn.items()
+                    if layout.row in v.dims and v.dtype.kind in "iub"
+                }
+            )
+        return xr.DataTree.from_dict(groups), note
     # within a worker Dask would else send the reading to the cluster, and wait for it
     data = part.data.load(scheduler="synchronous")
     tree, note = engine(replace(as_task(data, layout), first=part.begin))
@@ -153,8 +221,11 @@ def run_part(engine: Engine, layout: Layout, part: Part) -> tuple[xr.DataTree, d
     for name in ("observed_data", "constant_data"):
         if name in groups:
             # Another part may have gaps, where this one has whole numbers only.
-            groups[name] = groups[name].astype(
-                {k: np.result_type(v.dtype, data[k].dtype) for k, v in groups[name].items()}
+            groups[name] = groups[name].assign(
+                {
+                    k: v.astype(np.result_type(v.dtype, data[k].dtype))
+                    for k, v in groups[name].items()
+                }
             )
     return xr.DataTree.from_dict(groups), note
 
@@ -202,6 +273,11 @@ def run(
     notes : list of dict
         Of every part.
     """
+    if jax.process_count() > 1:
+        raise ValueError(
+            "store: expected one process to write it, this one is of several (`jax.distributed`). "
+            "Leave `store` out, or sample on a cluster from one process."
+        )
     folder = folder_for(path, {**about, **parts.about()}, len(parts), parts.size)
     left = folder.left()
     total = len(parts)
@@ -234,6 +310,7 @@ def _there(
 ) -> Iterator[int]:
     """Give parts to the workers, a few ahead, and write what they cannot write themselves."""
     need("cluster", "client=", "distributed")
+    import dask
     from distributed import as_completed
 
     from pmcl.worker import Prepared, work_on
@@ -246,10 +323,16 @@ def _there(
 
     def submitted(number: int) -> "Future":
         part = parts.part(number)
+        if isinstance(part.data, xr.Dataset):
+            # without the other parts, which the graph of its arrays has, too
+            part = part._replace(data=dask.optimize(part.data)[0])
         return client.submit(work_on, token, part, folder, key=f"{token}-{number}", pure=False)
 
-    ahead = _AHEAD * max(len(client.scheduler_info(n_workers=-1)["workers"]), 1)
-    running = as_completed([submitted(n) for n in islice(queue, ahead)])
+    def more(running: int) -> "list[Future]":
+        workers = len(client.scheduler_info(n_workers=-1)["workers"])
+        return [submitted(n) for n in islice(queue, max(_AHEAD * workers, _FEWEST) - running)]
+
+    running = as_completed(more(0))
     try:
         for future in running:
             number, tree, note = future.result()
@@ -257,9 +340,8 @@ def _there(
                 folder.write(number, tree, **note)
                 folder.open(token)
             yield number
-            following = next(queue, None)
-            if following is not None:
-                running.add(submitted(following))
+            for following in more(running.count()):
+                running.add(following)
     finally:
         client.cancel(list(running.futures))
         client.unregister_worker_plugin(token)

@@ -134,14 +134,34 @@ def settled[T](tree: T) -> T:
     """Put copied arrays that were made in a scope, after it, on the default device alone."""
     return jax.tree.map(
         lambda x: (
-            jax.numpy.asarray(np.asarray(x))
-            if isinstance(x, jax.Array) and len(x.devices()) > 1
-            else x
+            jax.numpy.asarray(np.asarray(x)) if isinstance(x, jax.Array) and x.committed else x
         ),
         tree,
     )
 
 
 def writes() -> bool:
-    """Whether this process writes files and shows progress: the first one of several."""
-    return number() == 1 or jax.process_index() == 0
+    """Whether this process writes files and shows progress: of several that share a mesh, one."""
+    if number() == 1:
+        return True
+    shared = {d.process_index for d in jax.sharding.get_mesh().devices.flat}
+    return jax.process_index() == min(shared)
+
+
+def check_alike(what: str, value: int) -> None:
+    """Refuse a number that differs between the processes of the scope: they would wait forever.
+
+    Raises
+    ------
+    ValueError
+    """
+    if number() == 1 or jax.process_count() == 1:
+        return
+    from jax.experimental import multihost_utils
+
+    found = multihost_utils.process_allgather(np.asarray(value))
+    if len(set(found.tolist())) > 1:
+        raise ValueError(
+            f"{what} differs between processes: {found.tolist()}. Expected one file that all of "
+            "them see; put it in a shared folder."
+        )

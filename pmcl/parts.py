@@ -2,8 +2,7 @@
 
 import os
 import tempfile
-import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pmcl.cluster import Engine, Parts, Work, run
+from pmcl.cluster import Engine, Parts, Work, about_model, check_devices, check_sum, run
 from pmcl.correction import Asked, sample_task
 from pmcl.data import Layout, Task, TaskLike
 from pmcl.devices import DevicesLike
@@ -33,13 +32,19 @@ class SampleWork(Work):
     ----------
     model : pymc.Model
     state : bytes
-        The posterior, as `save` writes it.
+        The posterior, as `save` writes it, less what it has stored.
+    stored : array of shape (dataset, feature), optional
+        What the stored datasets' inputs are like.
+    covariates : dict
+        Sources, where the state cannot hold them.
     asked : Asked
-    devices
+    devices : int, optional
     """
 
     model: pm.Model
     state: bytes
+    stored: np.ndarray | None
+    covariates: dict[str, Any]
     asked: Asked
     devices: DevicesLike
 
@@ -47,24 +52,38 @@ class SampleWork(Work):
     def of(
         cls, posterior: "AmortizedPosterior", asked: Asked, devices: DevicesLike
     ) -> "SampleWork":
+        c = posterior.simulator.covariates
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "posterior.zarr.zip"
-            posterior.save(path)
-            return cls(posterior.compiled.model, path.read_bytes(), asked, devices)
+            replace(posterior, strategy=None, states=(), records=()).save(path)
+            return cls(
+                posterior.compiled.model,
+                path.read_bytes(),
+                posterior.stored_features(),
+                {**c.distributions, **c.rows, **c.datasets, **c.functions},
+                asked,
+                devices,
+            )
 
     def prepare(self) -> tuple[Layout, Engine]:
         from pmcl.posterior import AmortizedPosterior
         from pmcl.saving import load
+        from pmcl.state import StateError
 
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "posterior.zarr.zip"
             path.write_bytes(self.state)
-            posterior = load(path, self.model)
+            try:
+                posterior = load(path, self.model)
+            except StateError:
+                posterior = load(path, self.model, covariates=self.covariates)
         assert isinstance(posterior, AmortizedPosterior)
-        return posterior.layout, engine(posterior, self.asked, self.devices)
+        return posterior.layout, engine(posterior, self.stored, self.asked, self.devices)
 
 
-def engine(posterior: "AmortizedPosterior", asked: Asked, devices: DevicesLike) -> Engine:
+def engine(
+    posterior: "AmortizedPosterior", stored: np.ndarray | None, asked: Asked, devices: DevicesLike
+) -> Engine:
     """Return what samples a part, and says which of its datasets are far from simulations."""
 
     def work(task: Task) -> tuple[xr.DataTree, dict[str, Any]]:
@@ -73,7 +92,7 @@ def engine(posterior: "AmortizedPosterior", asked: Asked, devices: DevicesLike) 
             tree = sample_task(
                 posterior.amortizer, posterior.density, checked, asked, progressbar=False
             )
-        return tree, {"far": posterior.far(checked)}
+        return tree, {"far": posterior.far(checked, stored)}
 
     return work
 
@@ -98,16 +117,21 @@ def sample_parts(
     far : list of str
         Names of datasets that are far from simulations.
     """
+    check_devices(client, devices)
     parts = Parts.of(data, posterior.layout)
     work = None if client is None else SampleWork.of(posterior, asked, devices)
     tree, notes = run(
         work,
         posterior.layout,
-        engine(posterior, asked, devices),
+        engine(posterior, posterior.stored_features(), asked, devices),
         parts,
         store,
         client=client,
-        about={"sample": repr(asked), "weights": _sum(posterior)},
+        about={
+            "sample": repr(asked),
+            "weights": _sum(posterior),
+            **about_model(posterior.compiled, parts.first(posterior.layout)),
+        },
         whole=parts.whole(posterior.compiled),
         description="Sampling",
         progressbar=progressbar,
@@ -115,9 +139,7 @@ def sample_parts(
     return tree, parts.names, [name for note in notes for name in note["far"]]
 
 
-def _sum(posterior: "AmortizedPosterior") -> int:
-    """Check sum of the weights."""
-    found = 0
-    for leaf in jax.tree.leaves(eqx.filter(posterior.amortizer, eqx.is_array)):
-        found = zlib.crc32(np.ascontiguousarray(leaf).tobytes(), found)
-    return found
+def _sum(posterior: "AmortizedPosterior") -> list[int]:
+    """Check sums of the weights."""
+    leaves = jax.tree.leaves(eqx.filter(posterior.amortizer, eqx.is_array))
+    return [check_sum(np.asarray(leaf)) for leaf in leaves]

@@ -282,7 +282,7 @@ class AmortizedPosterior:
         )
         chosen = objective_of(objective)
         data = self.checked(task)
-        self._warn_of_far(self.far(data), len(data))
+        self._warn_of_far(self.far(data, self.stored_features()), len(data))
         pretrained = self.amortizer if self.pretrained is None else self.pretrained
         now = Occasion(
             name,
@@ -477,7 +477,7 @@ class AmortizedPosterior:
         if store is None:
             need_store(client)
             task = self.checked(data)
-            names, far = task.names, self.far(task)
+            names, far = task.names, self.far(task, self.stored_features())
             with device_scope(devices):
                 tree = sample_task(
                     self.amortizer, self.density, task, asked, progressbar=progressbar
@@ -763,15 +763,21 @@ class AmortizedPosterior:
         check_masked(self.compiled, task)
         return task
 
-    def far(self, task: Task) -> list[str]:
+    def stored_features(self) -> np.ndarray | None:
+        """What the inputs of stored datasets are like: (dataset, feature)."""
+        if self.familiar is None or not len(self.memory):
+            return None
+        with precision.scope():
+            return sampling.features(self.amortizer, self.memory.stored())
+
+    def far(self, task: Task, stored: np.ndarray | None) -> list[str]:
         """Names of datasets that are far from simulations, and like none that is stored."""
         if self.familiar is None:
             return []
         with precision.scope():
             found = sampling.features(self.amortizer, task)
             far = self.familiar.far(self.familiar.distance(found))
-            if far.any() and len(self.memory):
-                stored = sampling.features(self.amortizer, self.memory.stored())
+            if far.any() and stored is not None:
                 apart = self.familiar.distance(found[:, None] - stored + self.familiar.mean)
                 far &= self.familiar.far(apart.min(axis=1))
         return [n for n, f in zip(task.names, far, strict=True) if f]

@@ -13,7 +13,15 @@ import xarray as xr
 
 from pmcl import sampling
 from pmcl.batching import check_masked
-from pmcl.cluster import Engine, Parts, Work, need_store, run
+from pmcl.cluster import (
+    Engine,
+    Parts,
+    Work,
+    about_model,
+    check_devices,
+    need_store,
+    run,
+)
 from pmcl.compile import CompiledModel, Density, compile_model, precision
 from pmcl.compile.graphs import host_mode
 from pmcl.compile.refuse import model_or_context
@@ -123,6 +131,7 @@ def refine(
     else:
         if start is not None:
             raise ValueError("start: expected none where results go to a `store`, part by part.")
+        check_devices(client, devices)
         layout = layout_of(compiled)
         parts = Parts.of(data, layout)
         prior = _prior(compiled, parts.first(layout), seed)
@@ -134,7 +143,10 @@ def refine(
             parts,
             store,
             client=client,
-            about={"refine": repr(asked)},
+            about={
+                "refine": repr(asked._replace(devices=None)),
+                **about_model(compiled, parts.first(layout)),
+            },
             whole=parts.whole(compiled),
             description="Refining",
             progressbar=progressbar,

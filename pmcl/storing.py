@@ -70,6 +70,7 @@ class Folder(NamedTuple):
             data = _with_text(node.to_dataset())
             if not there:
                 self._create(name, data)
+            _check_kinds(self.store, name, data)
             fixed = [k for k, v in data.variables.items() if DATASET not in v.dims]
             rows = {DATASET: slice(begin, begin + data.sizes[DATASET])}
             data.drop_vars(fixed).to_zarr(
@@ -115,7 +116,9 @@ class Folder(NamedTuple):
             engine=", ".join(sorted(engines)),
         )
         self.store.replace(target)
-        shutil.rmtree(self.path)
+        # Without it what cannot be removed counts for nothing.
+        (Path(self.path) / _ABOUT).unlink(missing_ok=True)
+        shutil.rmtree(self.path, ignore_errors=True)
         return xr.open_datatree(target, engine="zarr", consolidated=False), notes
 
     def _note(self, part: int) -> Path:
@@ -151,13 +154,13 @@ def folder_for(path: str | os.PathLike, about: Mapping[str, Any], number: int, s
     path : path
         Of the results.
     about : mapping
-        What tells this job from others, for JSON; what another job left is removed.
+        What tells this job from others, for JSON.
     number, size : int
 
     Raises
     ------
     FileExistsError
-        Where there is something at `path` already.
+        Where there is something at `path` already, or another job was cut off there.
     """
     target = Path(path)
     if target.exists():
@@ -169,13 +172,19 @@ def folder_for(path: str | os.PathLike, about: Mapping[str, Any], number: int, s
     found = Folder(str(hidden), number, size)
     text = json.dumps({**about, "datasets": number, "together": size}, sort_keys=True)
     label = hidden / _ABOUT
-    if not label.exists() or label.read_text() != text:
+    begun = label.exists() and found.store.exists() and any(hidden.glob("[0-9]*.json"))
+    if begun and label.read_text() != text:
+        before, now = json.loads(label.read_text()), json.loads(text)
+        differ = sorted(k for k in {**before, **now} if before.get(k) != now.get(k))
+        raise FileExistsError(
+            f"store: {hidden} has results of a job that was cut off, and that differs from this "
+            f"one in {differ}. Repeat that job, remove the folder, or choose another store."
+        )
+    if not begun:
+        # nothing of worth: at most a first part that was being written
         shutil.rmtree(hidden, ignore_errors=True)
         with written_whole(label) as file:
             file.write(text.encode())
-    elif len(found.left()) == found.parts:
-        # cut off while the first part was being written
-        shutil.rmtree(found.store, ignore_errors=True)
     return found
 
 
@@ -185,6 +194,27 @@ def _with_text(data: xr.Dataset) -> xr.Dataset:
     return data.assign({k: v for k, v in text.items() if k in data.data_vars}).assign_coords(
         {k: v for k, v in text.items() if k in data.coords}
     )
+
+
+def _check_kinds(store: Path, group: str, data: xr.Dataset) -> None:
+    """Refuse numbers of another kind than those of the first part: NaN is no whole number.
+
+    Raises
+    ------
+    TypeError
+    """
+    import zarr
+
+    there = zarr.open_group(store, path=group, mode="r")
+    for name, value in data.data_vars.items():
+        array = there[str(name)]
+        assert isinstance(array, zarr.Array)
+        kinds = array.dtype.kind, value.dtype.kind
+        if set(kinds) <= set("biuf") and kinds[0] != kinds[1]:
+            raise TypeError(
+                f"store: expected values of type {array.dtype} of {name!r}, as in the first part, "
+                f"got {value.dtype}."
+            )
 
 
 def _describe(folder: Path, **attributes: float | str) -> None:

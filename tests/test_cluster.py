@@ -215,7 +215,71 @@ def test_what_another_job_left_is_not_gone_on_with(tmp_path):
     data.attrs = {"sampling_time": 1.0, "engine": "amortized"}
     first.write(0, xr.DataTree.from_dict({"posterior": data}))
     assert folder_for(tmp_path / "a", {"seed": 1}, 10, 4).left() == [1, 2]
-    assert folder_for(tmp_path / "a", {"seed": 2}, 10, 4).left() == [0, 1, 2]
+    with pytest.raises(FileExistsError, match=r"differs from this one in \['seed'\]"):
+        folder_for(tmp_path / "a", {"seed": 2}, 10, 4)
+    # what finishing could not remove counts for nothing
+    first.store.rename(tmp_path / "elsewhere")
+    assert folder_for(tmp_path / "a", {"seed": 1}, 10, 4).left() == [0, 1, 2]
+    # whole numbers have no NaN
+    first.write(0, xr.DataTree.from_dict({"posterior": data.astype(int).assign_attrs(data.attrs)}))
+    with pytest.raises(TypeError, match="expected values of type int64 of 'v'"):
+        first.write(1, xr.DataTree.from_dict({"posterior": data}))
+
+
+def test_counts_of_a_ragged_task(tmp_path, together):
+    """The first part has datasets of full length only, and whole numbers."""
+    with pm.Model(coords={"obs": range(3)}) as counts:
+        pm.Poisson("n", pm.Gamma("rate", 2, 1), observed=np.ones(3, int), dims="obs")
+    posterior = pmcl.fit_amortized(
+        counts, network=NETWORK, steps=20, random_seed=0, progressbar=False
+    )
+    data = {f"d{i}": {"n": np.arange(3 if i < 5 else 2)} for i in range(7)}
+    options = {"refine": False, "random_seed": 1, "posterior_predictive": True}
+    found = posterior.sample(data, 20, store=tmp_path / "a.zarr", **options)
+    drawn = found["posterior_predictive"]["n"]
+    assert drawn.dtype.kind == "f"
+    np.testing.assert_array_equal(np.isnan(drawn[0, 0]).sum("obs"), [0] * 5 + [1] * 2)
+    assert (drawn.max() < 1e6) and (drawn.min() == 0)
+
+
+def test_another_model_or_other_data_are_another_job(posterior, tmp_path):
+    parts = cluster.Parts.of(datasets(3), posterior.layout)
+    other = datasets(3)
+    other["y"][0, 0] += 1
+    assert parts.about() != cluster.Parts.of(other, posterior.layout).about()
+    assert parts.about() == cluster.Parts.of(datasets(3), posterior.layout).about()
+    with pm.Model(coords={"obs": range(6)}) as wider:
+        x = pm.Data("x", np.zeros(6), dims="obs")
+        slope = pm.Normal("slope", 0, 2)
+        pm.Normal("y", slope * x, 1, observed=np.zeros(6), dims="obs")
+    first = parts.first(posterior.layout)
+    one, two = (
+        cluster.about_model(pmcl.compile_model(m, covariates=["x"]), first)
+        for m in (model(), wider)
+    )
+    assert one["model"] == two["model"] and one["log densities"] != two["log densities"]
+
+
+def test_covariates_that_a_state_cannot_hold(client, tmp_path, together):
+    def made(rng, length):
+        return rng.normal(size=length)
+
+    posterior = pmcl.fit_amortized(
+        model(), covariates={"x": made}, network=NETWORK, steps=20, random_seed=0,
+        progressbar=False,
+    )  # fmt: skip
+    options = {"refine": False, "random_seed": 1}
+    found = posterior.sample(datasets(3), 20, store=tmp_path / "a", client=client, **options)
+    same(found, posterior.sample(datasets(3), 20, **options))
+
+
+def test_devices_of_this_process_are_none_of_a_cluster(posterior, client, tmp_path):
+    import jax
+
+    with pytest.raises(ValueError, match="each worker has devices of its own"):
+        posterior.sample(
+            datasets(2), 20, store=tmp_path / "a", client=client, devices=jax.devices()
+        )
 
 
 def test_gaps_in_a_later_part(tmp_path, together):

@@ -132,6 +132,12 @@ def test_devices_that_are_none(given: object, error: type[Exception], text: str)
         devices.mesh_of(given)  # type: ignore[arg-type]
 
 
+def test_weights_are_free_to_go_elsewhere_afterwards() -> None:
+    with devices.scope(1):
+        held = jax.device_put(np.ones(2), jax.devices()[0])
+    assert held.committed and not devices.settled({"x": held})["x"].committed
+
+
 def test_one_device_is_a_mesh_of_one() -> None:
     mesh = devices.mesh_of(jax.devices()[:1])
     assert mesh is not None and mesh.size == 1

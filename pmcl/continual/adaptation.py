@@ -21,6 +21,7 @@ from pmcl.continual.pool import Gathered, Pool, gather
 from pmcl.continual.problem import SelfConsistency, mean_loss_and_efficiency
 from pmcl.continual.strategies import AbstractStrategy, Occasion, Rehearsal
 from pmcl.data import Task, listed
+from pmcl.devices import check_alike
 from pmcl.networks import Amortizer
 from pmcl.progress import progress_bar
 from pmcl.training import (
@@ -253,6 +254,7 @@ def _train(
     label = {} if checkpoint is None else _label(now, problem, settings)
     if checkpoint is not None and checkpoint.exists():
         found = read_checkpoint(checkpoint, label, found)
+    check_alike("the block of the checkpoint", int(found.block))
     first = int(found.block)
     left = range(first, first if found.done else number)
     hosts = _hosts(now, training, size, left)

@@ -11,7 +11,7 @@ import xarray as xr
 
 from pmcl import sampling
 from pmcl.batching import check_masked
-from pmcl.cluster import Engine, Parts, Work, need_store, run
+from pmcl.cluster import Engine, Parts, Work, about_model, need_store, run
 from pmcl.compile import CompiledModel, compile_model, precision
 from pmcl.compile.refuse import model_or_context
 from pmcl.data import DATASET, Layout, Task, TaskLike, as_task
@@ -89,7 +89,9 @@ def sample_reference(
         return _sampled(model, compiled, asked, seeds, task, progressbar=progressbar)
     layout = layout_of(compiled)
     parts = Parts.of(data, layout)
-    seeds = seeds_of(random_seed, len(parts))
+    # by position in the whole that a task may be a part of
+    begin = parts.source.first if isinstance(parts.source, Task) else 0
+    seeds = [0] * begin + seeds_of(random_seed, len(parts))
     covariates = tuple(i.name for i in compiled.covariates)
     tree, _ = run(
         ReferenceWork(model, covariates, asked, seeds),
@@ -98,7 +100,11 @@ def sample_reference(
         parts,
         store,
         client=client,
-        about={"reference": repr(asked), "seed": seeds[0]},
+        about={
+            "reference": repr(asked._replace(cores=None)),
+            "seed": seeds[begin],
+            **about_model(compiled, parts.first(layout)),
+        },
         whole=parts.whole(compiled),
         description="NUTS",
         progressbar=progressbar,

@@ -170,6 +170,7 @@ def pretrain(
     label = {**asdict(settings), "seed": seed, **_identity(amortizer)}
     if path is not None and path.exists():
         now = read_checkpoint(path, label, now)
+    devices.check_alike("the block of the checkpoint", int(now.block))
 
     def stopped() -> bool:
         waited = int(now.block) - 1 - int(now.best_block)
