@@ -46,6 +46,9 @@ RNG = np.random.default_rng(3)
 
 SETS = {
     "DeepSet": DeepSet(outputs=3, width=8, depth=1, pooled=4, head_width=16),
+    "DeepSet of waves": DeepSet(
+        outputs=3, width=8, depth=1, pooled=4, head_width=16, frequencies=2
+    ),
     "SetTransformer": SetTransformer(outputs=3, width=8, heads=2, hidden=8, blocks=1, inducing=3),
 }
 SEQUENCES = {

@@ -6,6 +6,8 @@ import pytensor.tensor as pt
 import xarray as xr
 from pytensor.tensor import TensorVariable
 
+import pmcl
+
 exchangeable = "trial"
 
 LAPSE = 0.02  # of the trials
@@ -87,6 +89,11 @@ def model(trials: int = 180) -> pm.Model:
             dims="trial",
         )
     return built
+
+
+def network() -> pmcl.DeepSet:
+    """Return a summary that sees where response times begin: a plain one sees that late."""
+    return pmcl.DeepSet(frequencies=8)
 
 
 def example() -> xr.Dataset:

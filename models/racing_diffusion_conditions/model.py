@@ -4,6 +4,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+import pmcl
 from pmcl import models
 
 exchangeable = "trial"
@@ -33,6 +34,11 @@ def model(trials: int = 180) -> pm.Model:
             dims="trial",
         )
     return built
+
+
+def network() -> pmcl.DeepSet:
+    """Return a summary that sees where response times begin: a plain one sees that late."""
+    return pmcl.DeepSet(frequencies=8)
 
 
 def covariates() -> dict:
