@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pmcl.fit import fit_amortized as fit_amortized
     from pmcl.fit_stream import fit_online as fit_online
     from pmcl.handover import as_prior as as_prior
+    from pmcl.latent_stream import LatentPosterior as LatentPosterior
     from pmcl.networks import AbstractSummary as AbstractSummary
     from pmcl.networks import AbstractSummaryNetwork as AbstractSummaryNetwork
     from pmcl.networks import CouplingFlow as CouplingFlow
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from pmcl.online import AbstractMemory as AbstractMemory
     from pmcl.online import AbstractStart as AbstractStart
     from pmcl.online import BayesianForgetting as BayesianForgetting
+    from pmcl.online import Encoder as Encoder
     from pmcl.online import KCenterCoreset as KCenterCoreset
     from pmcl.online import MaximumLikelihoodStart as MaximumLikelihoodStart
     from pmcl.online import OrnsteinUhlenbeck as OrnsteinUhlenbeck
@@ -102,7 +104,9 @@ _PUBLIC = {
     "Example": "continual",
     "FarDataWarning": "networks.familiarity",
     "Flatten": "networks",
+    "Encoder": "online",
     "KCenterCoreset": "online",
+    "LatentPosterior": "latent_stream",
     "LogRatioVariance": "continual",
     "MaskedAutoregressiveFlow": "networks",
     "MaximumLikelihoodStart": "online",

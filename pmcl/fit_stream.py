@@ -6,17 +6,20 @@ import jax
 import pymc as pm
 
 from pmcl.compile import localise
+from pmcl.compile.latent import separate
 from pmcl.compile.model import compile_model
 from pmcl.compile.refuse import model_or_context
 from pmcl.compile.variables import dims_of
 from pmcl.continual import AbstractStrategy
+from pmcl.latent_stream import LatentPosterior
 from pmcl.online import inference, point
 from pmcl.online.drift import AbstractDrift, Static
 from pmcl.online.inference import Settings
+from pmcl.online.latent import Encoder, Latents
 from pmcl.online.memory import AbstractMemory
 from pmcl.online.projection import Search
 from pmcl.online.rows import Rows
-from pmcl.online.start import AbstractStart, ScatteredStart, Start
+from pmcl.online.start import AbstractStart, MaximumLikelihoodStart, ScatteredStart, Start
 from pmcl.posterior import seed_of
 from pmcl.progress import progress_bar
 from pmcl.stream import OnlinePosterior, Precision, scope_of
@@ -32,7 +35,9 @@ def fit_online(
     method: AbstractStrategy | None = None,
     row: str | None = None,
     covariates: Sequence[str] | None = None,
-    local: bool = True,
+    local: str | Sequence[str] | None = None,
+    encoder: Encoder | None = None,
+    local_noise: bool = True,
     precision: Precision = "double",
     random_seed: int | None = None,
     progressbar: bool = True,
@@ -57,17 +62,24 @@ def fit_online(
     search : Search, optional
         How the lower bound is climbed.
     start : AbstractStart, optional
-        Where the first search begins: by default at the prior's mean; for a neural network at
-        random (:class:`ScatteredStart`).
-    method : ElasticWeightConsolidation, OnlineLaplace or SynapticIntelligence, optional
+        Where the first search begins: by default at the prior's mean; for a neural network, and
+        with local variables, at random (:class:`ScatteredStart`).
+    method : ElasticWeightConsolidation, OnlineLaplace, SynapticIntelligence or Naive, optional
         In place of variational inference: one value of the parameters, held near earlier ones by
-        a quadratic penalty (diagonal Laplace propagation is the second). Baselines, for which
-        there is no memory; of their fields strength, decay and damping count.
+        a quadratic penalty (diagonal Laplace propagation is the second) or, with `Naive`, not at
+        all. Baselines, for which there is no memory; of their fields strength, decay and damping
+        count.
     row : str, optional
         The dim along which data arrive; the first one of the first observed variable by default.
     covariates : sequence of str, optional
         The `pm.Data` that come with every batch; by default those along `row`.
-    local : bool
+    local : str or sequence of str, optional
+        Free variables of which every row has its own value, such as the latent vector of an image
+        or the effect of a group; their first dim is that of the rows. An encoder tells them, and
+        values of the observed variables may be missing. There is no memory then.
+    encoder : Encoder, optional
+        The network for that.
+    local_noise : bool
         Whether the noise of linear layers (`x @ W + b`, with weights that are free variables
         without a transform) is drawn in place of their weights', where that is found to be valid.
     precision : {"double", "single"}
@@ -78,6 +90,7 @@ def fit_online(
     Returns
     -------
     OnlinePosterior
+        A :class:`LatentPosterior` with `local`.
 
     Raises
     ------
@@ -97,6 +110,21 @@ def fit_online(
     ...     stream = stream.update(batch, time=time)
     """
     model = model_or_context(model)
+    names = (local,) if isinstance(local, str) else tuple(local or ())
+    if not names and encoder is not None:
+        raise ValueError(
+            "encoder: expected `local` to name the variables that it tells, none came."
+        )
+    if names:
+        if memory is not None:
+            raise ValueError(f"memory: with local variables expected none, got {memory!r}.")
+        if isinstance(start, MaximumLikelihoodStart):
+            raise ValueError(
+                "start: with local variables the likelihood is an integral; expected Start or "
+                f"ScatteredStart, got {start!r}."
+            )
+        model, variables = separate(model, names)
+        row = dims_of(model, model[names[0]])[0] if row is None else row
     if precision not in ("double", "single"):
         raise ValueError(f"precision: expected 'double' or 'single', got {precision!r}.")
     if not model.observed_RVs:
@@ -122,13 +150,18 @@ def fit_online(
         compiled = compile_model(model, covariates=covariates)
     with scope_of(precision):
         layers = localise(compiled)
-        rows = Rows(compiled, row, layers if local else None)
+        rows = Rows(compiled, row, layers if local_noise else None)
         if start is None:
-            start = ScatteredStart() if layers is not None and layers.deep else Start()
+            # Units, or factors, that begin alike stay alike.
+            deep = layers is not None and layers.deep
+            start = ScatteredStart() if deep else Start(scatter=0.1 if names else 0.0)
         with progress_bar("Prior", inference.PRIOR.steps, unit="steps", enabled=progressbar) as bar:
             problem = inference.prepare(rows, jax.random.key(seed), bar.advance)
         state = inference.init(problem)
     settings = Settings(memory, Static() if drift is None else drift, search, start, method)
+    if names:
+        latents = Latents(variables, Encoder() if encoder is None else encoder)
+        return LatentPosterior(compiled, problem, settings, precision, state, seed, latents=latents)
     return OnlinePosterior(compiled, problem, settings, precision, state, seed)
 
 

@@ -410,14 +410,19 @@ class OnlinePosterior:
             )
         return float(time)
 
-    def _read(self, data: TaskLike) -> dict[str, np.ndarray]:
-        task = as_task(data, Layout.of(self.compiled, self.row))
+    def _one(self, data: TaskLike, layout: Layout) -> Task:
+        """Read rows of the one dataset that a stream is."""
+        task = as_task(data, layout)
         if len(task) != 1:
             raise DataError(
                 f"data: expected rows along dim {self.row!r}, got {len(task)} datasets; a stream "
                 "has one posterior. Put the datasets' rows one after another, or use "
                 "`fit_amortized` for a posterior of each."
             )
+        return task
+
+    def _read(self, data: TaskLike) -> dict[str, np.ndarray]:
+        task = self._one(data, Layout.of(self.compiled, self.row))
         for name, there in task.there.items():
             if not there.all():
                 raise DataError(

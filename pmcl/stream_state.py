@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pymc as pm
@@ -12,10 +13,13 @@ import xarray as xr
 
 import pmcl
 from pmcl.compile import CompiledModel, compile_model, localise
+from pmcl.compile.latent import separate
 from pmcl.compile.predictive import lengths_of, predict
+from pmcl.latent_stream import LatentPosterior
 from pmcl.online.drift import AbstractDrift
 from pmcl.online.gaussian import MeanField
 from pmcl.online.inference import Info, Problem, Settings, State
+from pmcl.online.latent import Encoder, EncoderNetwork, Latents
 from pmcl.online.memory import AbstractMemory, Stored
 from pmcl.online.point import METHODS
 from pmcl.online.projection import Search
@@ -25,6 +29,7 @@ from pmcl.state import fingerprint
 from pmcl.state.archive import group, write_archive
 from pmcl.state.configuration import decode, dumps, encode, loads
 from pmcl.state.errors import StateError
+from pmcl.state.weights import from_dataset, to_dataset
 from pmcl.stream import OnlinePosterior, UpdateRecord, scope_of
 
 SCHEMA = 1
@@ -63,6 +68,7 @@ def to_datatree(stream: OnlinePosterior, *, include_memory: bool = True) -> xr.D
                 "covariates": dumps([i.name for i in s.compiled.covariates]),
                 "precision": s.precision,
                 "local": s.problem.rows.local is not None,
+                **_about_latents(s),
                 "normal": s.problem.normal,
                 "gaussian": s.problem.gaussian,
                 "settings": dumps([encode(v, where="settings") for v in s.settings]),
@@ -83,6 +89,10 @@ def to_datatree(stream: OnlinePosterior, *, include_memory: bool = True) -> xr.D
         )
     if s.records:
         groups["/history"] = s.history
+    if isinstance(s, LatentPosterior) and s.latents is not None:
+        for i, network in enumerate(s.latents.networks):
+            shape = {"features": len(network.location), "masked": network.masked}
+            groups[f"/encoder {i}"] = to_dataset(network).assign_attrs(shape)
     return xr.DataTree.from_dict(groups)
 
 
@@ -106,7 +116,12 @@ def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> OnlinePo
         raise StateError(f"{where}: expected a row dim and names of covariates.")
     if precision not in ("double", "single"):
         raise StateError(f"{where}: expected precision 'double' or 'single', got {precision!r}.")
+    latents = None
     with scope_of("double"):
+        locals_, encoder = _encoder(attrs, where)
+        if locals_:
+            model, variables = separate(model, locals_)
+            latents = Latents(variables, encoder)
         compiled = compile_model(model, covariates=[n for n in names if n in model.named_vars])
         fingerprint.check(compiled, group(tree, "model", where), where=where)
     settings = _settings(attrs, where)
@@ -130,15 +145,47 @@ def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> OnlinePo
             int(_number(attrs, "seen", where)),
             int(_number(attrs, "updates", where)),
         )
-    return OnlinePosterior(
-        compiled,
-        problem,
-        settings,
-        precision,
-        state,
-        int(_number(attrs, "seed", where)),
-        _records(tree, where),
-    )
+        if latents is not None:
+            latents = latents._replace(networks=_networks(tree, latents, where))
+    seed, records = int(_number(attrs, "seed", where)), _records(tree, where)
+    if latents is not None:
+        return LatentPosterior(
+            compiled, problem, settings, precision, state, seed, records, latents=latents
+        )
+    return OnlinePosterior(compiled, problem, settings, precision, state, seed, records)
+
+
+def _about_latents(stream: OnlinePosterior) -> dict[str, str]:
+    if not isinstance(stream, LatentPosterior):
+        return {}
+    return {
+        "latents": dumps(list(stream.local)),
+        "encoder": dumps(encode(stream.encoder, where="encoder")),
+    }
+
+
+def _encoder(attrs: Mapping[Any, Any], where: str) -> tuple[list[str], Encoder]:
+    """Names of the local variables, none where there is no such attribute, and their encoder."""
+    if "latents" not in attrs:
+        return [], Encoder()
+    names = loads(attrs["latents"], where=where)
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names) or not names:
+        raise StateError(f"{where}: expected names of local variables, got {names!r}.")
+    found = loads(attrs.get("encoder"), where=where)
+    return names, decode(found, where=f"{where}: encoder", expected=Encoder)
+
+
+def _networks(tree: xr.DataTree, latents: Latents, where: str) -> tuple[EncoderNetwork, ...]:
+    found: list[EncoderNetwork] = []
+    while (name := f"encoder {len(found)}") in tree.children:
+        data = group(tree, name, where)
+        at = f"{where}: {name}"
+        features, masked = _number(data.attrs, "features", at), _flag(data.attrs, "masked", at)
+        like = latents.encoder.build(
+            int(features), latents.variables.size, masked=masked, key=jax.random.key(0)
+        )
+        found.append(from_dataset(data, like, where=at))
+    return tuple(found)
 
 
 def _probe(compiled: CompiledModel, row: str) -> xr.Dataset:

@@ -9,6 +9,7 @@ from pmcl.online.drift import (
 )
 from pmcl.online.gaussian import Factor, MeanField, divergence, expectation
 from pmcl.online.inference import Info, Problem, Settings, State, init, prepare, update
+from pmcl.online.latent import Encoder
 from pmcl.online.memory import (
     AbstractMemory,
     Candidates,
@@ -28,6 +29,7 @@ __all__ = [
     "AbstractStart",
     "BayesianForgetting",
     "Candidates",
+    "Encoder",
     "Factor",
     "Info",
     "KCenterCoreset",

@@ -24,7 +24,7 @@ _LEAST = 1e-3  # of the prior's precision: what is left where more than there is
 PRIOR = Search(steps=3000, draws=20, learning_rate=5e-2)  # for the normal nearest to a prior
 _FEW = 100  # rows at which a likelihood is tested
 _DRAWS = 500
-_POINT = 1e-6  # standard deviation of what is one point
+POINT = 1e-6  # standard deviation of what is one point
 _DEAR = 10**9  # products of rows, draws and entries of z: k-hat is not looked at beyond
 
 
@@ -271,7 +271,7 @@ def _point(
     q, found = point.held(
         method, rows, start, before, batch, settings.search, key, advance, first=not state.updates
     )
-    predictive = MeanField(found.mean, jnp.full_like(found.mean, np.log(_POINT)))
+    predictive = MeanField(found.mean, jnp.full_like(found.mean, np.log(POINT)))
     info = Info(
         len(arrived), 0, exact=False,
         steps=settings.search.length(len(arrived), first=not state.updates),

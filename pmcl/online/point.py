@@ -1,8 +1,9 @@
 """One z in place of a distribution: maximum likelihood, and what holds it near earlier ones."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,18 +11,18 @@ import optax
 from jax import Array
 
 from pmcl.compile import jit
-from pmcl.compile.predictive import lengths_of, predict
 from pmcl.continual import (
     AbstractStrategy,
     ElasticWeightConsolidation,
+    Naive,
     OnlineLaplace,
     SynapticIntelligence,
 )
 from pmcl.online.gaussian import Factor, MeanField
-from pmcl.online.projection import Search, log_likelihood, steps_of
-from pmcl.online.rows import Batch, Data, Rows
+from pmcl.online.projection import AnyRows, Search, as_pace, steps_of, weighted
+from pmcl.online.rows import Batch, Data
 
-METHODS = (ElasticWeightConsolidation, OnlineLaplace, SynapticIntelligence)
+METHODS = (ElasticWeightConsolidation, OnlineLaplace, SynapticIntelligence, Naive)
 _NOTHING = 1e-12  # precision of what is not known
 _ROWS = 600  # of a batch, from which Fisher information is estimated
 
@@ -32,6 +33,8 @@ class Found(NamedTuple):
     Attributes
     ----------
     mean : Array of shape (dim,)
+    rows : Rows or LatentRows
+        With the encoder that was trained beside the mean, if it has one.
     share : Array of shape (dim,)
         Of each entry in the rise of the batch's log likelihood: the sum of g dz along the way,
         g its gradient (nats).
@@ -40,12 +43,13 @@ class Found(NamedTuple):
     """
 
     mean: Array
+    rows: AnyRows
     share: Array
     skipped: int
 
 
 def maximise(
-    rows: Rows,
+    rows: AnyRows,
     start: Array,
     penalty: Factor | None,
     batch: Batch,
@@ -55,48 +59,64 @@ def maximise(
     *,
     first: bool = False,
 ) -> Found:
-    """Climb a batch's log likelihood, plus the logarithm of a Gaussian factor, by Adam."""
+    """Climb a batch's log likelihood, plus the logarithm of a Gaussian factor, by Adam.
+
+    With local variables, whose likelihood is an integral, it is the lower bound that is climbed.
+    """
     plan = steps_of(search, batch, key, first=first)
-    moments = optax.scale_by_adam().init(start)
-    now = (start, moments, jnp.zeros_like(start), jnp.zeros((), int))
-    for rates, order in plan.chunks():
+    network, rest = eqx.partition(rows, eqx.is_inexact_array)
+    moments = optax.scale_by_adam().init((start, network))
+    now = (start, network, moments, jnp.zeros_like(start), jnp.zeros((), int))
+    pace = as_pace(rows, search)
+    for i, (rates, order) in enumerate(plan.chunks()):
         rate = jnp.asarray(rates, start.dtype)
         scale = jnp.asarray(plan.scale, start.dtype)
-        now, values = _chunk(rows, now, penalty, batch, rate, order, scale)
+        keys = jax.random.split(jax.random.fold_in(key, i), len(rates))
+        now, values = _chunk(rest, now, penalty, batch, keys, rate, order, scale, pace)
         advance(len(rates), f"log likelihood {float(np.mean(values)):.6g}")
-    return Found(now[0], now[2], int(now[3]))
+    return Found(now[0], eqx.combine(now[1], rest), now[3], int(now[4]))
 
 
 @jit
 def _chunk(
-    rows: Rows,
+    rest: Any,
     now: tuple,
     penalty: Factor | None,
     batch: Batch,
+    keys: Array,
     rates: Array,
     order: Array | None,
     scale: Array,
+    pace: float,
 ) -> tuple[tuple, Array]:
     optimizer = optax.scale_by_adam()
 
     def step(now: tuple, at: tuple) -> tuple[tuple, Array]:
-        z, moments, share, skipped = now
-        rate, index = at
-        part = rows.part(batch, index)
-        value, rise = jax.value_and_grad(lambda z: scale * log_likelihood(rows, z, part))(z)
-        fine = jnp.isfinite(rise).all()
-        rise = jnp.where(fine, rise, 0.0)
-        slope = rise if penalty is None else rise + jax.grad(penalty.log)(z)
-        move, moments = optimizer.update(-slope, moments)
-        change = jnp.where(fine, -rate * move, 0.0)
-        return (z + change, moments, share + rise * change, skipped + ~fine), value
+        z, network, moments, share, skipped = now
+        key, rate, index = at
+        part = rest.part(batch, index)
 
-    return jax.lax.scan(step, now, (rates, order))
+        def height(z: Array, network: Any) -> Array:
+            terms = eqx.combine(network, rest).at(z, part.data, key)
+            return scale * weighted(terms, part.weights)
+
+        value, (rise, upward) = jax.value_and_grad(height, argnums=(0, 1))(z, network)
+        fine = jnp.all(jnp.stack([jnp.isfinite(v).all() for v in jax.tree.leaves((rise, upward))]))
+        rise, upward = jax.tree.map(lambda v: jnp.where(fine, v, 0.0), (rise, upward))
+        slope = rise if penalty is None else rise + jax.grad(penalty.log)(z)
+        down = jax.tree.map(jnp.negative, (slope, upward))
+        (move, turn), moments = optimizer.update(down, moments)
+        rate = jnp.where(fine, rate, 0.0)
+        change = -rate * move
+        network = jax.tree.map(lambda v, m: v - pace * rate * m, network, turn)
+        return (z + change, network, moments, share + rise * change, skipped + ~fine), value
+
+    return jax.lax.scan(step, now, (keys, rates, order))
 
 
 def held(
     method: AbstractStrategy,
-    rows: Rows,
+    rows: AnyRows,
     start: Array,
     before: MeanField | None,
     batch: Batch,
@@ -110,9 +130,10 @@ def held(
 
     Parameters
     ----------
-    method : ElasticWeightConsolidation, OnlineLaplace or SynapticIntelligence
-        Importances are sums over rows, so that the penalty is one of the rows' log likelihood.
-    rows : Rows
+    method : ElasticWeightConsolidation, OnlineLaplace, SynapticIntelligence or Naive
+        The last holds nothing. Importances are sums over rows, so that the penalty is one of the
+        rows' log likelihood.
+    rows : Rows or LatentRows
     start : Array of shape (dim,)
     before : MeanField or None
         The penalty so far; None: there is none.
@@ -130,6 +151,8 @@ def held(
     penalty = flat if before is None else before.factor
     found = maximise(rows, start, penalty, batch, search, search_key, advance, first=first)
     z = found.mean
+    if isinstance(method, Naive):
+        return MeanField.of(flat), found
     if isinstance(method, SynapticIntelligence):
         far = (z - start) ** 2
         share = jnp.maximum(found.share, 0.0) / (far + method.damping)
@@ -147,28 +170,27 @@ def held(
     return MeanField.of(Factor(precision, precision * z)), found
 
 
-def fisher(rows: Rows, z: Array, batch: Batch, key: Array) -> Array:
+def fisher(rows: AnyRows, z: Array, batch: Batch, key: Array) -> Array:
     """Diagonal of the Fisher information at z, summed over a batch's rows.
 
-    Observations are drawn from the model at the covariates of some rows.
+    Observations are drawn from the model at the covariates of some rows; with local variables, in
+    place of the likelihood there is its lower bound at the rows themselves (Nguyen et al. (2018),
+    section 5).
     """
     n = int(np.count_nonzero(np.asarray(batch.weights)))
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     some = rng.choice(n, min(n, _ROWS), replace=False)
-    c = rows.compiled
     data = {k: np.asarray(v) for k, v in rows.take(batch.data, jnp.asarray(some)).items()}
-    covariates = {i.name: data[i.name].astype(i.dtype) for i in c.covariates}
-    at = np.asarray(z, np.float64)[None]
-    drawn = predict(c, at, covariates, lengths_of(c, data), rng=rng)
-    known = {**covariates, **{k: v[0] for k, v in drawn.items()}}
-    return n / len(some) * _squares(rows, z, jax.tree.map(jnp.asarray, known))
+    known = rows.fisher_data(z, data, rng)
+    return n / len(some) * _squares(rows, z, jax.tree.map(jnp.asarray, known), key)
 
 
 @jit
-def _squares(rows: Rows, z: Array, data: Data) -> Array:
+def _squares(rows: AnyRows, z: Array, data: Data, key: Array) -> Array:
     """Sum the rows' squared gradients."""
 
     def one(i: Array, datum: Data) -> Array:
-        return jax.grad(lambda z: rows(z, datum)[0])(z) ** 2
+        drawn = jax.random.fold_in(key, i)
+        return jax.grad(lambda z: rows.averaged(z, datum, drawn)[0])(z) ** 2
 
     return rows.map(one, data).sum(axis=0)

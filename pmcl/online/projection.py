@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,6 +14,11 @@ from jax import Array
 from pmcl.compile.jitting import jit
 from pmcl.online.gaussian import Factor, MeanField, divergence
 from pmcl.online.rows import Batch, Data, Rows
+
+if TYPE_CHECKING:
+    from pmcl.online.latent import LatentRows
+
+type AnyRows = Rows | LatentRows
 
 SAME = 1e-6  # of the curvature: what counts as no change
 LARGEST = 2000  # entries of z whose covariances are solved for
@@ -69,6 +74,8 @@ class Climbed(NamedTuple):
     Attributes
     ----------
     q : MeanField
+    rows : Rows or LatentRows
+        With the encoder that was trained beside q, if it has one.
     lower_bound : ndarray of shape (step,)
         Estimates of the evidence lower bound (nats).
     skipped : int
@@ -76,16 +83,18 @@ class Climbed(NamedTuple):
     """
 
     q: MeanField
+    rows: AnyRows
     lower_bound: np.ndarray
     skipped: int
 
 
 def log_likelihood(rows: Rows, z: Array, batch: Batch) -> Array:
     """Weighted log likelihood of a batch (nats)."""
-    return _weighted(rows(z, batch.data), batch.weights)
+    return weighted(rows(z, batch.data), batch.weights)
 
 
-def _weighted(terms: Array, weights: Array) -> Array:
+def weighted(terms: Array, weights: Array) -> Array:
+    """Sum rows' terms by their weights; what has none may be anything."""
     return jnp.sum(jnp.where(weights > 0, weights * terms, 0.0))
 
 
@@ -156,7 +165,7 @@ def exact(rows: Rows, prior: MeanField, batch: Batch) -> MeanField:
 
 
 def lower_bound(
-    rows: Rows,
+    rows: AnyRows,
     q: MeanField,
     prior: MeanField,
     batch: Batch,
@@ -193,7 +202,7 @@ def lower_bound(
         for sign in signs:
             if batch.data:
                 terms = rows.drawn(q, batch.data, likelihood_key, sign)
-                found = found + scale * _weighted(terms, batch.weights)
+                found = found + scale * weighted(terms, batch.weights)
             if remainder is not None:
                 z = q.at(sign * jax.random.normal(prior_key, q.mean.shape, q.mean.dtype))
                 found = found + rows.compiled.log_prior(z) - remainder.log_density(z)
@@ -209,12 +218,13 @@ class _Climb(eqx.Module):
 
     shift: Array
     log_sd: Array
+    network: Any  # the arrays of an encoder
     moments: optax.OptState
     skipped: Array
 
 
 def climb(
-    rows: Rows,
+    rows: AnyRows,
     start: MeanField,
     prior: MeanField,
     batch: Batch,
@@ -245,24 +255,33 @@ def climb(
         Told the number of steps done, and a note.
     """
     plan = steps_of(search, batch, key, first=first)
+    network, rest = eqx.partition(rows, eqx.is_inexact_array)
     now = _Climb(
         (start.mean - prior.mean) * jnp.exp(-prior.log_sd),
         start.log_sd,
-        optax.scale_by_adam().init((start.mean, start.log_sd)),
+        network,
+        optax.scale_by_adam().init((start.mean, start.log_sd, network)),
         jnp.zeros((), int),
     )
+    pace = as_pace(rows, search)
     found = []
     as_float = partial(jnp.asarray, dtype=start.mean.dtype)
     for i, (rates, order) in enumerate(plan.chunks()):
         keys = jax.random.split(jax.random.fold_in(key, i), len(rates))
         now, values = _chunk(
-            rows, now, prior, batch, keys, as_float(rates), order, as_float(plan.scale),
-            remainder, search.draws,
+            rest, now, prior, batch, keys, as_float(rates), order, as_float(plan.scale),
+            remainder, search.draws, pace,
         )  # fmt: skip
         found.append(np.asarray(values))
         advance(len(keys), f"lower bound {np.nanmean(found[-1]):.6g}")
     q = MeanField(prior.mean + jnp.exp(prior.log_sd) * now.shift, now.log_sd)
-    return Climbed(q, np.concatenate(found), int(now.skipped))
+    found_rows = eqx.combine(now.network, rest)
+    return Climbed(q, found_rows, np.concatenate(found), int(now.skipped))
+
+
+def as_pace(rows: AnyRows, search: Search) -> float:
+    """Learning rate of an encoder, in the search's."""
+    return 1.0 if isinstance(rows, Rows) else rows.learning_rate / search.learning_rate
 
 
 class Plan(NamedTuple):
@@ -306,7 +325,7 @@ def steps_of(search: Search, batch: Batch, key: Array, *, first: bool = False) -
 
 @jit
 def _chunk(
-    rows: Rows,
+    rest: Any,
     now: _Climb,
     prior: MeanField,
     batch: Batch,
@@ -316,28 +335,34 @@ def _chunk(
     scale: Array,
     remainder: MeanField | None,
     draws: int,
+    pace: float,
 ) -> tuple[_Climb, Array]:
     optimizer = optax.scale_by_adam()
     unit = jnp.exp(prior.log_sd)
 
     def step(now: _Climb, at: tuple) -> tuple[_Climb, Array]:
         key, rate, index = at
-        part = rows.part(batch, index)
+        part = rest.part(batch, index)
 
-        def loss(parameters: tuple[Array, Array]) -> Array:
-            shift, log_sd = parameters
+        def loss(parameters: tuple[Array, Array, Any]) -> Array:
+            shift, log_sd, network = parameters
+            rows = eqx.combine(network, rest)
             q = MeanField(prior.mean + unit * shift, log_sd)
             return -lower_bound(
                 rows, q, prior, part, key, draws=draws, scale=scale, remainder=remainder
             )
 
-        here = (now.shift, now.log_sd)
+        here = (now.shift, now.log_sd, now.network)
         value, slope = jax.value_and_grad(loss)(here)
-        fine = jnp.all(jnp.stack([jnp.isfinite(v).all() for v in slope]))
+        fine = jnp.all(jnp.stack([jnp.isfinite(v).all() for v in jax.tree.leaves(slope)]))
         slope = jax.tree.map(lambda v: jnp.where(fine, v, 0.0), slope)
         move, moments = optimizer.update(slope, now.moments)
         rate = jnp.where(fine, rate, 0.0)
-        shift, log_sd = jax.tree.map(lambda v, m: v - rate * m, here, move)
-        return _Climb(shift, log_sd, moments, now.skipped + ~fine), -value
+        rates = (rate, rate, rate * pace)
+        shift, log_sd, network = (
+            jax.tree.map(lambda v, m, r=r: v - r * m, v, m)
+            for v, m, r in zip(here, move, rates, strict=True)
+        )
+        return _Climb(shift, log_sd, network, moments, now.skipped + ~fine), -value
 
     return jax.lax.scan(step, now, (keys, rates, taken))

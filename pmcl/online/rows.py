@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from pmcl.compile import CompiledModel, LocalLikelihood, UnsupportedModelError, jit
+from pmcl.compile.predictive import lengths_of, predict
 from pmcl.online.gaussian import MeanField
 
 _TOGETHER = 2**24  # numbers that gradients by z of some rows may take while they are made
@@ -72,7 +73,7 @@ class Rows:
 
     def __call__(self, z: Array, data: Data) -> Array:
         """Log likelihood of every row (nats, shape (row,))."""
-        return self._by_row(self.compiled.log_likelihood_terms(z, data))
+        return self.by_row(self.compiled.log_likelihood_terms(z, data))
 
     def drawn(self, q: MeanField, data: Data, key: Array, sign: float = 1.0) -> Array:
         """Log likelihood of every row at a draw of q (nats, shape (row,)).
@@ -88,11 +89,33 @@ class Rows:
         sign : float
             Of the noise: a pair of draws of opposite signs is antithetic.
         """
+        return self.by_row(self.drawn_terms(q, data, key, sign))
+
+    def drawn_terms(
+        self, q: MeanField, data: Data, key: Array, sign: float = 1.0
+    ) -> dict[str, Array]:
+        """Log likelihood terms of every observed variable at a draw of q, as :meth:`drawn`."""
         if self.local is None:
-            return self(q.at(sign * jax.random.normal(key, q.mean.shape, q.mean.dtype)), data)
+            z = q.at(sign * jax.random.normal(key, q.mean.shape, q.mean.dtype))
+            return self.compiled.log_likelihood_terms(z, data)
         noise = [sign * n for n in self.local.noise(data, key)]
-        terms = self.local.log_likelihood_terms(q.mean, jnp.exp(q.log_sd), data, noise)
-        return self._by_row(terms)
+        return self.local.log_likelihood_terms(q.mean, jnp.exp(q.log_sd), data, noise)
+
+    def at(self, z: Array, data: Data, key: Array) -> Array:
+        """Log likelihood of every row; there is nothing here that `key` would draw."""
+        return self(z, data)
+
+    averaged = at
+
+    def fisher_data(
+        self, z: Array, data: Mapping[str, np.ndarray], rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
+        """Draw observations from the model, given z, at the covariates of some rows."""
+        c = self.compiled
+        covariates = {i.name: data[i.name].astype(i.dtype) for i in c.covariates}
+        at = np.asarray(z, np.float64)[None]
+        drawn = predict(c, at, covariates, lengths_of(c, data), rng=rng)
+        return {**covariates, **{k: v[0] for k, v in drawn.items()}}
 
     def take[T: (Array, np.ndarray)](self, data: Mapping[str, T], index: T) -> dict[str, T]:
         """Choose rows of a batch's data; what all rows share stays."""
@@ -120,7 +143,8 @@ class Rows:
         first = self.compiled.observed[0]
         return data[first.name].shape[first.dims.index(self.row)]
 
-    def _by_row(self, terms: Mapping[str, Array]) -> Array:
+    def by_row(self, terms: Mapping[str, Array]) -> Array:
+        """Sum the terms of every row over all variables."""
         parts = [jnp.moveaxis(term, self.axis(name) or 0, 0) for name, term in terms.items()]
         return sum(
             (part.reshape(part.shape[0], -1).sum(axis=1) for part in parts),
@@ -178,7 +202,7 @@ def check_separate(
 
     def at(layers: list[Array]) -> Array:
         terms = local.log_likelihood_terms(z, sd, few, [*layers, noise[-1]])
-        return rows._by_row(terms)
+        return rows.by_row(terms)
 
     if any(layer.ndim == 0 or layer.shape[0] != n for layer in noise[:-1]):
         return False

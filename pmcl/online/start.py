@@ -25,20 +25,27 @@ class AbstractStart(eqx.Module):
 
 
 class Start(AbstractStart):
-    """At the prior's mean, with a part of its standard deviation.
+    """At the prior's mean, or near it, with a part of its standard deviation.
 
     Attributes
     ----------
     scale : float
         Of the prior's standard deviation.
+    scatter : float
+        How far from the prior's mean, at random, in the prior's standard deviations.
     """
 
     scale: float = 0.1
+    scatter: float = 0.0
 
     def __call__(
         self, rows: Rows, prior: MeanField, batch: Batch, search: Search, key: Array
     ) -> MeanField:
-        return MeanField(prior.mean, prior.log_sd + np.log(self.scale))
+        mean = prior.mean
+        if self.scatter:
+            noise = jax.random.normal(key, mean.shape, mean.dtype)
+            mean = mean + self.scatter * jnp.exp(prior.log_sd) * noise
+        return MeanField(mean, prior.log_sd + np.log(self.scale))
 
 
 class ScatteredStart(AbstractStart):

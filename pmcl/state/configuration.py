@@ -30,6 +30,7 @@ KNOWN: dict[str, type[eqx.Module]] = {
         continual.LogRatioVariance,
         continual.TeacherDistillation,
         refinement.Refine,
+        online.Encoder,
         online.Search,
         online.Start,
         online.ScatteredStart,

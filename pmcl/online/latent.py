@@ -1,0 +1,475 @@
+"""Rows with local variables of their own, told by an encoder: the bound and the updates."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pmcl.compile import CompiledModel, jit
+from pmcl.compile.latent import LocalVariables
+from pmcl.compile.predictive import lengths_of, predict
+from pmcl.continual import OnlineLaplace
+from pmcl.online import point, projection
+from pmcl.online.gaussian import MeanField
+from pmcl.online.inference import POINT, Info, Problem, Settings, State, drifted
+from pmcl.online.rows import Batch, Data, Rows
+
+_THERE = " is there"  # after a variable's name: which of its values are not missing
+_FARTHEST = 10.0  # standard deviations: an encoder does not see beyond
+_QUARTILES = 1.349  # standard deviations from one to the other
+_FEW = 100  # rows at which the prior of local variables is looked at
+_PARAMETERS = 16  # and draws of the parameters
+_CHUNK = 50  # draws that are weighed together
+_INFORMATION = 10  # draws of local variables for one gradient of the bound
+
+
+class Encoder(eqx.Module):
+    """How the local variables of a row are told from its data: a network gives their normal.
+
+    The network is fully connected; beside it there is a linear map, which is all that is needed
+    where the model is linear and Gaussian.
+
+    Attributes
+    ----------
+    width, depth : int
+        Hidden units and layers.
+    per_task : bool
+        Whether every update has an encoder of its own, as in the paper; else there is one, which is
+        trained on.
+    warm : bool
+        Whether a new one begins with the last one's weights.
+    learning_rate : float
+        At first; it falls to zero by a cosine.
+
+    References
+    ----------
+    Kingma & Welling (2014), Auto-encoding variational Bayes; Nguyen et al. (2018), section 4.
+    """
+
+    width: int = 200
+    depth: int = 2
+    per_task: bool = False
+    warm: bool = True
+    learning_rate: float = 1e-3
+
+    def __check_init__(self) -> None:
+        if self.width < 1 or self.depth < 0:
+            raise ValueError(
+                "Encoder: expected a width of at least 1 and a depth of at least 0, got "
+                f"{self.width} and {self.depth}."
+            )
+        if not self.learning_rate > 0:
+            raise ValueError(
+                f"Encoder: expected a learning_rate above 0, got {self.learning_rate}."
+            )
+
+    def build(self, features: int, size: int, *, masked: bool, key: Array) -> "EncoderNetwork":
+        """Build the network for rows of `features` numbers and u of length `size`.
+
+        With `masked`, it is told of each number whether it is there.
+        """
+        deep, straight = jax.random.split(key)
+        inputs = 2 * features if masked else features
+        return EncoderNetwork(
+            eqx.nn.MLP(inputs, 2 * size, self.width, self.depth, jax.nn.silu, key=deep),
+            eqx.nn.Linear(inputs, 2 * size, use_bias=False, key=straight),
+            jnp.zeros(features),
+            jnp.ones(features),
+            jnp.zeros(size),
+            jnp.ones(size),
+        )
+
+    def told_of_gaps(self, network: "EncoderNetwork") -> "EncoderNetwork":
+        """Return a network that is told what is missing, and as yet does not care."""
+        size = len(network.centre)
+        wide = self.build(len(network.location), size, masked=True, key=jax.random.key(0))
+        arrays, rest = eqx.partition(wide, eqx.is_array)
+        leaves, structure = jax.tree.flatten(arrays)
+        filled = [
+            old if old.shape == new.shape else jnp.concatenate([old, jnp.zeros_like(old)], axis=1)
+            for old, new in zip(
+                jax.tree.leaves(eqx.filter(network, eqx.is_array)), leaves, strict=True
+            )
+        ]
+        return eqx.combine(jax.tree.unflatten(structure, filled), rest)
+
+
+class EncoderNetwork(eqx.Module):
+    """A built encoder: rows -> mean and log standard deviation of u.
+
+    Attributes
+    ----------
+    network, straight : eqx.nn.MLP, eqx.nn.Linear
+    location, scale : Array of shape (features,)
+        Of the rows; they are not trained.
+    centre, spread : Array of shape (size,)
+        Of u a priori; they are not trained.
+    """
+
+    network: eqx.nn.MLP
+    straight: eqx.nn.Linear
+    location: Array
+    scale: Array
+    centre: Array
+    spread: Array
+
+    @property
+    def masked(self) -> bool:
+        """Whether it is told what is missing."""
+        return self.straight.in_features != len(self.location)
+
+    def __call__(self, rows: Array, there: Array) -> tuple[Array, Array]:
+        """Mean and log standard deviation of u, each of shape (row, size)."""
+        scaled = (rows - jax.lax.stop_gradient(self.location)) / jax.lax.stop_gradient(self.scale)
+        scaled = jnp.where(there, jnp.clip(scaled, -_FARTHEST, _FARTHEST), 0.0)
+        if self.masked:
+            scaled = jnp.concatenate([scaled, there.astype(scaled.dtype)], axis=1)
+        found = jax.vmap(self.network)(scaled) + jax.vmap(self.straight)(scaled)
+        mean, log_sd = jnp.split(found, 2, axis=1)
+        spread = jax.lax.stop_gradient(self.spread)
+        return jax.lax.stop_gradient(self.centre) + spread * mean, jnp.log(spread) + log_sd
+
+
+class LatentRows(eqx.Module):
+    """Lower bounds of the rows' log likelihoods, their local variables integrated out.
+
+    Where :class:`Rows` has a likelihood, here is the bound of it that a draw of the encoder gives,
+    so that searches and baselines do with one as with the other.
+
+    Attributes
+    ----------
+    rows : Rows
+        Of the model with its local variables observed.
+    local : LocalVariables
+    learning_rate : float
+        Of the encoder.
+    encoder : EncoderNetwork
+    """
+
+    rows: Rows = eqx.field(static=True)
+    local: LocalVariables = eqx.field(static=True)
+    learning_rate: float = eqx.field(static=True)
+    encoder: EncoderNetwork
+
+    @property
+    def compiled(self) -> CompiledModel:
+        """The model with its local variables observed."""
+        return self.rows.compiled
+
+    def length(self, data: Mapping[str, Array] | Mapping[str, np.ndarray]) -> int:
+        """Number of rows of a batch's data."""
+        return length(self.rows, self.local, data)
+
+    def take[T: (Array, np.ndarray)](self, data: Mapping[str, T], index: T) -> dict[str, T]:
+        """Choose rows of a batch's data; what all rows share stays."""
+        return take(self.rows, data, index)
+
+    def part(self, batch: Batch, index: Array | None) -> Batch:
+        """Choose rows of a batch, with their weights; None: all."""
+        if index is None:
+            return batch
+        return Batch(self.take(batch.data, index), batch.weights[index])
+
+    def map[T](self, function: Callable[[Array, Data], T], data: Data) -> T:
+        """Apply a function to the position of every row and the row alone, one at a time."""
+        n = self.length(data)
+        return jax.lax.map(lambda i: function(i, self.take(data, i[None])), jnp.arange(n))
+
+    def encode(self, data: Data) -> tuple[Array, Array]:
+        """Mean and log standard deviation of every row's u, each of shape (row, size)."""
+        return self.encoder(*features(self.rows, self.local, data))
+
+    def drawn(self, q: MeanField, data: Data, key: Array, sign: float = 1.0) -> Array:
+        """Bound of every row's log likelihood at a draw of q and of the encoder (nats).
+
+        The entropy of the encoder's normal is exact, the rest is at the draws.
+
+        References
+        ----------
+        Nguyen et al. (2018), section 4, the sum in the bound of VCL.
+        """
+        encoder_key, key = jax.random.split(key)
+        u, log_sd = self._encoded(data, encoder_key, sign)
+        values = {**data, **self.local.constrain(u)}
+        terms = self.rows.drawn_terms(q, values, key, sign)
+        return self._bound(terms, data, u) + entropy(log_sd)
+
+    def at(self, z: Array, data: Data, key: Array) -> Array:
+        """Bound of every row's log likelihood at one z and a draw of the encoder (nats)."""
+        u, log_sd = self._encoded(data, key)
+        values = {**data, **self.local.constrain(u)}
+        terms = self.compiled.log_likelihood_terms(z, values)
+        return self._bound(terms, data, u) + entropy(log_sd)
+
+    def averaged(self, z: Array, data: Data, key: Array) -> Array:
+        """Mean of :meth:`at` over a few draws: a gradient that is squared has to be of this."""
+        keys = jax.random.split(key, _INFORMATION)
+        return jnp.mean(jax.vmap(lambda k: self.at(z, data, k))(keys), axis=0)
+
+    def log_ratio(self, q: MeanField, data: Data, key: Array) -> tuple[Array, Array]:
+        """Draw a row's u and weigh it: log p(row, u | z) / q(u | row), with z drawn from q.
+
+        Returns
+        -------
+        u : Array of shape (row, size)
+        log_ratio : Array of shape (row,)
+            Its mean, after exponentiation, is the row's predictive density.
+        """
+        encoder_key, key = jax.random.split(key)
+        mean, log_sd = self.encode(data)
+        u = mean + jnp.exp(log_sd) * jax.random.normal(encoder_key, mean.shape, mean.dtype)
+        values = {**data, **self.local.constrain(u)}
+        log_q = jax.vmap(lambda m, s, v: MeanField(m, s).log_density(v))(mean, log_sd, u)
+        return u, self._bound(self.rows.drawn_terms(q, values, key), data, u) - log_q
+
+    def fisher_data(
+        self, z: Array, data: Mapping[str, np.ndarray], rng: np.random.Generator
+    ) -> Mapping[str, np.ndarray]:
+        """Return the rows as they are: the encoder knows only such."""
+        return data
+
+    def _encoded(self, data: Data, key: Array, sign: float = 1.0) -> tuple[Array, Array]:
+        mean, log_sd = self.encode(data)
+        noise = sign * jax.random.normal(key, mean.shape, mean.dtype)
+        return mean + jnp.exp(log_sd) * noise, log_sd
+
+    def _bound(self, terms: Mapping[str, Array], data: Data, u: Array) -> Array:
+        """Sum the terms of every row, without those of what is missing."""
+        found = dict(terms)
+        for name, term in terms.items():
+            there = data.get(name + _THERE)
+            if there is not None:
+                there = jnp.all(there, axis=tuple(range(term.ndim, there.ndim)))
+                found[name] = jnp.where(there, term, 0.0)
+        return self.rows.by_row(found) + self.local.log_jacobian(u)
+
+
+def entropy(log_sd: Array) -> Array:
+    """Entropy of a normal of u with independent entries (nats, shape (row,))."""
+    return jnp.sum(log_sd + (1 + jnp.log(2 * jnp.pi)) / 2, axis=-1)
+
+
+def with_gaps(
+    values: Mapping[str, np.ndarray], there: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Put what is missing beside the values."""
+    return {**values, **{name + _THERE: v for name, v in there.items()}}
+
+
+def has_gaps(data: Mapping[str, object]) -> bool:
+    """Whether anything is missing."""
+    return any(name.endswith(_THERE) for name in data)
+
+
+def take[T: (Array, np.ndarray)](rows: Rows, data: Mapping[str, T], index: T) -> dict[str, T]:
+    """Choose rows of a batch's data, with what is missing of them."""
+    axes = {name: rows.axis(name.removesuffix(_THERE)) for name in data}
+    return {k: v if axes[k] is None else v.take(index, axis=axes[k]) for k, v in data.items()}
+
+
+def length(
+    rows: Rows, local: LocalVariables, data: Mapping[str, Array] | Mapping[str, np.ndarray]
+) -> int:
+    """Number of rows of a batch's data."""
+    first = next(i for i in rows.compiled.observed if i.name not in local.names)
+    return data[first.name].shape[first.dims.index(rows.row)]
+
+
+def features(
+    rows: Rows, local: LocalVariables, data: Data | Mapping[str, np.ndarray]
+) -> tuple[Array, Array]:
+    """What an encoder sees: numbers of shape (row, features), and which of them are there.
+
+    All observed variables and covariates that rows do not share.
+    """
+    named = [i.name for i in rows.compiled.data if i.name not in local.names]
+    parts, there = [], []
+    for name in named:
+        axis = rows.axis(name)
+        if axis is None:
+            continue
+        value = jnp.moveaxis(jnp.asarray(data[name], jnp.result_type(float)), axis, 0)
+        seen = data.get(name + _THERE)
+        seen = jnp.ones(value.shape, bool) if seen is None else jnp.moveaxis(seen, axis, 0)
+        parts.append(value.reshape(len(value), -1))
+        there.append(seen.reshape(len(value), -1))
+    return jnp.concatenate(parts, axis=1), jnp.concatenate(there, axis=1)
+
+
+class Latents(NamedTuple):
+    """What is known of local variables.
+
+    Attributes
+    ----------
+    variables : LocalVariables
+    encoder : Encoder
+    networks : tuple of EncoderNetwork
+        One, or one an update.
+    """
+
+    variables: LocalVariables
+    encoder: Encoder
+    networks: tuple[EncoderNetwork, ...] = ()
+
+
+def from_prior(
+    problem: Problem, local: LocalVariables, data: Mapping[str, np.ndarray], key: Array
+) -> dict[str, np.ndarray]:
+    """Draw local variables of a few rows from the prior, shape (draw, row, ...) each."""
+    rows = problem.rows
+    few = take(rows, data, np.arange(min(length(rows, local, data), _FEW)))
+    c = rows.compiled
+    z = problem.prior.at(jax.random.normal(key, (_PARAMETERS, c.dim)))
+    covariates = {i.name: few[i.name].astype(i.dtype) for i in c.covariates}
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    drawn = predict(c, np.asarray(z, np.float64), covariates, lengths_of(c, few), rng=rng)
+    return {n: drawn[n] for n in local.names}
+
+
+def encoder_for(
+    latents: Latents,
+    problem: Problem,
+    data: Mapping[str, np.ndarray],
+    prior: Mapping[str, np.ndarray],
+    key: Array,
+) -> EncoderNetwork:
+    """Return the encoder that an update begins with: the last one, or a new one.
+
+    Parameters
+    ----------
+    latents : Latents
+    problem : Problem
+    data : mapping of arrays
+        The batch.
+    prior : mapping of arrays
+        From :func:`from_prior`.
+    key : Array
+    """
+    spec, local, rows = latents.encoder, latents.variables, problem.rows
+    masked = has_gaps(data)
+    last = latents.networks[-1] if latents.networks else None
+    if last is not None and masked and not last.masked:
+        last = spec.told_of_gaps(last)
+    if last is not None and not spec.per_task:
+        return last
+    seen, there = (np.asarray(v) for v in features(rows, local, data))
+    if last is None or not spec.warm:
+        last = spec.build(seen.shape[1], local.size, masked=masked, key=key)
+    gaps = np.where(there, seen, np.nan)
+    empty = ~there.any(axis=0)
+    gaps[0, empty] = 0.0
+    location, scale = np.nanmean(gaps, axis=0), np.nanstd(gaps, axis=0)
+    draws = {k: v.reshape(-1, *v.shape[2:]) for k, v in prior.items()}
+    u = np.asarray(local.unconstrain(draws))
+    low, centre, high = np.nanquantile(np.where(np.isfinite(u), u, np.nan), (0.25, 0.5, 0.75), 0)
+    spread = (high - low) / _QUARTILES
+    dtype = last.location.dtype
+    values = (location, np.where(scale > 0, scale, 1.0), centre, np.where(spread > 0, spread, 1.0))
+    return eqx.tree_at(
+        lambda e: (e.location, e.scale, e.centre, e.spread),
+        last,
+        tuple(jnp.asarray(v, dtype) for v in values),
+    )
+
+
+def update(
+    problem: Problem,
+    latents: Latents,
+    state: State,
+    data: Mapping[str, np.ndarray],
+    prior: Mapping[str, np.ndarray],
+    time: float,
+    settings: Settings,
+    key: Array,
+    advance: Callable[[int, str], None] = lambda n, note: None,
+) -> tuple[State, Latents, Info]:
+    """Return what is known after a batch of rows with local variables of their own.
+
+    References
+    ----------
+    Nguyen et al. (2018), section 4.
+    """
+    network_key, start_key, key = jax.random.split(key, 3)
+    network = encoder_for(latents, problem, data, prior, network_key)
+    rows = LatentRows(problem.rows, latents.variables, latents.encoder.learning_rate, network)
+    n = rows.length(data)
+    batch = Batch({k: jnp.asarray(v) for k, v in data.items()}, jnp.ones(n))
+    first = not state.updates
+    moved = state.q
+    if not first:
+        moved = drifted(problem, settings.drift, state.q, time - state.time)
+    begun = settings.start(problem.rows, problem.prior, batch, settings.search, start_key)
+    new = touched(rows, begun, batch, key)
+    if settings.method is None:
+        # What no batch has said anything of begins as in the first search; what this one says
+        # nothing of either stays where it is.
+        new &= (moved.mean == problem.prior.mean) & (moved.log_sd == problem.prior.log_sd)
+        start = MeanField(*(jnp.where(new, b, m) for b, m in zip(begun, moved, strict=True)))
+        remainder = None if problem.normal or not first else problem.prior
+        climbed = projection.climb(
+            rows, start, moved, batch, settings.search, key, remainder=remainder, first=first,
+            advance=advance,
+        )  # fmt: skip
+        q = predictive = climbed.q
+        trained, skipped = climbed.rows, climbed.skipped
+        bound = float(np.mean(climbed.lower_bound[-max(len(climbed.lower_bound) // 10, 1) :]))
+    else:
+        here = state.predictive.mean
+        here = jnp.where(new & (here == problem.prior.mean), begun.mean, here)
+        before = moved if not first or isinstance(settings.method, OnlineLaplace) else None
+        q, found = point.held(
+            settings.method, rows, here, before, batch, settings.search, key, advance, first=first
+        )
+        predictive = MeanField(found.mean, jnp.full_like(found.mean, np.log(POINT)))
+        trained, skipped = found.rows, found.skipped
+        bound = np.nan
+    assert isinstance(trained, LatentRows)
+    info = Info(
+        n, 0, exact=False, steps=settings.search.length(n, first=first), skipped=skipped,
+        lower_bound=bound, clamped=0, khat=np.nan,
+    )  # fmt: skip
+    kept = latents.networks if latents.encoder.per_task else ()
+    networks = (*kept, trained.encoder)
+    now = State(q, predictive, state.memory, time, state.seen + n, state.updates + 1)
+    return now, latents._replace(networks=networks), info
+
+
+@jit
+def touched(rows: LatentRows, q: MeanField, batch: Batch, key: Array) -> Array:
+    """Which entries of z a batch says anything of: those that its bound changes with."""
+    few = rows.part(batch, jnp.arange(min(len(batch.weights), _FEW)))
+
+    def total(mean: Array) -> Array:
+        return jnp.sum(rows.drawn(q._replace(mean=mean), few.data, key))
+
+    return jax.grad(total)(q.mean) != 0
+
+
+@jit
+def _weigh(rows: LatentRows, q: MeanField, data: Data, keys: Array) -> tuple[Array, Array]:
+    return jax.lax.map(lambda key: rows.log_ratio(q, data, key), keys)
+
+
+def weigh(
+    rows: LatentRows, q: MeanField, data: Data, key: Array, draws: int, *, keep: bool = False
+) -> tuple[np.ndarray | None, np.ndarray]:
+    """Draw local variables and weigh them, some draws at a time.
+
+    Returns
+    -------
+    u : ndarray of shape (draw, row, size), or None
+        None unless `keep`.
+    log_ratio : ndarray of shape (draw, row)
+    """
+    kept, ratios = [], []
+    for i in range(-(-draws // _CHUNK)):
+        keys = jax.random.split(jax.random.fold_in(key, i), _CHUNK)
+        u, ratio = _weigh(rows, q, data, keys)
+        ratios.append(np.asarray(ratio))
+        if keep:
+            kept.append(np.asarray(u))
+    return (np.concatenate(kept)[:draws] if keep else None), np.concatenate(ratios)[:draws]
