@@ -112,7 +112,9 @@ class LatentPosterior(OnlinePosterior):
             if not updates:
                 some = {k: v[0] for k, v in prior.items()}
                 rows = problem.rows
-                few = latent.take(rows, data, np.arange(len(next(iter(some.values())))))
+                few = latent.take(
+                    rows, latent.values_alone(data), np.arange(len(next(iter(some.values()))))
+                )
                 if not check_separate(rows, problem.prior, {**few, **some}, prior_key):
                     rows = replace(rows, local=None)
                 problem = replace(problem, rows=rows)

@@ -468,6 +468,7 @@ def test_two_local_variables():
     t = np.tile(np.arange(4.0), (80, 1))
     truth = rng.normal(size=(80, 2)) * [1, 0.5] + [1, 0]
     y = truth[:, :1] + truth[:, 1:] * t + SIGMA * rng.normal(size=(80, 4))
+    y[70, 2] = np.nan  # a gap from the beginning on
     stream = stream.update({"y": y, "t": t}, progressbar=False)
     tree = stream.sample_local({"y": y, "t": t}, 500)
     for i, name in enumerate(("a", "b")):

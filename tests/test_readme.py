@@ -53,7 +53,7 @@ def test_the_readme_runs_as_printed(few_steps, capsys):
     [
         *(
             pytest.param(p, marks=pytest.mark.slow)
-            for p in ("panel", "racing-diffusion", "trust", "scale")
+            for p in ("panel", "racing-diffusion", "trust", "scale", "latents")
         ),
         "streams",
     ],
@@ -70,6 +70,11 @@ def test_a_case_study_runs_as_printed(page, few_steps, monkeypatch, tmp_path):
         assert namespace["far"].shape == (4,)
     elif page == "streams":
         assert namespace["stream"].state.updates == 4
+    elif page == "latents":
+        khat = namespace["told"]["row_stats"]["khat"].values
+        assert namespace["stream"].state.updates == 3 and (khat < 0.7).mean() > 0.5
+        slopes = namespace["panel"].sample()["posterior"]["slopes"].mean(("chain", "draw")).values
+        assert (slopes > 0.1).all() and (slopes < 1.2).all()
     elif page == "scale":
         assert {p.name for p in tmp_path.iterdir()} == {
             "survey.zarr", "draws.zarr", "more.zarr", "nuts.zarr"

@@ -6,6 +6,7 @@ for each row says as much of a row as a draw of all weights, and rows do not sha
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +55,14 @@ class LocalLikelihood:
     _terms: graphs.ShapedFunction = field(repr=False)
     _outputs: graphs.ShapedFunction = field(repr=False)
 
+    @cached_property
+    def others(self) -> np.ndarray:
+        """Entries of z that are no weights of a layer."""
+        outside = np.ones(self.compiled.dim, bool)
+        for where in self.weights:
+            outside[where.start : where.start + where.size] = False
+        return np.flatnonzero(outside)
+
     @property
     def layers(self) -> int:
         """Number of linear layers."""
@@ -62,12 +71,11 @@ class LocalLikelihood:
     def noise(self, dataset: Dataset, key: Array) -> list[Array]:
         """Standard normal noise of every layer's output for a dataset, and of z's other entries."""
         arguments = self._arguments(jnp.zeros(self.compiled.dim), dataset)
-        shapes = [*jax.eval_shape(self._outputs, *arguments), jnp.zeros(self.compiled.dim)]
+        shapes = [o.shape for o in jax.eval_shape(self._outputs, *arguments)]
+        shapes.append(self.others.shape)
         keys = jax.random.split(key, len(shapes))
         dtype = jnp.result_type(float)
-        return [
-            jax.random.normal(k, s.shape, dtype) for k, s in zip(keys, shapes, strict=True)
-        ]  # fmt: skip
+        return [jax.random.normal(k, s, dtype) for k, s in zip(keys, shapes, strict=True)]
 
     def log_likelihood_terms(
         self, mean: Array, sd: Array, dataset: Dataset, noise: Sequence[Array]
@@ -82,10 +90,8 @@ class LocalLikelihood:
         noise : sequence of arrays
             From :meth:`noise`.
         """
-        inside = np.zeros(self.compiled.dim, bool)
-        for where in self.weights:
-            inside[where.start : where.start + where.size] = True
-        z = mean + jnp.where(inside, 0.0, sd * noise[-1])
+        i = self.others
+        z = mean.at[i].add(sd[i] * noise[-1])
         sds = [sd[w.start : w.start + w.size].reshape(w.shape) for w in self.weights]
         found = self._terms(*self._arguments(z, dataset), *sds, *noise[:-1])
         return {i.name: term for i, term in zip(self.compiled.observed, found, strict=True)}

@@ -260,6 +260,11 @@ def with_gaps(
     return {**values, **{name + _THERE: v for name, v in there.items()}}
 
 
+def values_alone(data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Take the values, without what says which are missing."""
+    return {name: v for name, v in data.items() if not name.endswith(_THERE)}
+
+
 def has_gaps(data: Mapping[str, object]) -> bool:
     """Whether anything is missing."""
     return any(name.endswith(_THERE) for name in data)

@@ -1,0 +1,359 @@
+"""Continual learning of a generator of images: one digit, or letter, after another.
+
+    python experiments/generative.py digits      # ten digits: VCL, naive, EWC, LP, SI
+    python experiments/generative.py letters     # ten letters (notMNIST)
+    python experiments/generative.py sweep       # strengths of the baselines, on `digits`
+    python experiments/generative.py tables      # tables and figures of what there is
+
+Nguyen et al. (2018), Variational continual learning, section 6.2 and appendix E: a network from 50
+latent numbers to an image, whose first half is a task's own and whose second half all tasks share;
+an encoder a task. Differences, for two cores: fewer images and epochs (`Size`), images of two
+colours (above or below one half), weights' prior scaled by the number of inputs, where the paper
+has standard normals, and a learning rate of our own. Every run is kept in `--out`, task by task, so
+that a command that was cut off goes on where it stopped.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from continual import kept
+from online_networks import Images, mnist, not_mnist
+from sklearn.neural_network import MLPClassifier
+
+import pmcl
+
+HERE = Path(__file__).parent
+METHODS = {
+    "VCL": None,
+    "naive": lambda strength: pmcl.Naive(),
+    "EWC": lambda strength: pmcl.ElasticWeightConsolidation(strength, decay=1.0),
+    "LP": lambda strength: pmcl.OnlineLaplace(strength=strength),
+    "SI": lambda strength: pmcl.SynapticIntelligence(strength=strength),
+}
+STRENGTHS = (1.0, 10.0, 100.0)
+BEST = {"EWC": 10.0, "LP": 10.0, "SI": 10.0}  # `sweep` measures them
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is computed; `SHORT` is what continuous integration runs.
+
+    Attributes
+    ----------
+    tasks, latent, hidden : int
+    images, epochs, batch_size : int
+        For each task.
+    generated : int
+        Images that the classifier judges, of each task after each.
+    test, draws, final_draws : int
+        Test images of a task, and draws that weigh each: after every task, and after the last.
+    """
+
+    tasks: int = 10
+    latent: int = 50
+    hidden: int = 500
+    images: int = 2000
+    epochs: int = 50
+    batch_size: int = 100
+    generated: int = 200
+    test: int = 50
+    draws: int = 500
+    final_draws: int = 5000
+
+
+FULL = Size()
+SHORT = Size(2, 2, 8, 60, 2, 20, 10, 4, 50, 50)
+
+
+def generator(size: Size) -> pm.Model:
+    """From latent numbers to the pixels of an image; the first layers are a task's own."""
+    first, rest = pmcl.prior_scale(size.latent), pmcl.prior_scale(size.hidden, "relu")
+    n, h = size.latent, size.hidden
+    with pm.Model(coords={"row": range(1), "pixel": range(784), "latent": range(n)}) as model:
+        task = pm.Data("task", np.array(0))
+        layer = z = pm.Normal("z", 0, 1, dims=("row", "latent"))
+        for i, (inputs, scale) in enumerate(((n, first), (h, rest))):
+            W = pm.Normal(f"W{i}", 0, scale, shape=(size.tasks, inputs, h))
+            b = pm.Normal(f"b{i}", 0, scale, shape=(size.tasks, h))
+            layer = pt.maximum(layer @ W[task] + b[task], 0)
+        for i, outputs in ((2, h), (3, 784)):
+            W = pm.Normal(f"W{i}", 0, rest, shape=(h, outputs))
+            b = pm.Normal(f"b{i}", 0, rest, shape=outputs)
+            layer = layer @ W + b
+            layer = pt.maximum(layer, 0) if i == 2 else layer
+        assert z.ndim == 2
+        pm.Bernoulli(
+            "y", logit_p=layer, observed=np.zeros((1, 784), np.int8), dims=("row", "pixel")
+        )
+    return model
+
+
+def images(stream: pmcl.LatentPosterior, task: int, number: int, *, seed: int = 0) -> np.ndarray:
+    """Generate images of a task, shape (image, 784): probabilities of the pixels."""
+    q = stream.approximation()
+    with jax.enable_x64(False):
+        keys = jax.random.split(jax.random.key(seed), 10)
+        parts = []
+        for key in keys:  # draws of the weights
+            one, two = jax.random.split(key)
+            noise = jax.random.normal(one, q.mean.shape, jnp.float32)
+            w = stream.compiled.unravel(
+                jnp.asarray(q.mean) + jnp.exp(jnp.asarray(q.log_sd)) * noise
+            )
+            layer = jax.random.normal(two, (-(-number // 10), w["W0"].shape[1]), jnp.float32)
+            for i in (0, 1):
+                layer = jax.nn.relu(layer @ w[f"W{i}"][task] + w[f"b{i}"][task])
+            layer = jax.nn.relu(layer @ w["W2"] + w["b2"])
+            parts.append(np.asarray(jax.nn.sigmoid(layer @ w["W3"] + w["b3"])))
+    return np.concatenate(parts)[:number]
+
+
+def tasks(name: str, size: Size) -> tuple[list[tuple[np.ndarray, np.ndarray]], MLPClassifier]:
+    """Training and test images by label, and a classifier of the labels that was trained on all."""
+    train, test = not_mnist() if name == "letters" else mnist()
+    found = []
+    for label in range(size.tasks):
+        parts = (train.X[train.y == label][: size.images], test.X[test.y == label][: size.test])
+        found.append(tuple((X > 0.5).astype(np.int8) for X in parts))
+    return found, classifier(train, test, size)
+
+
+def classifier(train: Images, test: Images, size: Size) -> MLPClassifier:
+    """Train the judge of generated images."""
+    some = slice(None if size == FULL else 2000)
+    judge = MLPClassifier((256,), max_iter=10, early_stopping=True, random_state=0)
+    judge.fit(train.X[some], train.y[some])
+    print(f"classifier: {judge.score(test.X, test.y):.4f} of the test images", flush=True)
+    return judge
+
+
+def uncertainty(judge: MLPClassifier, found: np.ndarray, label: int) -> float:
+    """Kullback-Leibler divergence of what the judge says from the label (nats), a mean."""
+    p = judge.predict_proba(found)[:, label]
+    return float(-np.log(np.maximum(p, 1e-12)).mean())
+
+
+def begin(size: Size, name: str, seed: int, strength: float | None) -> pmcl.LatentPosterior:
+    """Return the stream before any task."""
+    make = METHODS[name]
+    method = None if make is None else make(BEST.get(name, 1.0) if strength is None else strength)
+    stream = pmcl.fit_online(
+        generator(size), local="z", covariates=["task"], method=method,
+        encoder=pmcl.Encoder(width=size.hidden, depth=3, per_task=True, warm=False),
+        search=pmcl.Search(
+            epochs=size.epochs, steps=1, batch_size=size.batch_size, draws=1,
+            learning_rate=1e-2 if method is None else 1e-3,
+        ),
+        precision="single", random_seed=seed, progressbar=False,
+    )  # fmt: skip
+    assert isinstance(stream, pmcl.LatentPosterior)
+    return stream
+
+
+def run(
+    out: Path, experiment: str, name: str, seed: int, size: Size, *, strength: float | None = None
+) -> dict:
+    """Learn one task after another; judge all so far after each."""
+    label = f"{experiment} {name} {seed}" + ("" if strength is None else f" {strength:g}")
+    state = out / "states" / f"{label.replace(' ', '_')}.zarr.zip"
+    partial = state.with_suffix(".json")
+    state.parent.mkdir(parents=True, exist_ok=True)
+    found: dict = {"uncertainty": [], "log_likelihood": [], "seconds": [], "settings": asdict(size)}
+    stream = begin(size, name, seed, strength)
+    if partial.exists():
+        before = json.loads(partial.read_text())
+        loaded = pmcl.load(state, generator(size))
+        # Cut off between the two files: the state is one task ahead of what was judged.
+        if loaded.state.updates == len(before["seconds"]):
+            found, stream = before, loaded
+    parts, judge = tasks(experiment, size)
+    for i, (train, _) in enumerate(parts):
+        if i < len(found["seconds"]):
+            continue
+        began = time.perf_counter()
+        stream = stream.update({"y": train, "task": i}, name=str(i), progressbar=False)
+        found["seconds"].append(time.perf_counter() - began)
+        made = [images(stream, t, size.generated) for t in range(i + 1)]
+        found["uncertainty"].append([uncertainty(judge, m, t) for t, m in enumerate(made)])
+        found["log_likelihood"].append(
+            [likelihood(stream, t, parts[t][1], size.draws)["mean"] for t in range(i + 1)]
+        )
+        np.savez_compressed(
+            out / "states" / f"{label.replace(' ', '_')}_{i}.npz",
+            images=np.stack([m[:8] for m in made]).astype(np.float16),
+        )
+        print(
+            label, i, "uncertainty", np.round(found["uncertainty"][-1], 3), "log likelihood",
+            np.round(found["log_likelihood"][-1], 1), round(found["seconds"][-1]), flush=True,
+        )  # fmt: skip
+        stream.save(state)
+        partial.write_text(json.dumps(found))
+    found["final"] = [
+        likelihood(stream, t, test, size.final_draws) for t, (_, test) in enumerate(parts)
+    ]
+    return found
+
+
+def likelihood(stream: pmcl.LatentPosterior, task: int, y: np.ndarray, draws: int) -> dict:
+    """Mean test log likelihood of an image (nats), its Monte Carlo error, and k-hat's median."""
+    found = stream.log_predictive({"y": y, "task": task}, draws=draws, task=str(task))
+    return {
+        "mean": float(found.mean()),
+        "error": float(np.sqrt((found["error"] ** 2).sum()) / found.size),
+        "khat": float(found["khat"].median()),
+    }
+
+
+def written(out: Path, results: Path) -> None:
+    """Write the tables and figures of the runs that there are."""
+    runs = {p.stem: json.loads(p.read_text()) for p in sorted((out / "runs").glob("*.json"))}
+    lines, compact = ["# Generators of images, one task after another", ""], {}
+    for experiment in ("digits", "letters"):
+        rows = {
+            tuple(stem.split("_")[1:]): run
+            for stem, run in runs.items()
+            if stem.startswith(experiment)
+        }
+        if not rows:
+            continue
+        size = next(iter(rows.values()))["settings"]
+        lines += [
+            f"## {experiment}", "",
+            f"`python experiments/generative.py {experiment}`: {size['images']} images a task, "
+            f"{size['epochs']} epochs. Classifier uncertainty (nats) and test log likelihood "
+            f"({size['final_draws']} draws, nats) after the last task.", "",
+            "| method | seed | uncertainty, mean | of the first task, after it | and at the end "
+            "| log likelihood, mean | of the first task | minutes |",
+            "|---|---|---|---|---|---|---|---|",
+        ]  # fmt: skip
+        compact[experiment] = {}
+        for (name, seed, *strength), found in rows.items():
+            last = found["uncertainty"][-1]
+            final = [f["mean"] for f in found["final"]]
+            label = name + (f", strength {strength[0]}" if strength else "")
+            lines.append(
+                f"| {label} | {seed} | {np.mean(last):.3f} | {found['uncertainty'][0][0]:.3f} "
+                f"| {last[0]:.3f} | {np.mean(final):.1f} | {final[0]:.1f} "
+                f"| {sum(found['seconds']) / 60:.1f} |"
+            )
+            compact[experiment][f"{label}, seed {seed}"] = {
+                k: found[k] for k in ("uncertainty", "log_likelihood", "final", "seconds", "made")
+            }
+        lines.append("")
+        _pictures(out, results, experiment, [k[0] for k in rows if len(k) == 2])
+        _curves(results, experiment, compact[experiment])
+    if compact:
+        found = next(iter(runs.values()))
+        results.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"with": found["with"], "version": found["version"], **compact}, indent=1)
+        (results / "generative.json").write_text(text + "\n")
+        (results / "generative.md").write_text("\n".join(lines))
+
+
+def _pictures(out: Path, results: Path, experiment: str, names: list[str]) -> None:
+    """Draw the generated images of each task after each, method by method."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    results.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        files = sorted(
+            (out / "states").glob(f"{experiment}_{name}_0_*.npz"),
+            key=lambda p: int(p.stem.split("_")[-1]),
+        )
+        n = len(files)
+        if not n:
+            continue
+        grid = np.ones((n * 30, n * 30))
+        for row, path in enumerate(files):
+            with np.load(path) as f:
+                for column, some in enumerate(f["images"]):
+                    at = np.s_[row * 30 : row * 30 + 28, column * 30 : column * 30 + 28]
+                    grid[at] = 1 - some[row % len(some)].reshape(28, 28)
+        figure, axis = plt.subplots(figsize=(4.5, 4.5), layout="constrained")
+        axis.imshow(grid, cmap="gray", vmin=0, vmax=1)
+        ticks = np.arange(n) * 30 + 14
+        labels = [chr(ord("A") + i) if experiment == "letters" else str(i) for i in range(n)]
+        axis.set_xticks(ticks, labels)
+        axis.set_yticks(ticks, labels)
+        axis.set(title=name, xlabel="generated", ylabel="after learning")
+        figure.savefig(results / f"generative_{experiment}_{name}.png", dpi=90)
+        plt.close(figure)
+
+
+def _curves(results: Path, experiment: str, rows: dict) -> None:
+    """Draw both measures over time, as means over the tasks so far."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    for label, row in rows.items():
+        for axis, key in zip(axes, ("uncertainty", "log_likelihood"), strict=True):
+            means = [np.mean(v) for v in row[key]]
+            axis.plot(range(1, len(means) + 1), means, marker="o", label=label)
+    axes[0].set(xlabel="tasks", ylabel="classifier uncertainty (nats)", yscale="log")
+    axes[1].set(xlabel="tasks", ylabel="test log likelihood of an image (nats)")
+    axes[0].legend(fontsize="small")
+    figure.suptitle(f"{experiment}: mean over the tasks so far")
+    figure.savefig(results / f"generative_{experiment}.png", dpi=90)
+    plt.close(figure)
+
+
+def said(found: dict) -> str:
+    """One line of a run."""
+    return (
+        f"uncertainty {np.mean(found['uncertainty'][-1]):.3f}, log likelihood "
+        f"{np.mean([f['mean'] for f in found['final']]):.1f} in {sum(found['seconds']):.0f} s"
+    )
+
+
+def plan(given: argparse.Namespace) -> Iterator[tuple[str, str, int, float | None]]:
+    """Runs that are asked for: experiment, method, seed, strength."""
+    if given.part == "sweep":
+        for name in BEST:
+            for strength in STRENGTHS:
+                yield "digits", name, 0, strength
+        return
+    for seed in given.seeds:
+        for name in given.methods:
+            yield given.part, name, seed, None
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("part", choices=["digits", "letters", "sweep", "tables"])
+    parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "generative")
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--methods", nargs="+", default=list(METHODS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--short", action="store_true")
+    given = parser.parse_args()
+    size = SHORT if given.short else FULL
+    if given.part != "tables":
+        for experiment, name, seed, strength in plan(given):
+            label = f"{experiment} {name} {seed}" + ("" if strength is None else f" {strength:g}")
+            kept(
+                given.out / "runs", label,
+                lambda e=experiment, n=name, s=seed, k=strength: run(
+                    given.out, e, n, s, size, strength=k
+                ),
+                said,
+            )  # fmt: skip
+    written(given.out, given.results)
+
+
+if __name__ == "__main__":
+    main()
