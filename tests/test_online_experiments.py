@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
+import generative
 import online_mnist
 import online_streams
 
@@ -80,3 +81,32 @@ def test_two_tasks_in_the_plane(tmp_path):
     found = online_mnist.toy(tmp_path)
     assert min(found["VCL"]) > 0.95
     assert (tmp_path / "online_toy.png").stat().st_size > 10_000
+
+
+def test_a_generator_learns_one_label_after_another(tmp_path, monkeypatch, capsys):
+    """Made-up images: bars whose place says the label, and whose length is what varies."""
+
+    def images(n: int, seed: int) -> online_mnist.Images:
+        rng = np.random.default_rng(seed)
+        X, y = np.zeros((n, 28, 28), np.float32), rng.integers(0, 10, n)
+        for one, label, length in zip(X, y, rng.integers(8, 28, n), strict=True):
+            one[2 * label : 2 * label + 2, :length] = 1.0
+        return online_mnist.Images(X.reshape(n, -1), y)
+
+    monkeypatch.setattr(generative, "mnist", lambda: (images(3000, 0), images(400, 1)))
+    size = generative.Size(2, 2, 16, 200, 250, 50, 20, 10, 100, 200)
+    monkeypatch.setattr(generative, "SHORT", size)
+    common = ["--short", "--out", tmp_path / "out", "--results", tmp_path, "--methods"]
+    run(generative, monkeypatch, "digits", *common, "VCL", "naive")
+    found = json.loads((tmp_path / "generative.json").read_text())["digits"]
+    vcl, naive = found["VCL, seed 0"], found["naive, seed 0"]
+    assert vcl["uncertainty"][0][0] < 1 and vcl["uncertainty"][1][1] < 1  # by chance: 2.3
+    # what was learned first is remembered, and forgotten where nothing holds it
+    assert vcl["final"][0]["mean"] > naive["final"][0]["mean"] + 20
+    assert all(f["error"] < 5 for f in vcl["final"])
+    assert (tmp_path / "generative_digits_VCL.png").stat().st_size > 3_000
+    assert "| VCL | 0 |" in (tmp_path / "generative.md").read_text()
+    # what was done is not done again
+    capsys.readouterr()
+    run(generative, monkeypatch, "digits", *common, "VCL", "naive")
+    assert "..." not in capsys.readouterr().out
