@@ -1,7 +1,8 @@
 """Pretraining: steps per second of experiment 1's network, against BayesFlow 2 on JAX, in one run.
 
 The two sides take turns in processes of their own, ours twice, so that a noisy machine is noisy to
-both. BayesFlow needs the second environment (`make bench-env`).
+both. BayesFlow needs the second environment (`make bench-env`). Ours also says what part of the
+machine's own rate of matrix multiplication it has, with XLA's count of a step's operations.
 """
 
 import json
@@ -10,6 +11,37 @@ import time
 from pathlib import Path
 
 from results import HERE, parser, run_json, table, write
+
+
+def matrix_rate(size: int = 2048, repeats: int = 10) -> float:
+    """Operations per second of a product of large square matrices, in single precision."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    a = jnp.asarray(np.random.default_rng(0).normal(size=(size, size)), jnp.float32)
+    product = jax.jit(jnp.matmul)
+    product(a, a).block_until_ready()
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        product(a, a).block_until_ready()
+        times.append(time.perf_counter() - begin)
+    return 2 * size**3 / sorted(times)[repeats // 2]
+
+
+def operations(problem, amortizer) -> float:  # noqa: ANN001
+    """Operations of a step's loss and gradient, as XLA counts them."""
+    import equinox as eqx
+    import jax
+
+    weights, rest = eqx.partition(amortizer, amortizer.trainable())
+
+    def loss(weights, key):  # noqa: ANN001, ANN202
+        return problem.loss(eqx.combine(weights, rest), key, {})
+
+    compiled = jax.jit(jax.value_and_grad(loss)).lower(weights, jax.random.key(0)).compile()
+    return float(compiled.cost_analysis()["flops"])
 
 
 def ours(steps: int) -> dict:
@@ -53,13 +85,18 @@ def ours(steps: int) -> dict:
             jax.block_until_ready(state.step)
             speeds.append(100 / (time.perf_counter() - t))
         cpu = time.process_time() - cpu
+        flops, rate = operations(problem, posterior.amortizer), matrix_rate()
+    speed = sorted(speeds)[len(speeds) // 2]
     weights = eqx.filter(posterior.amortizer, posterior.amortizer.trainable())
     return {
         "library": "pmcl",
         "parameters": sum(x.size for x in jax.tree.leaves(weights)),
         "seconds_to_import": imported - begin,
         "seconds_to_first_step": first - imported,
-        "steps_per_second": sorted(speeds)[len(speeds) // 2],
+        "steps_per_second": speed,
+        "operations_per_step": flops,
+        "matrix_rate": rate,
+        "share_of_matrix_rate": flops * speed / rate,
         "cpu_seconds_per_step": cpu / (100 * len(speeds)),
     }
 
@@ -87,10 +124,14 @@ def main() -> None:
     speed = (runs["pmcl, before"]["steps_per_second"] + runs["pmcl, after"]["steps_per_second"]) / 2
     ratios = {k: speed / v["steps_per_second"] for k, v in runs.items() if "Bayes" in k}
     keys = ("steps_per_second", "seconds_to_first_step", "parameters", "cpu_seconds_per_step")
+    own = ("operations_per_step", "matrix_rate", "share_of_matrix_rate")
     table(
         "Pretraining, experiment 1: batch 32, 100 rows",
-        ["run", *keys, "pmcl is faster by"],
-        [[k, *(v[c] for c in keys), ratios.get(k, "")] for k, v in runs.items()],
+        ["run", *keys, *own, "pmcl is faster by"],
+        [
+            [k, *(v[c] for c in keys), *(v.get(c, "") for c in own), ratios.get(k, "")]
+            for k, v in runs.items()
+        ],
     )
     write("pretraining", given.out, {"runs": runs, "ratios": ratios})
 

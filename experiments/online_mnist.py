@@ -26,6 +26,7 @@ import pmcl
 
 HERE = Path(__file__).parent
 SEEDS = (0,)
+DRAWS = 30  # of the weights, for a prediction
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Problem:
         Stored images of a task.
     permuted : bool
         Tasks are permutations of the pixels; else pairs of labels.
+    prior : float, optional
+        Of the weights (`classifier`); None: as published.
     """
 
     hidden: tuple[int, ...]
@@ -50,13 +53,14 @@ class Problem:
     batch_size: int
     coreset: int
     permuted: bool = False
+    prior: float | None = None
 
     def model(self):  # noqa: ANN201
-        return classifier(784, self.hidden, self.labels, self.heads)
+        return classifier(784, self.hidden, self.labels, self.heads, prior=self.prior)
 
 
 PROBLEMS = {
-    "permuted": Problem((100, 100), 10, 1, 40, 256, 200, permuted=True),
+    "permuted": Problem((100, 100), 10, 1, 20, 256, 200, permuted=True, prior=4.0),
     "split": Problem((256, 256), 2, 5, 20, 256, 40),
     "letters": Problem((150, 150, 150, 150), 2, 5, 60, 256, 40),
 }
@@ -165,7 +169,7 @@ def accuracies(
     for i, test in enumerate(tests):
         head = i if problem.heads > 1 else 0
         task = str(i) if by_task else None
-        p = probabilities(predictor, test.X, head, labels=problem.labels, task=task)
+        p = probabilities(predictor, test.X, head, labels=problem.labels, draws=DRAWS, task=task)
         found.append(float((p.argmax(axis=1) == test.y).mean()))
     return found
 

@@ -21,8 +21,18 @@ class Images(NamedTuple):
     y: np.ndarray
 
 
-def classifier(inputs: int, hidden: tuple[int, ...], labels: int, heads: int = 1) -> pm.Model:
-    """Fully connected network with standard normal weights; for several tasks a head for each.
+LIT = 100  # pixels of an image that are not black, more or less
+
+
+def classifier(
+    inputs: int,
+    hidden: tuple[int, ...],
+    labels: int,
+    heads: int = 1,
+    *,
+    prior: float | None = None,
+) -> pm.Model:
+    """Fully connected network with normal weights; for several tasks a head for each.
 
     Parameters
     ----------
@@ -32,16 +42,23 @@ def classifier(inputs: int, hidden: tuple[int, ...], labels: int, heads: int = 1
     labels : int
     heads : int
         More than one: `head` says which one each row has.
+    prior : float, optional
+        Standard deviation of the weights, times the square root of what goes into a unit; one for
+        every weight by default, as in the paper.
     """
+
+    def scale(n: int, activation: str) -> float:
+        return 1.0 if prior is None else prior * pmcl.prior_scale(n, activation)
+
     coords = {"row": range(1), "input": range(inputs)}
     with pm.Model(coords=coords) as model:
         X = pm.Data("X", np.zeros((1, inputs), np.float32), dims=("row", "input"))
-        layer, n = X, inputs
+        layer, n, sd = X, inputs, scale(min(inputs, LIT), "linear")
         for i, units in enumerate(hidden):
-            W = pm.Normal(f"W{i}", 0, 1, shape=(n, units))
+            W = pm.Normal(f"W{i}", 0, sd, shape=(n, units))
             b = pm.Normal(f"b{i}", 0, 1, shape=units)
-            layer, n = pt.maximum(layer @ W + b, 0), units
-        V = pm.Normal("V", 0, 1, shape=(n, heads * labels))
+            layer, n, sd = pt.maximum(layer @ W + b, 0), units, scale(units, "relu")
+        V = pm.Normal("V", 0, sd, shape=(n, heads * labels))
         c = pm.Normal("c", 0, 1, shape=heads * labels)
         score = layer @ V + c
         if heads > 1:
