@@ -62,8 +62,8 @@ def fit_online(
     search : Search, optional
         How the lower bound is climbed.
     start : AbstractStart, optional
-        Where the first search begins: by default at the prior's mean; for a neural network, and
-        with local variables, at random (:class:`ScatteredStart`).
+        Where the first search begins: by default at the prior's mean, with local variables at
+        random near it, and for a neural network at random (:class:`ScatteredStart`).
     method : ElasticWeightConsolidation, OnlineLaplace, SynapticIntelligence or Naive, optional
         In place of variational inference: one value of the parameters, held near earlier ones by
         a quadratic penalty (diagonal Laplace propagation is the second) or, with `Naive`, not at
@@ -110,6 +110,11 @@ def fit_online(
     ...     stream = stream.update(batch, time=time)
     """
     model = model_or_context(model)
+    if isinstance(local, bool):
+        raise ValueError(
+            f"local: expected names of variables, got {local}; whether noise of linear layers is "
+            "drawn in place of their weights' is `local_noise`."
+        )
     names = (local,) if isinstance(local, str) else tuple(local or ())
     if not names and encoder is not None:
         raise ValueError(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 
-from pmcl.data import Layout, TaskLike
+from pmcl.data import DataError, Layout, TaskLike
 from pmcl.metrics.importance import importance_diagnostics
 from pmcl.online import latent
 from pmcl.online.gaussian import MeanField
@@ -108,19 +108,19 @@ class LatentPosterior(OnlinePosterior):
         ):
             problem = self.problem
             prior_key, key = jax.random.split(jax.random.key(seed))
-            prior = latent.from_prior(problem, self._known.variables, data, prior_key)
+            imagined = latent.imagine(problem, self._known.variables, data, prior_key)
             if not updates:
-                some = {k: v[0] for k, v in prior.items()}
+                some = {k: v[0] for k, v in imagined.local.items()}
                 rows = problem.rows
-                few = latent.take(
-                    rows, latent.values_alone(data), np.arange(len(next(iter(some.values()))))
-                )
+                index = np.arange(len(next(iter(some.values()))))
+                few = latent.take(rows, latent.values_alone(data), index)
                 if not check_separate(rows, problem.prior, {**few, **some}, prior_key):
                     rows = replace(rows, local=None)
                 problem = replace(problem, rows=rows)
             state, known, info = latent.update(
-                problem, self._known, self.state, data, prior, now, self.settings, key, bar.advance
-            )
+                problem, self._known, self.state, data, imagined, now, self.settings, key,
+                bar.advance,
+            )  # fmt: skip
         record = UpdateRecord(label, now, info, clock.perf_counter() - begin)
         return replace(
             self, problem=problem, state=state, latents=known, records=(*self.records, record)
@@ -228,7 +228,8 @@ class LatentPosterior(OnlinePosterior):
             The parameters are those of all batches: it only has to be the name of one.
         random_seed : int, optional
         """
-        self._network(task)
+        if task is not None:
+            self._network(task)
         return super().approximation(time=time, random_seed=random_seed)
 
     def _weighed(
@@ -290,4 +291,23 @@ class LatentPosterior(OnlinePosterior):
     def _read(self, data: TaskLike) -> dict[str, np.ndarray]:
         task = self._one(data, self._layout)
         values = {k: v[0] for k, v in task.values.items()}
-        return latent.with_gaps(values, {k: v[0] for k, v in task.there.items()})
+        there = {k: v[0] for k, v in task.there.items()}
+        for name, seen in there.items():
+            terms = self.compiled.term_dims(name)
+            across = tuple(range(terms, seen.ndim))
+            if across and (seen.any(axis=across) != seen.all(axis=across)).any():
+                raise DataError(
+                    f"Variable {name!r}: expected values that are all there or all missing where "
+                    f"they have one likelihood together ({seen.ndim - terms} last dims), got some "
+                    "of each. Write it as independent variables given local ones, or leave such "
+                    "rows out."
+                )
+        rows, networks = self.problem.rows, self._known.networks
+        if networks:
+            found = latent.features(rows, self._known.variables, values)[0].shape[1]
+            if found != len(networks[-1].location):
+                raise DataError(
+                    f"data: expected rows of {len(networks[-1].location)} numbers as in the first "
+                    f"batch, got {found}. Fill rows up with NaN to one length."
+                )
+        return latent.with_gaps(values, there)

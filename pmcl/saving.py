@@ -33,15 +33,13 @@ from pmcl.networks.familiarity import Familiar, describe_inputs
 from pmcl.posterior import AmortizedPosterior
 from pmcl.state import fingerprint, records, sources, weights
 from pmcl.state.archive import group, read_archive, write_archive
-from pmcl.state.configuration import KNOWN, decode, dumps, encode, loads
+from pmcl.state.configuration import KNOWN, check_sizes, decode, dumps, encode, loads
 from pmcl.state.errors import StateError
 from pmcl.stream import OnlinePosterior
 from pmcl.training import PretrainingSettings
 
 SCHEMA = 1
 _LONGEST = 10**5  # rows of a dataset
-_LARGEST_SIZE = 2**16  # of anything in a network
-_DEEPEST = 256
 _PACKAGES = ("pymc", "pytensor", "jax", "equinox", "flowjax", "xarray", "numpy")
 
 
@@ -188,7 +186,7 @@ def from_datatree(
         network = decode(
             loads(attrs.get("network"), where=where), where=f"{where}: network", expected=Network
         )
-        _check_sizes(network, f"{where}: network")
+        check_sizes(network, f"{where}: network")
         skeleton = _skeleton(network, compiled, structure, masking)
         amortizer = weights.from_dataset(
             group(tree, "network", where), skeleton, where=f"{where}: network"
@@ -307,19 +305,6 @@ def _masking(attrs: Mapping[Any, Any], structure: Structure, where: str) -> Mask
         raise StateError(f"{where}: expected a fraction of missing values, got {missing!r}.")
     row = None if lengths is None else structure.row
     return Masking(row, None if lengths is None else tuple(lengths), float(missing))
-
-
-def _check_sizes(value: Any, where: str) -> None:
-    """Refuse a network that could not have been trained, before any of it is built."""
-    for f in dataclasses.fields(value):
-        found = getattr(value, f.name)
-        if dataclasses.is_dataclass(found):
-            _check_sizes(found, f"{where}.{f.name}")
-        elif isinstance(found, int) and not isinstance(found, bool):
-            deep = f.name in ("depth", "head_depth", "layers", "blocks")
-            most = _DEEPEST if deep else _LARGEST_SIZE
-            if not 0 <= found <= most:
-                raise StateError(f"{where}.{f.name}: expected 0 to {most}, got {found}.")
 
 
 def _skeleton(

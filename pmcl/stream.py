@@ -330,7 +330,7 @@ class OnlinePosterior:
         new_covariates : xarray.Dataset or mapping of arrays, optional
             Of the new rows.
         rows : int, optional
-            Number of rows, for a model without covariates.
+            Number of rows, where no covariate has their dim.
         draws : int
         time, task
             As in :meth:`approximation`.
@@ -353,7 +353,12 @@ class OnlinePosterior:
             given = {} if new_covariates is None else new_covariates
             values = covariates_of(layout, given, one)[0]
         lengths = lengths_of(self.compiled, values)
-        if rows is not None and not values:
+        if rows is not None:
+            by_row = [n for n in values if self.problem.rows.axis(n) is not None]
+            if by_row and lengths[self.row] != rows:
+                raise ValueError(
+                    f"rows: expected {lengths[self.row]}, as {by_row[0]!r} has, got {rows}."
+                )
             lengths[self.row] = positive("rows", rows)
         _, z = self._draw(draws, time, task, random_seed)
         rng = np.random.default_rng([seed_of(random_seed, self.seed), 1])

@@ -27,7 +27,7 @@ from pmcl.online.rows import Rows
 from pmcl.online.start import AbstractStart
 from pmcl.state import fingerprint
 from pmcl.state.archive import group, write_archive
-from pmcl.state.configuration import decode, dumps, encode, loads
+from pmcl.state.configuration import check_sizes, decode, dumps, encode, loads
 from pmcl.state.errors import StateError
 from pmcl.state.weights import from_dataset, to_dataset
 from pmcl.stream import OnlinePosterior, UpdateRecord, scope_of
@@ -90,6 +90,8 @@ def to_datatree(stream: OnlinePosterior, *, include_memory: bool = True) -> xr.D
     if s.records:
         groups["/history"] = s.history
     if isinstance(s, LatentPosterior) and s.latents is not None:
+        if s.latents.touched is not None:
+            groups["/touched"] = xr.Dataset({"touched": ("z", np.asarray(s.latents.touched))})
         for i, network in enumerate(s.latents.networks):
             shape = {"features": len(network.location), "masked": network.masked}
             groups[f"/encoder {i}"] = to_dataset(network).assign_attrs(shape)
@@ -146,7 +148,12 @@ def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> OnlinePo
             int(_number(attrs, "updates", where)),
         )
         if latents is not None:
-            latents = latents._replace(networks=_networks(tree, latents, where))
+            latents = latents._replace(
+                networks=_networks(tree, latents, state.updates, where),
+                touched=_touched(tree, compiled.dim, where) if state.updates else None,
+            )
+            if problem.gaussian:
+                raise StateError(f"{where}: expected no exact updates with local variables.")
     seed, records = int(_number(attrs, "seed", where)), _records(tree, where)
     if latents is not None:
         return LatentPosterior(
@@ -172,19 +179,45 @@ def _encoder(attrs: Mapping[Any, Any], where: str) -> tuple[list[str], Encoder]:
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names) or not names:
         raise StateError(f"{where}: expected names of local variables, got {names!r}.")
     found = loads(attrs.get("encoder"), where=where)
-    return names, decode(found, where=f"{where}: encoder", expected=Encoder)
+    encoder = decode(found, where=f"{where}: encoder", expected=Encoder)
+    check_sizes(encoder, f"{where}: encoder")
+    return names, encoder
 
 
-def _networks(tree: xr.DataTree, latents: Latents, where: str) -> tuple[EncoderNetwork, ...]:
+def _touched(tree: xr.DataTree, dim: int, where: str) -> np.ndarray:
+    data = group(tree, "touched", where)
+    if "touched" not in data or data["touched"].shape != (dim,) or data["touched"].dtype != bool:
+        raise StateError(f"{where}: touched: expected {dim} flags.")
+    return data["touched"].values
+
+
+def _networks(
+    tree: xr.DataTree, latents: Latents, updates: int, where: str
+) -> tuple[EncoderNetwork, ...]:
+    expected = updates if latents.encoder.per_task else min(updates, 1)
     found: list[EncoderNetwork] = []
-    while (name := f"encoder {len(found)}") in tree.children:
-        data = group(tree, name, where)
-        at = f"{where}: {name}"
-        features, masked = _number(data.attrs, "features", at), _flag(data.attrs, "masked", at)
+    for i in range(expected):
+        data = group(tree, f"encoder {i}", where)
+        at = f"{where}: encoder {i}"
+        features, masked = int(_number(data.attrs, "features", at)), _flag(data.attrs, "masked", at)
+        if "location" not in data or data["location"].shape != (features,):
+            raise StateError(f"{at}: expected the location of {features} numbers of a row.")
+        # Looked at before anything of that size is made.
+        deepest, width = latents.encoder.depth, latents.encoder.width
+        for layer in (0, deepest) if deepest else ():
+            name = f"network.layers.{layer}.weight"
+            if name not in data or width not in data[name].shape:
+                raise StateError(f"{at}: {name}: expected {width} units.")
         like = latents.encoder.build(
-            int(features), latents.variables.size, masked=masked, key=jax.random.key(0)
+            features, latents.variables.size, masked=masked, key=jax.random.key(0)
         )
-        found.append(from_dataset(data, like, where=at))
+        network = from_dataset(data, like, where=at)
+        for name in ("scale", "spread"):
+            if not (np.asarray(getattr(network, name)) > 0).all():
+                raise StateError(f"{at}: {name}: expected numbers above 0.")
+        if found and len(network.location) != len(found[0].location):
+            raise StateError(f"{at}: expected rows as long as the first encoder's.")
+        found.append(network)
     return tuple(found)
 
 

@@ -20,6 +20,8 @@ from pmcl.online import MeanField, Rows
 from pmcl.online.latent import Encoder, LatentRows, weigh, with_gaps
 from pmcl.online.point import fisher
 from pmcl.online.rows import Batch
+from pmcl.state.archive import write_archive
+from pmcl.stream_state import to_datatree
 
 SIGMA = 0.5
 W = np.array([[1.0, -0.5, 0.3], [0.2, 0.8, -1.0]])
@@ -298,8 +300,55 @@ def test_saved_and_read_again(stream, tmp_path):
             b.sample_local(y, 50, random_seed=3)["posterior"]["effect"],
         )
     assert repr(again) == repr(stream)
+    later = [s.update(y, progressbar=False).state.q.mean for s in (stream, again)]
+    np.testing.assert_array_equal(*later)
     with pytest.raises(pmcl.StateError):
         pmcl.load(tmp_path / "a.zarr.zip", effects(MEMBERS + 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda t: t.drop_nodes("encoder 0"), "expected a group 'encoder 0'"),
+        (lambda t: t.drop_nodes("touched"), "expected a group 'touched'"),
+        (lambda t: _edited(t, "encoder 0", "scale", 0.0), "scale: expected numbers above 0"),
+        (lambda t: _edited(t, "encoder 0", "count", np.nan), "expected finite numbers"),
+        (lambda t: _sized(t, 5), "expected the location of 5 numbers"),
+    ],
+)
+def test_files_with_other_encoders_are_refused(stream, tmp_path, change, match):
+    tree = change(to_datatree(stream))
+    write_archive(tmp_path / "a.zarr.zip", tree)
+    with pytest.raises(pmcl.StateError, match=match):
+        pmcl.load(tmp_path / "a.zarr.zip", effects(MEMBERS))
+
+
+def _edited(tree, group, name, value):
+    tree = tree.copy(deep=True)
+    tree[group][name].values[...] = value
+    return tree
+
+
+def _sized(tree, features):
+    tree = tree.copy(deep=True)
+    tree["encoder 0"].attrs["features"] = features
+    return tree
+
+
+def test_rows_of_another_length_are_refused(stream):
+    with pytest.raises(DataError, match="Fill rows up with NaN"):
+        stream.update({"y": np.zeros((2, MEMBERS + 1))})
+
+
+def test_half_an_observation_is_refused():
+    with pm.Model(coords={"row": range(1), "item": range(2)}) as model:
+        scale = pm.HalfNormal("scale", 1)
+        f = pm.Normal("f", 0, 1, dims="row")
+        pm.MvNormal("y", (scale * f)[:, None] * np.ones(2), np.eye(2), observed=np.zeros((1, 2)),
+                    dims=("row", "item"))  # fmt: skip
+    stream = pmcl.fit_online(model, local="f", progressbar=False)
+    with pytest.raises(DataError, match="all there or all missing"):
+        stream.update({"y": [[0.0, np.nan], [1.0, 1.0]]}, progressbar=False)
 
 
 def test_same_seed_same_result():
@@ -334,6 +383,22 @@ def test_baselines_follow_one_value(method):
         assert means[0] < means[1] < target - 0.5  # held back
 
 
+def test_information_is_right_where_the_encoder_is_wide():
+    """The noise of its draws is no information."""
+    rows = rows_of(effects(MEMBERS), "effect", "group")
+    y = groups(400, 1)
+    sd = 0.8
+    rows = with_linear(rows, np.zeros((2, MEMBERS)), np.array([0.1, np.log(sd)]))
+    q = known(rows, mu=np.asarray(1.4))
+    batch = Batch({"y": jnp.asarray(y)}, jnp.ones(400))
+    found = np.mean([fisher(rows, q.mean, batch, jax.random.key(i))[0] for i in range(8)])
+    slopes = (y - 1.4 - 0.1).sum(axis=1) / SIGMA**2
+    noise = (MEMBERS * sd / SIGMA**2) ** 2 / 5  # of each factor's square
+    exact = np.sum(slopes**2)
+    # A square of ten draws' mean would be off by half of 400 * noise.
+    assert abs(found - exact) < 0.25 * 400 * noise
+
+
 def test_information_is_of_the_bounds_gradients():
     rows = rows_of(effects(MEMBERS), "effect", "group")
     y = groups(30, 1)
@@ -359,6 +424,54 @@ def generator(tasks: int) -> pm.Model:
             "y", logit_p=hidden @ shared, observed=np.zeros((1, 4), int), dims=("row", "item")
         )
     return model
+
+
+def test_heads_begin_afresh_where_parameters_have_drifted():
+    """Nothing was said of the second one, but its variance has grown."""
+    stream = pmcl.fit_online(
+        generator(2), local="f", covariates=["task"], drift=pmcl.Wiener(0.01),
+        encoder=Encoder(width=8, depth=1),
+        search=pmcl.Search(steps=1, learning_rate=1e-6), random_seed=0, progressbar=False,
+    )  # fmt: skip
+    y = np.random.default_rng(0).integers(0, 2, size=(40, 4))
+    for task in (0, 1):
+        stream = stream.update({"y": y, "task": task}, progressbar=False)
+    heads = np.asarray(stream.compiled.unravel(stream.state.q.mean)["head"])
+    assert np.all(np.abs(heads).max(axis=(1, 2)) > 0.5)
+
+
+def test_rows_are_predicted_at_a_covariate_that_they_share():
+    stream = pmcl.fit_online(
+        generator(2), local="f", covariates=["task"], random_seed=0, progressbar=False
+    )
+    found = stream.predict({"task": 1}, rows=7, draws=3)  # a priori
+    assert found["y"].shape == (1, 3, 7, 4)
+    assert stream.sample(10)["posterior"]["head"].shape == (1, 10, 2, 2, 5)
+
+
+def test_an_encoder_that_begins_with_one_row_is_not_blind():
+    rng = np.random.default_rng(0)
+    with pm.Model(coords={"group": range(1), "member": range(3)}) as model:
+        mu = pm.Normal("mu", 1000, 300)
+        effect = pm.Normal("effect", 0, 200, dims="group")
+        pm.Normal("y", mu + effect[:, None], 30, observed=np.zeros((1, 3)),
+                  dims=("group", "member"))  # fmt: skip
+    truth = 200 * rng.normal(size=(40, 1))
+    y = 1000 + truth + 30 * rng.normal(size=(40, 3))
+    stream = pmcl.fit_online(
+        model, local="effect", encoder=Encoder(depth=0, learning_rate=2e-2),
+        search=pmcl.Search(steps=600, draws=4), random_seed=0, progressbar=False,
+    )  # fmt: skip
+    for part in (y[:1], y[1:]):
+        stream = stream.update({"y": part}, progressbar=False)
+    network = stream.latents.networks[0]
+    np.testing.assert_allclose(network.location, y.mean(axis=0))
+    # The first row's own width was the prior's, which counts for one row.
+    assert np.all((network.scale > 150) & (network.scale < 350))
+    tree = stream.sample_local({"y": y}, 200)
+    found = tree["posterior"]["effect"].mean(("chain", "draw")).values
+    assert np.corrcoef(found, truth[:, 0])[0, 1] > 0.98
+    assert float((tree["row_stats"]["khat"] < 0.7).mean()) > 0.9
 
 
 def test_heads_of_unseen_tasks_stay_at_the_prior():
@@ -447,6 +560,34 @@ def test_refusals_say_what_to_do():
         pm.Normal("y", a, observed=np.zeros(2), dims="row")
     with pytest.raises(UnsupportedModelError, match="continuous local variable"):
         pmcl.fit_online(model, local="a")
+    with pm.Model(coords={"row": range(1)}) as model:
+        top = pm.Data("top", [1.0], dims="row")
+        scale = pm.HalfNormal("scale")
+        a = pm.Uniform("a", 0, top, dims="row")
+        pm.Normal("y", a, scale, observed=np.zeros(1), dims="row")
+    with pytest.raises(UnsupportedModelError, match=r"depend on \['top'\]"):
+        pmcl.fit_online(model, local="a")
+    with pm.Model(coords={"row": range(3)}) as model:
+        scale = pm.HalfNormal("scale")
+        a = pm.Uniform("a", 0, np.array([1.0, 2.0, 3.0]), dims="row")
+        pm.Normal("y", a, scale, observed=np.zeros(3), dims="row")
+    with pytest.raises(UnsupportedModelError, match="a constant with a value a row"):
+        pmcl.fit_online(model, local="a")
+    with pm.Model(coords={"row": range(1)}) as model:
+        scale = pm.HalfNormal("scale")
+        a = pm.VonMises("a", 0, 0.2, dims="row")
+        pm.Normal("y", pt.cos(a), scale, observed=np.zeros(1), dims="row")
+    with pytest.raises(UnsupportedModelError, match="circular"):
+        pmcl.fit_online(model, local="a")
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, pm.HalfNormal("scale"), shape=3)
+        pm.Normal("y", a, 1, observed=np.zeros(3))
+    with pytest.raises(ValueError, match="It has no dims"):
+        pmcl.fit_online(model, local="a")
+    with pytest.raises(ValueError, match="every name once"):
+        pmcl.fit_online(factors(), local=["f", "f"])
+    with pytest.raises(ValueError, match="local_noise"):
+        pmcl.fit_online(factors(), local=False)
     with pytest.raises(ValueError, match="expected an update"):
         follow().log_predictive({"y": groups(2, 0)})
 

@@ -8,12 +8,14 @@ what their values are is for somebody else to say.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from jax import Array
+from pymc.distributions.transforms import CircularTransform
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 
@@ -84,6 +86,8 @@ def separate(model: pm.Model, names: Sequence[str]) -> tuple[pm.Model, LocalVari
         has a value a row, too.
     """
     free = {rv.name: rv for rv in model.free_RVs}
+    if len({*names}) < len(names):
+        raise ValueError(f"local: expected every name once, got {list(names)}.")
     unknown = [n for n in names if n not in free]
     if unknown or not names:
         raise ValueError(f"local: expected names of free variables, {[*free]}, got {list(names)}.")
@@ -95,6 +99,11 @@ def separate(model: pm.Model, names: Sequence[str]) -> tuple[pm.Model, LocalVari
                 f"local: expected the first dim of {name!r} to be that of the rows, {row}, got "
                 f"dims {variables.dims_of(model, free[name])}."
             )
+    if model.named_vars_to_dims.get(names[0], (None,))[0] is None:
+        raise ValueError(
+            f"local: expected {names[0]!r} to name the dim of the rows, which the observed "
+            f'variables have too: `dims=("row", ...)`. It has no dims.'
+        )
     for name, rv in free.items():
         if name not in names and row[0] in variables.dims_of(model, rv):
             raise UnsupportedModelError(
@@ -124,22 +133,28 @@ def separate(model: pm.Model, names: Sequence[str]) -> tuple[pm.Model, LocalVari
             jacobians.append(pt.zeros_like(u))
             forward.append(x)
             continue
+        if isinstance(transform, CircularTransform):
+            raise UnsupportedModelError(
+                f"Variable {name!r}: a circular variable is no one-to-one map of an unconstrained "
+                "one, and no normal tells it. Use two normals as a direction, or a Uniform."
+            )
         given = rv.owner.inputs
         made = [
             transform.backward(u, *given),
             transform.log_jac_det(u, *given),
             transform.forward(x, *given),
         ]
-        others = {*ancestors(made)} & {*model.basic_RVs}
-        if others:
+        # The data would be those of the model, and not a batch's.
+        others = {*ancestors(made)} & {*model.basic_RVs, *model.data_vars}
+        if others or _by_row(u, made[0]):
+            on = sorted(str(v.name) for v in others) or "a constant with a value a row"
             raise UnsupportedModelError(
                 f"Variable {name!r}: expected a transform that depends on nothing, but its bounds "
-                f"depend on {sorted(str(v.name) for v in others)}. Write it as a standard variable "
-                "that is scaled."
+                f"depend on {on}. Write it as a standard variable that is scaled."
             )
         for found, one in zip((backward, jacobians, forward), made, strict=True):
             found.append(one)
-    observed = pm.observe(model, {n: np.zeros(_shape(free[n])) for n in names})
+    observed = pm.observe(model, {n: np.zeros(_shape(free[n]), free[n].type.dtype) for n in names})
     local = LocalVariables(
         tuple(parts),
         _function(inputs, backward),
@@ -152,6 +167,16 @@ def separate(model: pm.Model, names: Sequence[str]) -> tuple[pm.Model, LocalVari
 def _shape(rv: Variable) -> tuple[int, ...]:
     lengths = pytensor.function([], rv.shape, mode=graphs.host_mode())()
     return tuple(map(int, lengths))
+
+
+def _by_row(u: Variable, made: Variable) -> bool:
+    """Whether a transform takes no other number of rows than the model has."""
+    like = jax.ShapeDtypeStruct((7, *u.type.shape[1:]), "float64")
+    try:
+        jax.eval_shape(_function([u], [made]), like)
+    except (TypeError, ValueError, AssertionError):
+        return True
+    return False
 
 
 def _function(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> graphs.ShapedFunction:

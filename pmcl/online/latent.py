@@ -23,6 +23,8 @@ _FARTHEST = 10.0  # standard deviations: an encoder does not see beyond
 _QUARTILES = 1.349  # standard deviations from one to the other
 _FEW = 100  # rows at which the prior of local variables is looked at
 _PARAMETERS = 16  # and draws of the parameters
+_ENOUGH = 1000  # rows by which rows are standardised
+_ROUNDING = 1e-6  # standard deviation over location: what counts as no change
 _CHUNK = 50  # draws that are weighed together
 _INFORMATION = 10  # draws of local variables for one gradient of the bound
 
@@ -78,6 +80,7 @@ class Encoder(eqx.Module):
             eqx.nn.MLP(inputs, 2 * size, self.width, self.depth, jax.nn.silu, key=deep),
             eqx.nn.Linear(inputs, 2 * size, use_bias=False, key=straight),
             jnp.zeros(features),
+            jnp.zeros(features),
             jnp.ones(features),
             jnp.zeros(size),
             jnp.ones(size),
@@ -104,14 +107,15 @@ class EncoderNetwork(eqx.Module):
     Attributes
     ----------
     network, straight : eqx.nn.MLP, eqx.nn.Linear
-    location, scale : Array of shape (features,)
-        Of the rows; they are not trained.
+    count, location, scale : Array of shape (features,)
+        Of the rows, from how many; they are not trained.
     centre, spread : Array of shape (size,)
         Of u a priori; they are not trained.
     """
 
     network: eqx.nn.MLP
     straight: eqx.nn.Linear
+    count: Array
     location: Array
     scale: Array
     centre: Array
@@ -205,10 +209,19 @@ class LatentRows(eqx.Module):
         terms = self.compiled.log_likelihood_terms(z, values)
         return self._bound(terms, data, u) + entropy(log_sd)
 
-    def averaged(self, z: Array, data: Data, key: Array) -> Array:
-        """Mean of :meth:`at` over a few draws: a gradient that is squared has to be of this."""
-        keys = jax.random.split(key, _INFORMATION)
-        return jnp.mean(jax.vmap(lambda k: self.at(z, data, k))(keys), axis=0)
+    def squared_slope(self, z: Array, data: Data, key: Array) -> Array:
+        """Squares of the gradient of one row's bound, an estimate that is right in the mean.
+
+        The product of two means over draws of the encoder: the square of one would have its noise
+        in it.
+        """
+
+        def slope(key: Array) -> Array:
+            keys = jax.random.split(key, _INFORMATION // 2)
+            return jax.grad(lambda z: jnp.mean(jax.vmap(lambda k: self.at(z, data, k)[0])(keys)))(z)
+
+        one, two = jax.random.split(key)
+        return slope(one) * slope(two)
 
     def log_ratio(self, q: MeanField, data: Data, key: Array) -> tuple[Array, Array]:
         """Draw a row's u and weigh it: log p(row, u | z) / q(u | row), with z drawn from q.
@@ -314,17 +327,35 @@ class Latents(NamedTuple):
     encoder : Encoder
     networks : tuple of EncoderNetwork
         One, or one an update.
+    touched : ndarray of bool of shape (dim,), optional
+        Entries of z that a batch has said anything of; None before the first.
     """
 
     variables: LocalVariables
     encoder: Encoder
     networks: tuple[EncoderNetwork, ...] = ()
+    touched: np.ndarray | None = None
 
 
-def from_prior(
+class Imagined(NamedTuple):
+    """What the prior says that rows are like.
+
+    Attributes
+    ----------
+    local : dict of arrays of shape (draw, row, ...)
+        Local variables.
+    data : dict of arrays of shape (draw, row, ...)
+        Observed variables.
+    """
+
+    local: dict[str, np.ndarray]
+    data: dict[str, np.ndarray]
+
+
+def imagine(
     problem: Problem, local: LocalVariables, data: Mapping[str, np.ndarray], key: Array
-) -> dict[str, np.ndarray]:
-    """Draw local variables of a few rows from the prior, shape (draw, row, ...) each."""
+) -> Imagined:
+    """Draw a few rows from the prior, at the covariates of a batch."""
     rows = problem.rows
     few = take(rows, data, np.arange(min(length(rows, local, data), _FEW)))
     c = rows.compiled
@@ -332,53 +363,81 @@ def from_prior(
     covariates = {i.name: few[i.name].astype(i.dtype) for i in c.covariates}
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     drawn = predict(c, np.asarray(z, np.float64), covariates, lengths_of(c, few), rng=rng)
-    return {n: drawn[n] for n in local.names}
+    return Imagined(
+        {n: drawn[n] for n in local.names},
+        {n: v for n, v in drawn.items() if n not in local.names},
+    )
 
 
 def encoder_for(
     latents: Latents,
     problem: Problem,
     data: Mapping[str, np.ndarray],
-    prior: Mapping[str, np.ndarray],
+    imagined: Imagined,
     key: Array,
 ) -> EncoderNetwork:
     """Return the encoder that an update begins with: the last one, or a new one.
 
-    Parameters
-    ----------
-    latents : Latents
-    problem : Problem
-    data : mapping of arrays
-        The batch.
-    prior : mapping of arrays
-        From :func:`from_prior`.
-    key : Array
+    Rows are standardised by those that came, as long as these are few, and where they say nothing,
+    by those that the prior imagines.
     """
     spec, local, rows = latents.encoder, latents.variables, problem.rows
     masked = has_gaps(data)
     last = latents.networks[-1] if latents.networks else None
+    seen, there = (np.asarray(v, np.float64) for v in features(rows, local, data))
+    count = np.zeros(seen.shape[1])
     if last is not None and masked and not last.masked:
         last = spec.told_of_gaps(last)
     if last is not None and not spec.per_task:
-        return last
-    seen, there = (np.asarray(v) for v in features(rows, local, data))
-    if last is None or not spec.warm:
+        count = np.asarray(last.count, np.float64)
+        if count.min() >= _ENOUGH:
+            return last
+    if last is None or (spec.per_task and not spec.warm):
         last = spec.build(seen.shape[1], local.size, masked=masked, key=key)
-    gaps = np.where(there, seen, np.nan)
-    empty = ~there.any(axis=0)
-    gaps[0, empty] = 0.0
-    location, scale = np.nanmean(gaps, axis=0), np.nanstd(gaps, axis=0)
-    draws = {k: v.reshape(-1, *v.shape[2:]) for k, v in prior.items()}
-    u = np.asarray(local.unconstrain(draws))
+    # Moments of what came before and of this batch together.
+    new = there.sum(axis=0)
+    total = count + new
+    safe = np.maximum(total, 1)
+    before, width = np.asarray(last.location, np.float64), np.asarray(last.scale, np.float64)
+    mean = (seen * there).sum(axis=0) / np.maximum(new, 1)
+    squares = (((seen - mean) * there) ** 2).sum(axis=0)
+    location = (count * before + new * mean) / safe
+    squares += count * width**2 + count * new / safe * (mean - before) ** 2
+    scale = np.sqrt(squares / safe)
+    imagined_location, imagined_scale = _imagined_moments(rows, local, data, imagined)
+    location = np.where(total > 0, location, imagined_location)
+    constant = (total < 2) | (scale <= _ROUNDING * np.maximum(np.abs(location), 1e-30))
+    scale = np.where(constant, imagined_scale, scale)
+    draws = {k: v.reshape(-1, *v.shape[2:]) for k, v in imagined.local.items()}
+    u = np.asarray(local.unconstrain(draws), np.float64)
     low, centre, high = np.nanquantile(np.where(np.isfinite(u), u, np.nan), (0.25, 0.5, 0.75), 0)
     spread = (high - low) / _QUARTILES
+    if latents.networks and not spec.per_task:
+        centre, spread = np.asarray(last.centre), np.asarray(last.spread)
+    values = (total, location, scale, centre, np.where(spread > 0, spread, 1.0))
     dtype = last.location.dtype
-    values = (location, np.where(scale > 0, scale, 1.0), centre, np.where(spread > 0, spread, 1.0))
     return eqx.tree_at(
-        lambda e: (e.location, e.scale, e.centre, e.spread),
+        lambda e: (e.count, e.location, e.scale, e.centre, e.spread),
         last,
         tuple(jnp.asarray(v, dtype) for v in values),
     )
+
+
+def _imagined_moments(
+    rows: Rows, local: LocalVariables, data: Mapping[str, np.ndarray], imagined: Imagined
+) -> tuple[np.ndarray, np.ndarray]:
+    """Location and scale of every feature in rows that the prior draws; of covariates, as it is."""
+    few = len(next(iter(imagined.local.values()))[0])
+    drawn = []
+    for i in range(_PARAMETERS):
+        some = take(rows, values_alone(data), np.arange(few))
+        some |= {k: v[i] for k, v in imagined.data.items()}
+        drawn.append(np.asarray(features(rows, local, some)[0], np.float64))
+    values = np.concatenate(drawn)
+    values = np.where(np.isfinite(values), values, np.nan)
+    low, middle, high = np.nan_to_num(np.nanquantile(values, (0.25, 0.5, 0.75), axis=0))
+    scale = (high - low) / _QUARTILES
+    return middle, np.where(scale > 0, scale, np.maximum(np.abs(middle), 1.0))
 
 
 def update(
@@ -386,7 +445,7 @@ def update(
     latents: Latents,
     state: State,
     data: Mapping[str, np.ndarray],
-    prior: Mapping[str, np.ndarray],
+    imagined: Imagined,
     time: float,
     settings: Settings,
     key: Array,
@@ -399,7 +458,7 @@ def update(
     Nguyen et al. (2018), section 4.
     """
     network_key, start_key, key = jax.random.split(key, 3)
-    network = encoder_for(latents, problem, data, prior, network_key)
+    network = encoder_for(latents, problem, data, imagined, network_key)
     rows = LatentRows(problem.rows, latents.variables, latents.encoder.learning_rate, network)
     n = rows.length(data)
     batch = Batch({k: jnp.asarray(v) for k, v in data.items()}, jnp.ones(n))
@@ -408,11 +467,12 @@ def update(
     if not first:
         moved = drifted(problem, settings.drift, state.q, time - state.time)
     begun = settings.start(problem.rows, problem.prior, batch, settings.search, start_key)
-    new = touched(rows, begun, batch, key)
+    # What no batch has said anything of begins as in the first search; what this one says nothing
+    # of either stays where it is.
+    reached = np.asarray(touched(rows, begun, batch, key))
+    new = reached if latents.touched is None else reached & ~latents.touched
+    known = reached if latents.touched is None else reached | latents.touched
     if settings.method is None:
-        # What no batch has said anything of begins as in the first search; what this one says
-        # nothing of either stays where it is.
-        new &= (moved.mean == problem.prior.mean) & (moved.log_sd == problem.prior.log_sd)
         start = MeanField(*(jnp.where(new, b, m) for b, m in zip(begun, moved, strict=True)))
         remainder = None if problem.normal or not first else problem.prior
         climbed = projection.climb(
@@ -423,8 +483,7 @@ def update(
         trained, skipped = climbed.rows, climbed.skipped
         bound = float(np.mean(climbed.lower_bound[-max(len(climbed.lower_bound) // 10, 1) :]))
     else:
-        here = state.predictive.mean
-        here = jnp.where(new & (here == problem.prior.mean), begun.mean, here)
+        here = jnp.where(new, begun.mean, state.predictive.mean)
         before = moved if not first or isinstance(settings.method, OnlineLaplace) else None
         q, found = point.held(
             settings.method, rows, here, before, batch, settings.search, key, advance, first=first
@@ -440,18 +499,20 @@ def update(
     kept = latents.networks if latents.encoder.per_task else ()
     networks = (*kept, trained.encoder)
     now = State(q, predictive, state.memory, time, state.seen + n, state.updates + 1)
-    return now, latents._replace(networks=networks), info
+    return now, latents._replace(networks=networks, touched=known), info
 
 
 @jit
 def touched(rows: LatentRows, q: MeanField, batch: Batch, key: Array) -> Array:
     """Which entries of z a batch says anything of: those that its bound changes with."""
-    few = rows.part(batch, jnp.arange(min(len(batch.weights), _FEW)))
+    n = len(batch.weights)
+    few = rows.part(batch, jnp.linspace(0, n - 1, min(n, _FEW)).astype(int))
 
-    def total(mean: Array) -> Array:
+    def total(mean: Array, key: Array) -> Array:
         return jnp.sum(rows.drawn(q._replace(mean=mean), few.data, key))
 
-    return jax.grad(total)(q.mean) != 0
+    slopes = jax.lax.map(lambda k: jax.grad(total)(q.mean, k), jax.random.split(key, 3))
+    return jnp.any(slopes != 0, axis=0)
 
 
 @jit

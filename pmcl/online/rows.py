@@ -105,7 +105,9 @@ class Rows:
         """Log likelihood of every row; there is nothing here that `key` would draw."""
         return self(z, data)
 
-    averaged = at
+    def squared_slope(self, z: Array, data: Data, key: Array) -> Array:
+        """Squares of the gradient of one row's log likelihood."""
+        return jax.grad(lambda z: self(z, data)[0])(z) ** 2
 
     def fisher_data(
         self, z: Array, data: Mapping[str, np.ndarray], rng: np.random.Generator
@@ -190,9 +192,10 @@ def check_separate(
     for name, jacobian in by_data.items():
         if others(jacobian, axes[name] or 0):
             raise UnsupportedModelError(
-                f"Covariate {name!r}: expected that a row's likelihood depends on that row alone, "
+                f"Variable {name!r}: expected that a row's likelihood depends on that row alone, "
                 f"but along dim {rows.row!r} rows depend on one another (a mean over rows in the "
-                "model?). Prepare such values before they become data."
+                "model?). Prepare such values of data before they become data; local variables of "
+                "other rows cannot be in it."
             )
     local = rows.local
     if local is None:

@@ -10,6 +10,9 @@ import equinox as eqx
 from pmcl import continual, networks, online, refinement
 from pmcl.state.errors import StateError
 
+_LARGEST_SIZE = 2**16  # of anything in a network
+_DEEPEST = 256
+
 KNOWN: dict[str, type[eqx.Module]] = {
     kind.__name__: kind
     for kind in (
@@ -122,3 +125,16 @@ def loads(text: Any, *, where: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise StateError(f"{where}: not JSON ({error}).") from error
+
+
+def check_sizes(value: Any, where: str) -> None:
+    """Refuse a network that could not have been trained, before any of it is built."""
+    for f in dataclasses.fields(value):
+        found = getattr(value, f.name)
+        if dataclasses.is_dataclass(found):
+            check_sizes(found, f"{where}.{f.name}")
+        elif isinstance(found, int) and not isinstance(found, bool):
+            deep = f.name in ("depth", "head_depth", "layers", "blocks")
+            most = _DEEPEST if deep else _LARGEST_SIZE
+            if not 0 <= found <= most:
+                raise StateError(f"{where}.{f.name}: expected 0 to {most}, got {found}.")
