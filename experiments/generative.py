@@ -61,7 +61,7 @@ class Size:
     tasks: int = 10
     latent: int = 50
     hidden: int = 500
-    images: int = 2000
+    images: int = 1000
     epochs: int = 50
     batch_size: int = 100
     generated: int = 200
