@@ -15,28 +15,32 @@ LONGEST = 5.0  # seconds: a lapse's time is uniform up to here, with either answ
 SHORTEST = 1e-4  # seconds: nothing is decided in less
 
 
-def log_first_passage(t: TensorVariable, b: TensorVariable, v: TensorVariable) -> TensorVariable:
-    """Log density of the time at which a Wiener process with drift `v` first reaches `b`."""
-    return pt.log(b) - 0.5 * pt.log(2 * np.pi * t**3) - (b - v * t) ** 2 / (2 * t)
+def first_passage(
+    t: TensorVariable, b: TensorVariable, v: TensorVariable
+) -> tuple[TensorVariable, TensorVariable]:
+    """Density of the time at which a Wiener process with drift `v` first reaches `b`.
+
+    As a factor and an exponent, factor * exp(exponent): a trial's are multiplied before any
+    logarithm is taken, which is what takes time.
+    """
+    return b / (np.sqrt(2 * np.pi) * t * pt.sqrt(t)), -((b - v * t) ** 2) / (2 * t)
 
 
-def log_survival(t: TensorVariable, b: TensorVariable, v: TensorVariable) -> TensorVariable:
-    """Log probability that it has not reached `b` by `t`.
+def survival(
+    t: TensorVariable, b: TensorVariable, v: TensorVariable
+) -> tuple[TensorVariable, TensorVariable]:
+    """Probability that it has not reached `b` by `t`, as a factor and an exponent.
 
     Both terms of the textbook's 1 - F(t) vanish at long times and one overflows at short ones: what
     they share, exp(-a^2 / 2), is taken out.
     """
     a = (b - v * t) / pt.sqrt(t)
-    near = pt.erfcx((b + v * t) / pt.sqrt(2 * t))
     early = a > 0
-    # A branch that is not taken sees a harmless value, so that its gradient is finite.
-    passed = pt.exp(-(a**2) / 2) / 2 * (pt.erfcx(pt.switch(early, a, 0.0) / np.sqrt(2)) + near)
-    left = pt.erfcx(-pt.switch(early, 0.0, a) / np.sqrt(2)) - pt.switch(early, 0.0, near)
-    return pt.switch(
-        early,
-        pt.log1p(-pt.switch(early, passed, 0.0)),
-        -(a**2) / 2 + pt.log(left / 2),
-    )
+    side = pt.erfcx(pt.switch(early, a, -a) / np.sqrt(2))
+    near = pt.erfcx((b + v * t) / pt.sqrt(2 * t))
+    exponent = -(a**2) / 2
+    factor = pt.switch(early, 1 - pt.exp(exponent) * (side + near) / 2, (side - near) / 2)
+    return factor, pt.switch(early, 0.0, exponent)
 
 
 def log_density(
@@ -49,13 +53,18 @@ def log_density(
     """Log density of signed response times: negative ones are of incorrect answers."""
     t = pt.abs(value) - t0
     decided = t > SHORTEST
+    # A branch that is not taken sees a harmless value, so that its gradient is finite.
     t = pt.switch(decided, t, 1.0)
     right = value > 0
     winner, loser = pt.switch(right, correct, error), pt.switch(right, error, correct)
-    race = log_first_passage(t, boundary, winner) + log_survival(t, boundary, loser)
-    race = pt.switch(decided, np.log1p(-LAPSE) + race, -np.inf)
-    lapse = pt.switch(pt.abs(value) < LONGEST, np.log(LAPSE / (2 * LONGEST)), -np.inf)
-    return pt.logaddexp(race, lapse)
+    density, fast = first_passage(t, boundary, winner)
+    other, slow = survival(t, boundary, loser)
+    race = pt.switch(decided, (1 - LAPSE) * density * other, 0.0)
+    # Where there may be a lapse, it is enough that the race's density may vanish.
+    inside = pt.abs(value) < LONGEST
+    shared = pt.switch(inside, 0.0, fast + slow)
+    lapse = pt.switch(inside, LAPSE / (2 * LONGEST), 0.0)
+    return shared + pt.log(race * pt.exp(fast + slow - shared) + lapse)
 
 
 def race(

@@ -92,7 +92,8 @@ class LocalLikelihood:
         """
         i = self.others
         z = mean.at[i].add(sd[i] * noise[-1])
-        sds = [sd[w.start : w.start + w.size].reshape(w.shape) for w in self.weights]
+        parts = dict(zip(self.compiled.values, self.compiled.split(sd), strict=True))
+        sds = [parts[w] for w in self.weights]
         found = self._terms(*self._arguments(z, dataset), *sds, *noise[:-1])
         return {i.name: term for i, term in zip(self.compiled.observed, found, strict=True)}
 

@@ -88,7 +88,11 @@ class CompiledModel:
         z = graphs.as_input(z, "float64")
         if z.shape != (self.dim,):
             raise ValueError(f"z: expected shape ({self.dim},), got {z.shape}.")
-        return [z[v.start : v.start + v.size].reshape(v.shape) for v in self.values]
+        if not self.values:
+            return []
+        # Its derivative joins the parts'; a slice's would be as long as z for every variable.
+        parts = jax.lax.split(z, [v.size for v in self.values])
+        return [part.reshape(v.shape) for part, v in zip(parts, self.values, strict=True)]
 
     def unravel(self, z: Array) -> dict[str, Array]:
         """Split z of shape (dim,) into the model's value variables by name."""
