@@ -77,6 +77,7 @@ def test_values_and_gradients_are_finite_everywhere(compiled, dtype):
     times = np.concatenate(
         [[1e-6, 0.1, 0.25, 0.2500001, 0.2501, 0.26, 4.999], rng.uniform(0, 5, 200)]
     )
+    times = np.concatenate([times, [5.0, 5.2, 7.0, 30.0]])  # longer than any lapse
     y = np.concatenate([times, -times])
     z = rng.normal(size=(200, 4)) * 2 + np.log([1.2, 3.0, 1.0, 0.25])
     z = np.concatenate([z, np.log([PERSONS[0]])])
@@ -85,8 +86,21 @@ def test_values_and_gradients_are_finite_everywhere(compiled, dtype):
         gradient = jax.jit(jax.vmap(jax.vmap(one, (None, 0)), (0, None)))
         value, slope = gradient(jnp.asarray(z, dtype), jnp.asarray(y, dtype))
         assert slope.dtype == dtype
-    assert np.isfinite(value).all()
+    impossible = (np.abs(y) >= 5) & (np.abs(y) - np.exp(z[:, 3:]) <= 1e-4)
+    assert impossible.any()
+    assert (np.isfinite(value) == ~impossible).all()
     assert np.isfinite(slope).all()
+
+
+def test_gradients_are_those_of_differences(compiled):
+    y = np.array([0.2, 0.3, 0.5, 1.0, 4.0, 6.0, -0.3, -0.8, -4.5, -7.0])
+    value = jax.jit(jax.vmap(lambda u, v: compiled.log_likelihood(u, {"y": v[None]}), (None, 0)))
+    slope = jax.jit(jax.vmap(jax.grad(lambda u, v: value(u, v[None])[0]), (None, 0)))
+    h = 1e-6 * np.eye(4)
+    for person in PERSONS:
+        z = np.log(person)
+        expected = np.stack([value(z + e, y) - value(z - e, y) for e in h], axis=-1) / 2e-6
+        np.testing.assert_allclose(slope(z, y), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_simulated_times_follow_the_density(compiled):

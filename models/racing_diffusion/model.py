@@ -13,6 +13,7 @@ exchangeable = "trial"
 LAPSE = 0.02  # of the trials
 LONGEST = 5.0  # seconds: a lapse's time is uniform up to here, with either answer
 SHORTEST = 1e-4  # seconds: nothing is decided in less
+LEAST = 1e-37  # what single precision can still tell from nothing
 
 
 def first_passage(
@@ -64,7 +65,9 @@ def log_density(
     inside = pt.abs(value) < LONGEST
     shared = pt.switch(inside, 0.0, fast + slow)
     lapse = pt.switch(inside, LAPSE / (2 * LONGEST), 0.0)
-    return shared + pt.log(race * pt.exp(fast + slow - shared) + lapse)
+    possible = decided | inside
+    total = pt.switch(possible, race * pt.exp(fast + slow - shared) + lapse, 1.0)
+    return pt.switch(possible, shared + pt.log(pt.maximum(total, LEAST)), -np.inf)
 
 
 def race(
