@@ -65,12 +65,10 @@ def run(benchmark: Benchmark, seed: int, draws: int, kinds: tuple[str, ...]) -> 
         began = time.perf_counter()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            tree = _sampled(posterior, data, kind, seed, draws)
+            theta, stats = _sampled(benchmark, posterior, data, kind, seed, draws)
         seconds[kind] = time.perf_counter() - began
-        stats = tree["dataset_stats"].to_dataset()
         for name in ("khat", "efficiency", "engine"):
             found[name][kind] = stats[name].values.tolist()
-        theta = benchmark.parameters(tree["posterior"].to_dataset())
         found["c2st"][kind] = [
             c2st(benchmark.reference(o), theta[:, i]) for i, o in enumerate(OBSERVATIONS)
         ]
@@ -79,22 +77,38 @@ def run(benchmark: Benchmark, seed: int, draws: int, kinds: tuple[str, ...]) -> 
 
 
 def _sampled(
-    posterior: pmcl.AmortizedPosterior, data: dict, kind: str, seed: int, draws: int
-) -> xr.DataTree:
+    benchmark: Benchmark,
+    posterior: pmcl.AmortizedPosterior,
+    data: dict[str, np.ndarray],
+    kind: str,
+    seed: int,
+    draws: int,
+) -> tuple[np.ndarray, xr.Dataset]:
+    """Draws of shape (draw, dataset, dim), and what is said of each dataset."""
+
+    def parts(tree: xr.DataTree) -> tuple[np.ndarray, xr.Dataset]:
+        found = benchmark.parameters(tree["posterior"].to_dataset())
+        return found, tree["dataset_stats"].to_dataset()
+
     options: dict = {"random_seed": seed}
     if kind == "amortized":
-        return posterior.sample(data, draws, refine=False, **options)
+        return parts(posterior.sample(data, draws, refine=False, **options))
     if kind == "adapted":
         adapted = posterior.at_test_time(data, progressbar=False, **options)
-        return adapted.sample(data, draws, refine=False, **options)
+        return parts(adapted.sample(data, draws, refine=False, **options))
     if kind == "refined":
-        return posterior.sample(data, draws, refine=True, correct=None, **options)
+        return parts(posterior.sample(data, draws, refine=True, correct=None, **options))
     options |= {"refine": True, "correct": "psis"}
-    many = posterior.sample(data, PROPOSALS * draws, **options)
-    if (many["dataset_stats"]["warning"] != "").any():
-        return posterior.sample(data, draws, fallback="nuts", **options)
-    # systematic resampling puts copies beside each other: every fifth of them is a resample, too
-    return many.isel(draw=slice(None, None, PROPOSALS))
+    # A resample comes in random order: of more draws than are asked for, few are copies.
+    theta, stats = parts(posterior.sample(data, PROPOSALS * draws, **options))
+    theta, poor = theta[:draws].copy(), np.flatnonzero(stats["warning"].values != "")
+    if len(poor):
+        some = {name: values[poor] for name, values in data.items()}
+        theta[:, poor], again = parts(posterior.sample(some, draws, fallback="nuts", **options))
+        engine = stats["engine"].values.copy()
+        engine[poor] = again["engine"].values
+        stats["engine"] = ("dataset", engine)
+    return theta, stats
 
 
 def written(runs: Path, results: Path) -> None:
@@ -108,9 +122,9 @@ def written(runs: Path, results: Path) -> None:
         "# Benchmark of simulation-based inference", "",
         "`python experiments/sbibm.py`: C2ST to the reference (0.5: no difference), mean over "
         "observations 1 to 5, with the benchmark's classifier. Published: the best algorithm on "
-        "these observations.", "",
-        f"| task | {' | '.join(KINDS)} | best at 10,000 | best at 100,000 |",
-        "|---|" + "---|" * (len(KINDS) + 2),
+        "these observations. Reached: corrected at most 0.01 above the best at 100,000.", "",
+        f"| task | {' | '.join(KINDS)} | best at 10,000 | best at 100,000 | reached |",
+        "|---|" + "---|" * (len(KINDS) + 3),
     ]  # fmt: skip
     for name, row in found.items():
         cells = [f"{np.mean(row['c2st'][k]):.3f}" if k in row["c2st"] else "" for k in KINDS]
@@ -118,6 +132,9 @@ def written(runs: Path, results: Path) -> None:
             some = peers[(peers["task"] == name) & (peers["num_simulations"] == budget)]
             best = some.loc[some["C2ST"].idxmin()]
             cells.append(f"{best['C2ST']:.3f} ({best['algorithm']})")
+        last = row["c2st"].get(KINDS[-1])
+        reached = last and np.mean(last) <= best["C2ST"] + 0.01
+        cells.append("" if last is None else "yes" if reached else "no")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     results.mkdir(parents=True, exist_ok=True)
     (results / "sbibm.md").write_text("\n".join(lines) + "\n")

@@ -143,6 +143,22 @@ class Task:
             return None
         return Mask(rows, dict(self.there))  # type: ignore[arg-type]
 
+    @property
+    def counts(self) -> np.ndarray:
+        """Number of observed values of each dataset, without padding and what is missing."""
+        total = np.zeros(len(self), int)
+        rows = self.rows
+        for info in self.layout.variables[: self.layout.n_observed]:
+            value = self.values[info.name]
+            there = self.there.get(info.name, np.ones(value.shape, bool))
+            if rows is not None and self.layout.row in info.dims:
+                axis = 1 + info.dims.index(self.layout.row)
+                shape = [1] * value.ndim
+                shape[0], shape[axis] = rows.shape
+                there = there & rows.reshape(shape)
+            total += there.reshape(len(self), -1).sum(axis=1)
+        return total
+
     def batch(self) -> Batch:
         return Batch(dict(self.values), self.mask)  # type: ignore[arg-type]
 

@@ -96,6 +96,12 @@ def fit_online(
     ------
     UnsupportedModelError
         If the model cannot be compiled, or a likelihood has no term for each row.
+    TypeError
+        Naming the setting that is of another kind than expected.
+    ValueError
+        Naming the setting that does not fit the model or the others: a memory or a start that is
+        not for local variables, a `method` with a memory or a drift, an unknown precision, a model
+        without observed variables or without a dim of rows.
 
     References
     ----------
@@ -110,6 +116,15 @@ def fit_online(
     ...     stream = stream.update(batch, time=time)
     """
     model = model_or_context(model)
+    for name, value, kind, example in (
+        ("memory", memory, AbstractMemory, "KCenterCoreset(200)"),
+        ("drift", drift, AbstractDrift, "Static()"),
+        ("search", search, Search, "Search(steps=1000)"),
+        ("start", start, AbstractStart, "Start()"),
+        ("encoder", encoder, Encoder, "Encoder()"),
+    ):
+        if value is not None and not isinstance(value, kind):
+            raise TypeError(f"{name}: expected None or such as pmcl.{example}, got {value!r}.")
     if isinstance(local, bool):
         raise ValueError(
             f"local: expected names of variables, got {local}; whether noise of linear layers is "
@@ -129,7 +144,12 @@ def fit_online(
                 f"ScatteredStart, got {start!r}."
             )
         model, variables = separate(model, names)
-        row = dims_of(model, model[names[0]])[0] if row is None else row
+        dim = dims_of(model, model[names[0]])[0]
+        if row not in (None, dim):
+            raise ValueError(
+                f"row: expected {dim!r}, the first dim of the local variables, got {row!r}."
+            )
+        row = dim
     if precision not in ("double", "single"):
         raise ValueError(f"precision: expected 'double' or 'single', got {precision!r}.")
     if not model.observed_RVs:
@@ -148,6 +168,11 @@ def fit_online(
         raise ValueError(
             f"method: expected one of {[m.__name__ for m in point.METHODS]} and no memory, got "
             f"{method!r} and {memory!r}."
+        )
+    if method is not None and not isinstance(drift, Static | None):
+        raise ValueError(
+            f"drift: with a method that follows one value of the parameters expected Static(), got "
+            f"{drift!r}: there is no distribution that could widen."
         )
     seed = seed_of(random_seed, None)
     search = Search() if search is None else search

@@ -141,7 +141,8 @@ class OnlinePosterior:
         time : float, optional
             When the rows came, in the drift's units; one more than the last by default.
         name : str, optional
-            Of the batch; its number by default. Stored rows remember it.
+            Of the batch; its number by default. Stored rows remember it; batches of one name are
+            one task.
         random_seed : int, optional
             Follows from the posterior's by default.
         progressbar : bool
@@ -156,6 +157,8 @@ class OnlinePosterior:
             Naming the variable that does not fit the model or has missing values.
         UnsupportedModelError
             At the first batch, where rows depend on one another.
+        TypeError
+            Where time is not a number.
         ValueError
             Where time runs backwards.
         """
@@ -409,10 +412,14 @@ class OnlinePosterior:
         last, updates = self.state.time, self.state.updates
         if time is None:
             return last + 1.0 if updates else 0.0
-        if not np.isfinite(time) or (updates and time < last):
-            raise ValueError(
-                f"time: expected a number of at least {last} (the last batch's time), got {time}."
+        if np.ndim(time) or not np.issubdtype(np.asarray(time).dtype, np.number):
+            raise TypeError(
+                "time: expected a number in the drift's units, such as days since the first batch, "
+                f"got {time!r}."
             )
+        if not np.isfinite(time) or (updates and time < last):
+            least = f" of at least {last} (the last batch's time)" if updates else ""
+            raise ValueError(f"time: expected a finite number{least}, got {time}.")
         return float(time)
 
     def _one(self, data: TaskLike, layout: Layout) -> Task:

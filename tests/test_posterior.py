@@ -9,6 +9,7 @@ import pytest
 import xarray as xr
 
 import pmcl
+from pmcl import metrics
 
 # Not a plain float: PyTensor keeps 1.5 in float32, and its logarithm with it.
 SIGMA, ROWS = np.float64(1.5), 20
@@ -520,6 +521,46 @@ def test_a_change_in_a_sequence_is_seen(posterior: pmcl.AmortizedPosterior) -> N
     assert not quiet["alarm"].any()
     with pytest.raises(ValueError, match="baseline: expected at least 10 datasets and fewer than"):
         posterior.monitor(before, baseline=60)
+
+
+def test_datasets_of_other_lengths_are_no_change(posterior: pmcl.AmortizedPosterior) -> None:
+    """The evidence is a sum over values: that of a half is no evidence of anything."""
+    whole = make(50, slope=0.5, seed=40)
+    half = {
+        f"short {i}": whole.isel(dataset=i, obs=slice(whole.sizes["obs"] // 2)).drop_vars("dataset")
+        for i in range(30, 50)
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = posterior.monitor([whole.isel(dataset=slice(30)), half], baseline=30, random_seed=0)
+    assert not found["raised"].sel(series="evidence").any()
+
+
+def test_an_impossible_dataset_in_the_baseline_does_not_silence_the_alarm() -> None:
+    rng = np.random.default_rng(0)
+    values = np.concatenate([rng.normal(size=30), rng.normal(size=5), rng.normal(size=5) + 9])
+    values[3] = -np.inf
+    assert metrics.alarm(values, 30, rate=1e-4, two_sided=True).raised[-1]
+    values[:25] = -np.inf
+    with pytest.raises(ValueError, match="baseline: expected at least 10 finite values"):
+        metrics.alarm(values, 30, rate=1e-4)
+
+
+def test_draws_that_differ_in_weight_are_resampled_for_arvizs_checks(
+    posterior: pmcl.AmortizedPosterior,
+) -> None:
+    data = make(1, slope=0.5, seed=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = posterior.sample(data, 2000, refine=False, log_likelihood=True, random_seed=0)
+        found = pmcl.loo(tree)
+    weight = np.exp(tree["sample_stats"]["log_weight"].values[0, :, 0])
+    term = tree["log_likelihood"]["y"].values[0]
+    term = term.reshape(2000, -1)
+    # Leave-one-out by plain importance ratios, of draws that count by their weights.
+    elpd = -np.log((weight[:, None] * np.exp(-term)).sum(axis=0) / weight.sum()).sum()
+    unweighted = -np.log(np.exp(-term).mean(axis=0)).sum()
+    assert abs(float(found["elpd"][0]) - elpd) < 0.3 * abs(unweighted - elpd) + 0.05
 
 
 def texts(figure) -> list[str]:

@@ -254,7 +254,7 @@ def test_drift_forgets(line):
         # and what has not been looked at for long is not known any more
         late = stream.approximation(time=500.0)
         np.testing.assert_allclose(late.variance, 1, rtol=1e-6)
-    with pytest.raises(ValueError, match="time: expected a number of at least 4.5"):
+    with pytest.raises(ValueError, match="time: expected a finite number of at least 4.5"):
         stream.update({"X": X[0], "y": y[0]}, time=1.0)
 
 
@@ -612,4 +612,44 @@ def test_points_are_where_likelihood_and_penalty_balance(line, method):
     with pytest.raises(ValueError, match="method: expected one of .* and no memory"):
         pmcl.fit_online(linear_model(), method=method, memory=pmcl.RandomCoreset(3))
     with pytest.raises(ValueError, match="method: expected one of"):
-        pmcl.fit_online(linear_model(), method=pmcl.Naive())
+        pmcl.fit_online(linear_model(), method=pmcl.Replay(3))
+
+
+def test_one_row_that_is_not_gaussian_is_seen_wherever_it_is():
+    with pm.Model(coords={"row": range(1)}) as model:
+        mu = pm.Normal("mu", 0, 2)
+        pm.Censored(
+            "y", pm.Normal.dist(mu, 1), lower=None, upper=1.0, observed=np.zeros(1), dims="row"
+        )
+    search = pmcl.Search(steps=10, draws=2)
+    stream = pmcl.fit_online(model, search=search, random_seed=0, progressbar=False)
+    y = np.linspace(-1.0, 0.9, 150)
+    assert bool(stream.update({"y": y}, progressbar=False).history["exact"][0])
+    y[-1] = 1.0
+    assert not bool(stream.update({"y": y}, progressbar=False).history["exact"][0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"memory": 200}, TypeError, r"memory: expected None or such as pmcl.KCenterCoreset"),
+        ({"drift": 0.1}, TypeError, r"drift: expected None or such as pmcl.Static\(\), got 0.1"),
+        ({"search": "fast"}, TypeError, "search: expected None or such as pmcl.Search"),
+        ({"start": 0}, TypeError, "start: expected None or such as pmcl.Start"),
+        ({"encoder": max}, TypeError, "encoder: expected None or such as pmcl.Encoder"),
+        (
+            {"method": pmcl.Naive(), "drift": pmcl.Wiener(0.1)},
+            ValueError,
+            "drift: with a method that follows one value",
+        ),
+    ],
+)
+def test_settings_of_another_kind_are_refused(settings, error, message):
+    with pytest.raises(error, match=message):
+        pmcl.fit_online(linear_model(), progressbar=False, **settings)
+
+
+@pytest.mark.parametrize("time", ["monday", np.datetime64("2026-01-01"), [1.0]])
+def test_a_time_is_a_number(line, time):
+    with pytest.raises(TypeError, match="time: expected a number in the drift's units"):
+        line.update(linear(5, 0), time=time)

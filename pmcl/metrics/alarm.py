@@ -43,7 +43,8 @@ def alarm(values: ArrayLike, baseline: int, *, rate: float, two_sided: bool = Fa
     values : array_like, shape (n,)
         On a scale on which values without a change are about normal.
     baseline : int
-        How many of them are known to be without a change; at least 10.
+        How many of them are known to be without a change; at least 10, of which those that are not
+        finite do not count.
     rate : float
         False alarms a value, on average.
     two_sided : bool
@@ -55,7 +56,7 @@ def alarm(values: ArrayLike, baseline: int, *, rate: float, two_sided: bool = Fa
     Raises
     ------
     ValueError
-        With fewer than 10 values to compare with, or a rate outside (0, 0.1).
+        With fewer than 10 finite values to compare with, or a rate outside (0, 0.1).
 
     References
     ----------
@@ -70,12 +71,17 @@ def alarm(values: ArrayLike, baseline: int, *, rate: float, two_sided: bool = Fa
         )
     if not 0 < rate < 0.1:
         raise ValueError(f"rate: expected a number in (0, 0.1), got {rate}.")
-    first = x[None, :baseline]
+    first = x[None, :baseline][:, np.isfinite(x[:baseline])]
+    if first.size < 10:
+        raise ValueError(
+            f"baseline: expected at least 10 finite values among the first {baseline}, got "
+            f"{first.size}."
+        )
     p = np.full(len(x), np.nan)
     p[baseline:] = _p_values(first, x[None, baseline:], two_sided)[0]
     evidence = np.zeros(len(x))
     evidence[baseline:] = _cumulated(p[None, baseline:])[0]
-    return Alarm(p, evidence, evidence > threshold(baseline, rate))
+    return Alarm(p, evidence, evidence > threshold(first.size, rate))
 
 
 def threshold(baseline: int, rate: float) -> float:

@@ -22,7 +22,6 @@ from pmcl.online.start import AbstractStart, Start
 
 _LEAST = 1e-3  # of the prior's precision: what is left where more than there is was divided out
 PRIOR = Search(steps=3000, draws=20, learning_rate=5e-2)  # for the normal nearest to a prior
-_FEW = 100  # rows at which a likelihood is tested
 _DRAWS = 500
 POINT = 1e-6  # standard deviation of what is one point
 _DEAR = 10**9  # products of rows, draws and entries of z: k-hat is not looked at beyond
@@ -157,13 +156,13 @@ def init(problem: Problem) -> State:
 
 
 def is_exact(problem: Problem, data: Mapping[str, np.ndarray], key: Array) -> bool:
-    """Whether the posterior is normal: told at the first rows of a batch, for that batch."""
+    """Whether the posterior is normal after a batch: told at all of its rows."""
     rows = problem.rows
     if not problem.normal or rows.compiled.dim > projection.LARGEST:
         return False
-    few = rows.take(data, np.arange(min(rows.length(data), _FEW)))
-    at = jax.tree.map(jnp.asarray, few)
-    return bool(projection.is_gaussian(rows, problem.prior, at, key))
+    n = rows.length(data)
+    batch = as_batch(rows, Stored(dict(data), np.zeros(n), np.zeros(n, "U1")), np.ones(n))
+    return bool(projection.is_gaussian(rows, problem.prior, batch.data, key))
 
 
 def drifted(problem: Problem, drift: AbstractDrift, q: MeanField, elapsed: float) -> MeanField:

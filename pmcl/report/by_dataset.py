@@ -1,4 +1,7 @@
-"""ArviZ's checks, dataset by dataset: ArviZ itself would pool, or sum over, a dim `dataset`."""
+"""ArviZ's checks, dataset by dataset: ArviZ itself would pool, or sum over, a dim `dataset`.
+
+Draws that differ in weight are resampled first: ArviZ counts them alike.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -6,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from pmcl.data import DATASET
+from pmcl.metrics import resample
 from pmcl.results import one
 
 
@@ -15,7 +19,7 @@ def loo(idata: xr.DataTree, *, var_name: str | None = None) -> xr.Dataset:
     Parameters
     ----------
     idata : xarray.DataTree
-        From `sample` or `predict`, with ``log_likelihood=True``; padding is dropped.
+        From `sample` with ``log_likelihood=True``; padding is dropped.
     var_name : str, optional
         Observed variable, where there are several.
 
@@ -178,8 +182,30 @@ def _left_out(tree: xr.DataTree) -> xr.Dataset:
     return xr.Dataset(found)
 
 
+def weighted(idata: xr.DataTree) -> np.ndarray:
+    """Whether the draws of each dataset (shape (dataset,)) differ in weight."""
+    if "sample_stats" not in idata.children or "log_weight" not in idata["sample_stats"]:
+        return np.zeros(1, bool)
+    weight = idata["sample_stats"]["log_weight"].stack(sample=("chain", "draw"))
+    return np.atleast_1d((weight.max("sample") - weight.min("sample") > 1e-6).values)
+
+
+def counted_alike(tree: xr.DataTree) -> xr.DataTree:
+    """Resample all groups of one dataset by the draws' weights, where these differ."""
+    if not weighted(tree).any():
+        return tree
+    weight = tree["sample_stats"].to_dataset()["log_weight"].values[0]
+    taken = resample(weight, len(weight), np.random.default_rng(0))
+    groups = {}
+    for name, node in tree.children.items():
+        data = node.to_dataset()
+        drawn = name != "sample_stats" and "draw" in data.dims
+        groups[name] = data.isel(draw=taken).assign_coords(draw=data["draw"]) if drawn else data
+    return xr.DataTree.from_dict(groups)
+
+
 def _each(idata: xr.DataTree) -> list[xr.DataTree]:
-    return [one(idata, name) for name in _names(idata)]
+    return [counted_alike(one(idata, name)) for name in _names(idata)]
 
 
 def _names(idata: xr.DataTree) -> list[str]:

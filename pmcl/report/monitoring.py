@@ -9,7 +9,7 @@ import xarray as xr
 from pmcl import sampling
 from pmcl.compile import precision
 from pmcl.correction import RefineLike
-from pmcl.data import DATASET, TaskLike, as_task
+from pmcl.data import DATASET, TaskLike, as_task, listed
 from pmcl.metrics import alarm, apart, unlike
 from pmcl.posterior import AmortizedPosterior, positive, seed_of
 from pmcl.results import flat_z
@@ -41,7 +41,8 @@ def monitor(
         )
     seed = seed_of(random_seed, posterior.seed + 3)
     parts: dict[str, list[np.ndarray]] = {
-        k: [] for k in ("mean", "variance", "features", "log_evidence", "khat", "efficiency")
+        k: []
+        for k in ("mean", "variance", "features", "log_evidence", "khat", "efficiency", "count")
     }
     for i, task in enumerate(tasks):
         with warnings.catch_warnings():
@@ -59,15 +60,26 @@ def monitor(
         parts["mean"].append(z.mean(axis=0))
         parts["variance"].append(z.var(axis=0, ddof=1))
         parts["log_evidence"].append(stats["log_evidence"].values)
+        parts["count"].append(task.counts)
         parts["efficiency"].append(stats["efficiency"].values)
         # k-hat of the network's own draws: what refinement has mended is a change, too
         parts["khat"].append(stats["khat_amortized"].values)
         with precision.scope():
             parts["features"].append(sampling.features(posterior.amortizer, task))
     found = {k: np.concatenate(v) for k, v in parts.items()}
+    unknown = ~np.isfinite(found["log_evidence"][:baseline])
+    if baseline - unknown.sum() < 10:
+        raise ValueError(
+            f"baseline: expected at least 10 datasets that the model can have made, got "
+            f"{baseline - unknown.sum()} of {baseline}; the evidence is not finite for "
+            f"{listed([n for n, u in zip(names, unknown, strict=False) if u], 10)}."
+        )
+    # Each value adds to the evidence: where numbers differ it is the mean that is compared.
+    even = np.ptp(found["count"]) == 0
+    evidence = found["log_evidence"] / (1 if even else np.maximum(found["count"], 1))
     values = {
         "parameters": apart(found["mean"], found["variance"], baseline),
-        "evidence": found["log_evidence"],
+        "evidence": evidence,
         "inputs": unlike(found["features"], baseline),
         # on this scale about normal, as far as measured
         "khat": np.log(0.1 + np.clip(found["khat"], 0.0, 2.0)),

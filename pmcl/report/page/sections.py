@@ -4,8 +4,9 @@ import numpy as np
 import xarray as xr
 
 from pmcl.data import DATASET, listed
-from pmcl.metrics import khat_threshold, resample
+from pmcl.metrics import khat_threshold
 from pmcl.posterior import AmortizedPosterior
+from pmcl.report.by_dataset import counted_alike, weighted
 from pmcl.report.graph import draw_model
 from pmcl.report.page.parts import (
     PANELS,
@@ -277,7 +278,7 @@ def about_datasets(idata: xr.DataTree, of_memory: bool, verdicts: list[Verdict])
         )
     elif not found:
         verdicts.append(Verdict(True, f"No doubt about the draws for all {len(names)} {whose}."))
-    if _weighted(idata).any():
+    if weighted(idata).any():
         verdicts.append(
             Verdict(
                 False,
@@ -336,7 +337,7 @@ def about_posteriors(idata: xr.DataTree) -> Section:
     folded = []
     for name in names[:_SUMMARIES]:
         # r-hat and effective sample sizes are of chains, and these draws are independent
-        table = summary(_counted_alike(one(idata, name)), kind="stats")
+        table = summary(counted_alike(one(idata, name)), kind="stats")
         rows = [
             [str(k), *(cell(v) for v in row)]
             for k, row in zip(table.index, table.values.tolist(), strict=True)
@@ -442,7 +443,7 @@ def about_comparison(
         )
     )
     worst = names[order[0]]
-    ours = _counted_alike(one(idata, worst))["posterior"].to_dataset()
+    ours = counted_alike(one(idata, worst))["posterior"].to_dataset()
     shown = fitting(ours)
     theirs = one(reference, worst)["posterior"].to_dataset()[list(shown)]
     pair = [
@@ -484,22 +485,3 @@ def of_parameters(posterior: AmortizedPosterior, tree: xr.DataTree) -> xr.DataTr
     if "sample_stats" in tree.children:
         groups["sample_stats"] = tree["sample_stats"].to_dataset()
     return xr.DataTree.from_dict(groups)
-
-
-def _weighted(idata: xr.DataTree) -> np.ndarray:
-    """Whether the draws of each dataset (shape (dataset,)) differ in weight."""
-    stats = idata["sample_stats"].to_dataset()
-    if "log_weight" not in stats:
-        return np.zeros(1, bool)
-    weight = stats["log_weight"].stack(sample=("chain", "draw"))
-    return np.atleast_1d((weight.max("sample") - weight.min("sample") > 1e-6).values)
-
-
-def _counted_alike(tree: xr.DataTree) -> xr.DataTree:
-    """Resample the draws of one dataset by their weights, where these differ."""
-    if "sample_stats" not in tree.children or not _weighted(tree).any():
-        return tree
-    drawn = tree["posterior"].to_dataset()
-    weight = tree["sample_stats"].to_dataset()["log_weight"].values[0]
-    taken = resample(weight, len(weight), np.random.default_rng(0))
-    return xr.DataTree.from_dict({"posterior": drawn.isel(draw=taken)})
