@@ -1,4 +1,4 @@
-"""sbi at the problem of `peer_problem`; in the environment of benchmarks/sbi.txt.
+"""sbi at the problem of `peer_problem`; in the environment of requirements-sbi.txt.
 
 Neural posterior estimation with a spline flow of six transforms and 128 units, and a
 permutation-invariant embedding, on simulations made beforehand, which is how sbi trains. It stops

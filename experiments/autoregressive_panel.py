@@ -20,13 +20,22 @@ import numpy as np
 import panel
 import tables
 import xarray as xr
-from continual import Method, Runs, consolidation, paper_methods, paper_options, paper_replay
+from continual import (
+    Method,
+    Runs,
+    choose_folders,
+    consolidation,
+    paper_methods,
+    paper_options,
+    paper_replay,
+)  # fmt: skip
 
 import pmcl
 
 HERE = Path(__file__).parent
 CAPACITIES = (1, 2, 4, 8, 11, 14)
 AHEAD = (1, 10)
+LEAST = 8  # years to learn from: the network has seen no shorter series
 COMMAND = "python experiments/autoregressive_panel.py continual (capacity, forecast)"
 
 
@@ -75,7 +84,14 @@ def forecast(runs: Runs, results: Path, prefix: str) -> None:
     found: dict[str, Any] = {}
     ahead: dict[int, xr.Dataset] = {}
     series = {t.name: t.adapted.isel(dataset=0, drop=True) for t in runs.tasks}
-    for years in AHEAD:
+    name, shortest = min(((n, s.sizes["year"]) for n, s in series.items()), key=lambda x: x[1])
+    horizons = [years for years in AHEAD if shortest - years >= LEAST]
+    if not horizons:
+        raise ValueError(
+            f"forecast: expected {LEAST + min(AHEAD)} years or more of every series, {name!r} has "
+            f"{shortest}."
+        )
+    for years in horizons:
         past = {name: s.isel(year=slice(None, -years)) for name, s in series.items()}
         coming = [s.isel(year=slice(-years, None)) for s in series.values()]
         known = {
@@ -105,10 +121,11 @@ def forecast(runs: Runs, results: Path, prefix: str) -> None:
         }
         ahead[years] = drawn.quantile([0.025, 0.25, 0.5, 0.75, 0.975], "sample")
     runs.kept("forecast", lambda: {"intervals": found})
-    _plot(series, ahead[max(AHEAD)], results / f"{prefix}forecast.png")
+    _plot(series, ahead, results / f"{prefix}forecast.png")
 
 
-def _plot(series: dict[str, xr.Dataset], ahead: xr.Dataset, path: Path) -> None:
+def _plot(series: dict[str, xr.Dataset], ahead: dict[int, xr.Dataset], path: Path) -> None:
+    """Draw the longest forecast as bands, and that of one year as an interval beside its truth."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -120,14 +137,25 @@ def _plot(series: dict[str, xr.Dataset], ahead: xr.Dataset, path: Path) -> None:
     )
     for name, axis in zip(names, axes.flat, strict=False):
         level = np.concatenate([[0], np.cumsum(series[name]["y"].values)])
-        years = ahead.sizes["year"]
+
+        def bands(years: int, name: str = name, level: np.ndarray = level) -> np.ndarray:
+            one = ahead[years].isel(dataset=list(series).index(name))
+            start = level[len(level) - 1 - years]
+            return start + one.transpose("quantile", "year").values
+
+        years = max(ahead)
         start = len(level) - 1 - years
-        bands = ahead.isel(dataset=list(series).index(name)).transpose("quantile", "year").values
-        bands = level[start] + np.concatenate([np.zeros((5, 1)), bands], axis=1)
+        found = np.concatenate([np.full((5, 1), level[start]), bands(years)], axis=1)
         at = np.arange(start, len(level))
-        axis.fill_between(at, bands[0], bands[4], color="C0", alpha=0.2, label="95 %")
-        axis.fill_between(at, bands[1], bands[3], color="C0", alpha=0.4, label="50 %")
-        axis.plot(at, bands[2], color="C0", label="median")
+        axis.fill_between(at, found[0], found[4], color="C0", alpha=0.2, label="95 %")
+        axis.fill_between(at, found[1], found[3], color="C0", alpha=0.4, label="50 %")
+        axis.plot(at, found[2], color="C0", label=f"{years} years ahead, median")
+        if 1 in ahead and years > 1:
+            last = bands(1)[:, 0]
+            beside = len(level) - 1 + 0.4
+            axis.vlines(beside, last[0], last[4], color="C1", linewidth=2, alpha=0.5)
+            axis.vlines(beside, last[1], last[3], color="C1", linewidth=5)
+            axis.plot(beside, last[2], "o", color="C1", label="one year ahead")
         axis.plot(level, color="k", marker=".", label="observed")
         axis.set_title(name)
     axes[0, 0].legend(fontsize="small")
@@ -142,15 +170,20 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("part", choices=["continual", "capacity", "forecast", "tables", "all"])
-    parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "panel")
-    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--out", type=Path, help="of runs; out/panel by default")
+    parser.add_argument("--results", type=Path, help="of tables; experiments/results by default")
     parser.add_argument("--methods", nargs="+", help="names of some; all by default")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--countries", type=Path)
     parser.add_argument("--short", action="store_true")
     given = parser.parse_args()
     size = panel.SHORT if given.short else panel.FULL
-    given.results.mkdir(parents=True, exist_ok=True)
+    name = "panel"
+    if given.countries:
+        # Other data: neither runs nor tables of the firms are theirs.
+        name = f"panel-{given.countries.stem}"
+        given.results = given.results or HERE.parent / "out" / name / "results"
+    choose_folders(given, name)
     if given.part != "tables":
         runs = panel.runs(given.out, size, given.countries)
         if given.part in ("continual", "all"):

@@ -1,5 +1,6 @@
 """What the experiments share: tasks, methods, runs kept in files, the metric and its baseline."""
 
+import argparse
 import json
 import time
 import warnings
@@ -191,6 +192,15 @@ class Runs:
                         f"{settings} {method.name} {seed}",
                         lambda s=settings, m=method, k=seed: self.once(s, m, k),
                     )
+
+
+def choose_folders(given: argparse.Namespace, name: str) -> None:
+    """Fill in `given.out` and `given.results`: a short run has its own, or it would be taken on."""
+    root = Path(__file__).parent
+    short = getattr(given, "short", False)
+    given.out = given.out or root.parent / "out" / (f"{name}-short" if short else name)
+    given.results = given.results or (given.out / "results" if short else root / "results")
+    given.results.mkdir(parents=True, exist_ok=True)
 
 
 def versions() -> dict[str, str]:

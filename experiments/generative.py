@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from continual import kept
+from continual import choose_folders, kept
 from online_networks import Images, mnist, not_mnist
 from sklearn.neural_network import MLPClassifier
 
@@ -335,12 +335,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("part", choices=["digits", "letters", "sweep", "tables"])
-    parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "generative")
-    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--out", type=Path, help="of runs; out/generative by default")
+    parser.add_argument("--results", type=Path, help="of tables; experiments/results by default")
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--short", action="store_true")
     given = parser.parse_args()
+    choose_folders(given, "generative")
     size = SHORT if given.short else FULL
     if given.part != "tables":
         for experiment, name, seed, strength in plan(given):

@@ -50,8 +50,7 @@ COLUMNS = ("participant", "congruency", "rt", "accuracy", "session", "trial")
 class Size:
     """How much is computed; `SHORT` is what continuous integration runs.
 
-    The paper's settings are its own but for `paper_draws`: a quarter of its 128, which would take
-    two cores most of a day for all methods.
+    Of the paper's 128 draws a quarter: all would take two cores most of a day for all methods.
     """
 
     tasks: int = 9

@@ -12,18 +12,26 @@ MEASURES = (
     "adapted_mmd2",
     "adapted_bias_mean",
     "adapted_bias_sd",
+    "refined_ratio",
 )
 SWEEPS = ("strength", "capacity", "option")
 ALONE = ("long", "test-time", "forecast", "unseen", "recovery", "timing")
 
 
 def write(
-    runs: Path, results: Path, name: str, command: str, *, also: dict[str, dict[str, str]]
+    runs: Path,
+    results: Path,
+    name: str,
+    command: str,
+    *,
+    also: dict[str, dict[str, str]],
+    note: str = "",
 ) -> None:
     """Read all runs; write the experiment's `.json`, `.md` and figures.
 
-    `also` says, by sweep and label, which run of `continual` belongs to a sweep. What was measured
-    before, over more seeds or with runs that are no longer there, stays in the tables.
+    `note` says what differs from the paper; `also`, by sweep and label, which run of `continual`
+    belongs to a sweep. What was measured before, over more seeds or with runs that are no longer
+    there, stays in the tables.
     """
     found = {p.stem: json.loads(p.read_text()) for p in sorted(runs.glob("*.json"))}
     if not found:
@@ -37,6 +45,7 @@ def write(
             methods[settings].setdefault(method.replace("_", " "), []).append(run)
     compact: dict = {
         "command": command,
+        "note": note,
         "versions": sorted({r["version"] for r in found.values()}),
         "with": next((r["with"] for r in found.values() if "with" in r), {}),
         "made": max((r["made"] for r in found.values() if "made" in r), default=""),
@@ -90,6 +99,9 @@ def _over_seeds(runs: list[dict]) -> dict:
     if all("seconds" in r for r in runs):
         found["seconds_a_task"] = float(np.median([s for r in runs for s in r["seconds"]]))
     if all("refined" in r for r in runs):
+        refined = {t: float(np.mean([r["refined"][t] for r in runs])) for t in runs[0]["refined"]}
+        table["refined_ratio"] = refined
+        found["refined_median"] = float(np.median(list(refined.values())))
         found["refined_worst"] = max(max(r["refined"].values()) for r in runs)
     return found
 
@@ -110,17 +122,49 @@ def _markdown(compact: dict, title: str) -> str:
     made = ", ".join([f"pmcl {v}" for v in compact["versions"]])
     made += "".join(f", {name} {v}" for name, v in compact["with"].items())
     parts = [f"# {title}, measured\n", f"`{compact['command']}`, {made}, {compact['made']}.\n"]
+    if compact.get("note"):
+        parts.append(compact["note"] + "\n")
     for settings, methods in compact["methods"].items():
         for measure in MEASURES:
             rows = {n: r for n, r in methods.items() if measure in r["tasks"]}
             if rows:
                 parts.append(f"## {settings} settings: {measure}\n")
                 parts.append(_table(rows, measure))
+    timed = {
+        f"{name}, {settings}": row["seconds_a_task"]
+        for settings, methods in compact["methods"].items()
+        for name, row in methods.items()
+        if "seconds_a_task" in row
+    }
+    if timed:
+        parts.append("## seconds a task, median\n")
+        parts.append("\n".join(f"- {name}: {value:.0f}" for name, value in timed.items()) + "\n")
     for sweep in SWEEPS:
         if compact[sweep]:
             parts.append(f"## by {sweep}: adapted_ratio\n")
             parts.append(_table(compact[sweep], "adapted_ratio"))
+    for name in ALONE:
+        if name in compact and "tasks" not in compact[name]:
+            told = {k: v for k, v in compact[name].items() if k not in _ABOUT}
+            parts.append(f"## {name}\n\n" + "\n".join(_listed(told)) + "\n")
     return "\n".join(parts)
+
+
+_ABOUT = ("version", "with", "made", "took")
+
+
+def _listed(value: dict, depth: int = 0) -> list[str]:
+    """Nested figures as a list for people."""
+    lines = []
+    for key, one in value.items():
+        if isinstance(one, dict):
+            lines += [f"{'  ' * depth}- {key}", *_listed(one, depth + 1)]
+        else:
+            text = f"{one:.4g}" if isinstance(one, float) else one
+            if isinstance(one, list):
+                text = ", ".join(f"{v:.3g}" if isinstance(v, float) else str(v) for v in one)
+            lines.append(f"{'  ' * depth}- {key}: {text if text != '' else 'none'}")
+    return lines
 
 
 def _table(rows: dict[str, dict], measure: str) -> str:
