@@ -44,7 +44,7 @@ def operations(problem, amortizer) -> float:  # noqa: ANN001
     return float(compiled.cost_analysis()["flops"])
 
 
-def ours(steps: int) -> dict:
+def ours(steps: int, batch: int = 32) -> dict:
     """Time the training loop that `fit_amortized` runs, on the network of experiment 1."""
     begin = time.perf_counter()
     import equinox as eqx
@@ -74,7 +74,7 @@ def ours(steps: int) -> dict:
     first = time.perf_counter()
     with precision.scope():
         optimiser = Optimiser(jnp.asarray(5e-4, jnp.float32), steps=100_000)
-        problem = SimulationLoss(posterior.simulator, 32)
+        problem = SimulationLoss(posterior.simulator, batch)
         state = start(posterior.amortizer, optimiser, jax.random.key(0))
         state, _ = run_block(problem, optimiser, posterior.amortizer, state, {}, 100)
         jax.block_until_ready(state.step)

@@ -191,7 +191,7 @@ def recovered(posterior: pmcl.AmortizedPosterior, number: int) -> dict[str, dict
 
     names = ["boundary", "correct", "effect", "error", "t0"]
     with prior:
-        prior["incongruent"].set_value(np.arange(2 * stroop.EACH) % 2)
+        pm.set_data({"incongruent": np.arange(2 * stroop.EACH) % 2})
         drawn = pm.sample_prior_predictive(number, random_seed=2)
     y = drawn["prior_predictive"]["y"].values[0]
     data = {"y": y, "incongruent": np.tile(np.arange(y.shape[1]) % 2, (len(y), 1))}

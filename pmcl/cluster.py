@@ -26,12 +26,19 @@ if TYPE_CHECKING:
 
     from pmcl.compile import CompiledModel
 
-TOGETHER = 256  # datasets of a part
+TOGETHER = 256  # datasets of a part, at most
+MOST = 2**28  # bytes of a part's results, about
 _AHEAD = 2  # parts a worker is given at a time, so that none waits for the driver
 _FEWEST = 16  # parts that are given out, for workers that come later
 
 # datasets of one part, with their position in the whole, to their results and what else is noted
 type Engine = Callable[[Task], tuple[xr.DataTree, dict[str, Any]]]
+
+
+def bytes_of(compiled: "CompiledModel", draws: int, *, terms: int = 0) -> int:
+    """Size of the results of one dataset, about; `terms` are numbers for every value and draw."""
+    values = sum(int(np.prod(info.shape)) for info in compiled.observed)
+    return 8 * draws * (2 * compiled.dim + 8 + terms * values)
 
 
 class Work:
@@ -77,15 +84,18 @@ class Parts:
     size: int
 
     @classmethod
-    def of(cls, data: TaskLike, layout: Layout) -> "Parts":
+    def of(cls, data: TaskLike, layout: Layout, each: int = 0) -> "Parts":
         """Cut data in parts, along the chunks of arrays that are read when they are used.
+
+        `each` is the size of the results of one dataset in bytes: memory bounds the parts.
 
         Raises
         ------
         DataError
             Where the data do not fit the model. Of a Dataset only the first one is looked at.
         """
-        size = TOGETHER
+        fit = max(MOST // max(each, 1), 1)
+        size = min(TOGETHER, 1 << (fit.bit_length() - 1))
         if not isinstance(data, xr.Dataset) or DATASET not in data.dims:
             return cls(as_task(data, layout), size)
         given = data[DATASET].values if DATASET in data.coords else range(data.sizes[DATASET])
@@ -98,8 +108,11 @@ class Parts:
         data = data.assign_coords({DATASET: names})
         as_task(data.isel({DATASET: slice(1)}), layout)
         chunks = [v.chunksizes[DATASET][0] for v in data.values() if DATASET in v.chunksizes]
-        if chunks and max(chunks) < size:
-            size = size // max(chunks) * max(chunks)
+        if chunks:
+            chunk = max(chunks)
+            shares = -(-chunk // size)
+            # Whole chunks a part, or else whole parts a chunk: none is read more often than needed.
+            size = size // chunk * chunk if shares == 1 else -(-chunk // shares)
         return cls(data, size)
 
     @property

@@ -156,6 +156,13 @@ class LatentPosterior(OnlinePosterior):
             `row_stats`, by row: `khat` and `efficiency` of the encoder's draws, `log_predictive`
             and its Monte Carlo `error` (nats). A row whose k-hat is above 0.7 is one that the
             encoder does not know.
+
+        Raises
+        ------
+        DataError
+            Naming the variable that does not fit the model.
+        ValueError
+            Before the first update, where time runs backwards, or where no batch had that name.
         """
         begin = clock.perf_counter()
         u, ratio = self._weighed(data, draws, time, task, random_seed, keep=True)
@@ -205,6 +212,13 @@ class LatentPosterior(OnlinePosterior):
             Along the row dim (nats), with coords `error`, its Monte Carlo standard error, and
             `khat` of the weights: above 0.7 the estimate is too low, and its error too.
 
+        Raises
+        ------
+        DataError
+            Naming the variable that does not fit the model.
+        ValueError
+            Before the first update, where time runs backwards, or where no batch had that name.
+
         References
         ----------
         Burda, Grosse & Salakhutdinov (2016), Importance weighted autoencoders; Nguyen et al.
@@ -227,6 +241,11 @@ class LatentPosterior(OnlinePosterior):
         task : str, optional
             The parameters are those of all batches: it only has to be the name of one.
         random_seed : int, optional
+
+        Raises
+        ------
+        ValueError
+            Where time runs backwards, or where no batch had that name.
         """
         if task is not None:
             self._network(task)

@@ -12,7 +12,16 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pmcl.cluster import Engine, Parts, Work, about_model, check_devices, check_sum, run
+from pmcl.cluster import (
+    Engine,
+    Parts,
+    Work,
+    about_model,
+    bytes_of,
+    check_devices,
+    check_sum,
+    run,
+)
 from pmcl.correction import Asked, sample_task
 from pmcl.data import Layout, Task, TaskLike
 from pmcl.devices import DevicesLike
@@ -118,7 +127,9 @@ def sample_parts(
         Names of datasets that are far from simulations.
     """
     check_devices(client, devices)
-    parts = Parts.of(data, posterior.layout)
+    terms = int(asked.log_likelihood) + int(asked.posterior_predictive)
+    each = bytes_of(posterior.compiled, asked.draws, terms=terms)
+    parts = Parts.of(data, posterior.layout, each)
     work = None if client is None else SampleWork.of(posterior, asked, devices)
     tree, notes = run(
         work,

@@ -455,6 +455,13 @@ class AmortizedPosterior:
             Where the data do not fit the model, naming the variable and the dataset.
         FileExistsError
             Where there is something at `store` already.
+        ValueError
+            Naming the argument that has none of the values above; with a `client` and no `store`;
+            with more devices than there are.
+        TypeError
+            Where `devices` is of another kind.
+        MissingExtraError
+            With a `client`, where the extra "cluster" is not installed.
 
         Warns
         -----

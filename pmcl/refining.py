@@ -18,6 +18,7 @@ from pmcl.cluster import (
     Parts,
     Work,
     about_model,
+    bytes_of,
     check_devices,
     need_store,
     run,
@@ -133,7 +134,7 @@ def refine(
             raise ValueError("start: expected none where results go to a `store`, part by part.")
         check_devices(client, devices)
         layout = layout_of(compiled)
-        parts = Parts.of(data, layout)
+        parts = Parts.of(data, layout, bytes_of(compiled, asked.draws))
         prior = _prior(compiled, parts.first(layout), seed)
         work = RefineWork(compiled.model, tuple(i.name for i in compiled.covariates), prior, asked)
         tree, _ = run(

@@ -202,6 +202,13 @@ class OnlinePosterior:
         task : str, optional
             Name of a batch: of the stored rows only its own are used, as in multi-head networks.
         random_seed : int, optional
+
+        Raises
+        ------
+        TypeError
+            Where time is not a number.
+        ValueError
+            Where time runs backwards, or where no batch had that name.
         """
         with self._scope():
             q = self.state.predictive

@@ -242,6 +242,23 @@ def test_counts_of_a_ragged_task(tmp_path, together):
     assert (drawn.max() < 1e6) and (drawn.min() == 0)
 
 
+def test_parts_fit_memory_and_chunks(posterior):
+    layout = posterior.layout
+
+    def size(each: int, chunk: int | None = None) -> int:
+        data = datasets(600)
+        return cluster.Parts.of(
+            data if chunk is None else data.chunk(dataset=chunk), layout, each
+        ).size
+
+    assert size(0) == cluster.TOGETHER == 256
+    assert size(2**24) == 16 and size(2**40) == 1
+    assert size(0, 10) == 250  # whole chunks
+    assert size(0, 500) == 250 and size(2**24, 30) == 15  # whole parts of a chunk
+    small, large = (cluster.bytes_of(posterior.compiled, n, terms=1) for n in (10, 1000))
+    assert large == 100 * small > 8 * 1000 * 6
+
+
 def test_another_model_or_other_data_are_another_job(posterior, tmp_path):
     parts = cluster.Parts.of(datasets(3), posterior.layout)
     other = datasets(3)

@@ -11,7 +11,7 @@ import xarray as xr
 
 from pmcl import sampling
 from pmcl.batching import check_masked
-from pmcl.cluster import Engine, Parts, Work, about_model, need_store, run
+from pmcl.cluster import Engine, Parts, Work, about_model, bytes_of, need_store, run
 from pmcl.compile import CompiledModel, compile_model, precision
 from pmcl.compile.refuse import model_or_context
 from pmcl.data import DATASET, Layout, Task, TaskLike, as_task
@@ -88,7 +88,7 @@ def sample_reference(
         seeds = seeds_of(random_seed, len(task))
         return _sampled(model, compiled, asked, seeds, task, progressbar=progressbar)
     layout = layout_of(compiled)
-    parts = Parts.of(data, layout)
+    parts = Parts.of(data, layout, bytes_of(compiled, draws * chains))
     # by position in the whole that a task may be a part of
     begin = parts.source.first if isinstance(parts.source, Task) else 0
     seeds = [0] * begin + seeds_of(random_seed, len(parts))
