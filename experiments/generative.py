@@ -39,8 +39,9 @@ METHODS = {
     "LP": lambda strength: pmcl.OnlineLaplace(strength=strength),
     "SI": lambda strength: pmcl.SynapticIntelligence(strength=strength),
 }
+SWEPT = ("EWC", "LP", "SI")
 STRENGTHS = (1.0, 10.0, 100.0)
-BEST = {"EWC": 10.0, "LP": 10.0, "SI": 10.0}  # `sweep` measures them
+DEFAULT = 10.0  # before there is a `sweep`
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def uncertainty(judge: MLPClassifier, found: np.ndarray, label: int) -> float:
 def begin(size: Size, name: str, seed: int, strength: float | None) -> pmcl.LatentPosterior:
     """Return the stream before any task."""
     make = METHODS[name]
-    method = None if make is None else make(BEST.get(name, 1.0) if strength is None else strength)
+    method = None if make is None else make(DEFAULT if strength is None else strength)
     stream = pmcl.fit_online(
         generator(size), local="z", covariates=["task"], method=method,
         encoder=pmcl.Encoder(width=size.hidden, depth=3, per_task=True, warm=False),
@@ -168,6 +169,9 @@ def run(
     partial = state.with_suffix(".json")
     state.parent.mkdir(parents=True, exist_ok=True)
     found: dict = {"uncertainty": [], "log_likelihood": [], "seconds": [], "settings": asdict(size)}
+    if name in SWEPT and strength is None:
+        strength = best(out / "runs", experiment, name)
+        found["strength"] = strength
     stream = begin(size, name, seed, strength)
     if partial.exists():
         before = json.loads(partial.read_text())
@@ -201,6 +205,17 @@ def run(
         likelihood(stream, t, test, size.final_draws) for t, (_, test) in enumerate(parts)
     ]
     return found
+
+
+def best(runs: Path, experiment: str, name: str) -> float:
+    """Return the strength at which `sweep` found the highest test log likelihood at the end."""
+    found = {
+        float(path.stem.rpartition("_")[2]): np.mean(
+            [f["mean"] for f in json.loads(path.read_text())["final"]]
+        )
+        for path in runs.glob(f"{experiment}_{name}_0_*.json")
+    }
+    return max(found, key=lambda s: found[s]) if found else DEFAULT
 
 
 def likelihood(stream: pmcl.LatentPosterior, task: int, y: np.ndarray, draws: int) -> dict:
@@ -320,9 +335,9 @@ def said(found: dict) -> str:
 def plan(given: argparse.Namespace) -> Iterator[tuple[str, str, int, float | None]]:
     """Runs that are asked for: experiment, method, seed, strength."""
     if given.part == "sweep":
-        for name in BEST:
+        for name in SWEPT:
             for strength in STRENGTHS:
-                yield "digits", name, 0, strength
+                yield given.on, name, 0, strength
         return
     for seed in given.seeds:
         for name in given.methods:
@@ -335,6 +350,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("part", choices=["digits", "letters", "sweep", "tables"])
+    parser.add_argument("--on", choices=["digits", "letters"], default="digits", help="of `sweep`")
     parser.add_argument("--out", type=Path, help="of runs; out/generative by default")
     parser.add_argument("--results", type=Path, help="of tables; experiments/results by default")
     parser.add_argument("--methods", nargs="+", default=list(METHODS))

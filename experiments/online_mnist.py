@@ -4,7 +4,8 @@
     python experiments/online_mnist.py split        # five pairs of digits, a head for each
     python experiments/online_mnist.py letters      # five pairs of letters (notMNIST)
     python experiments/online_mnist.py toy          # two tasks in the plane, with their figure
-    python experiments/online_mnist.py sweep        # strengths of the baselines, on `permuted`
+    python experiments/online_mnist.py sweep        # strengths of the baselines (--on split, ...)
+    python experiments/online_mnist.py epochs       # how long the first task has to be learned
     python experiments/online_mnist.py tables       # tables and figures of what there is
 
 Nguyen et al. (2018), Variational continual learning, sections 6.1 and appendices A to C. Every run
@@ -15,7 +16,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -64,13 +65,19 @@ PROBLEMS = {
     "split": Problem((256, 256), 2, 5, 20, 256, 40),
     "letters": Problem((150, 150, 150, 150), 2, 5, 60, 256, 40),
 }
-# Of the paper's sweeps; `sweep` measures them.
+# The paper's sweeps; the best of `sweep` is taken, as there.
 STRENGTHS = {
-    "EWC": (pmcl.ElasticWeightConsolidation, (0.01, 0.1, 1.0, 10.0)),
-    "LP": (pmcl.OnlineLaplace, (0.01, 0.1, 1.0)),
-    "SI": (pmcl.SynapticIntelligence, (0.1, 0.5, 1.0)),
+    "EWC": (pmcl.ElasticWeightConsolidation, (1.0, 10.0, 100.0, 1e3, 1e4)),
+    "LP": (pmcl.OnlineLaplace, (0.01, 0.1, 1.0, 10.0, 100.0)),
+    "SI": (pmcl.SynapticIntelligence, (0.01, 0.1, 0.5, 1.0, 2.0)),
 }
-BEST = {"EWC": 1.0, "LP": 0.1, "SI": 0.5}
+# Before there is a sweep: what the paper found best.
+DEFAULTS = {
+    "permuted": {"EWC": 100.0, "LP": 0.1, "SI": 0.5},
+    "split": {"EWC": 1.0, "LP": 1.0, "SI": 1.0},
+    "letters": {"EWC": 1e4, "LP": 1.0, "SI": 0.1},
+}
+EPOCHS = (2, 5, 10, 20, 40, 100)
 NAMES = ("VCL", "VCL + random", "VCL + k-center", "random alone", "k-center alone", *STRENGTHS)
 
 
@@ -105,7 +112,7 @@ def begin(problem: Problem, name: str, seed: int, strength: float | None) -> pmc
         memory = pmcl.KCenterCoreset(problem.coreset, per_task=True, standardise=False)
     if name in STRENGTHS:
         kind = STRENGTHS[name][0]
-        strength = BEST[name] if strength is None else strength
+        assert strength is not None
         method = kind(strength, decay=1.0) if name == "EWC" else kind(strength=strength)
         search = pmcl.Search(
             epochs=problem.epochs, batch_size=problem.batch_size, learning_rate=1e-3
@@ -125,30 +132,54 @@ def run(out: Path, experiment: str, name: str, seed: int, *, strength: float | N
     partial = state.with_suffix(".json")
     state.parent.mkdir(parents=True, exist_ok=True)
     found: dict = {"accuracy": [], "seconds": [], "settings": vars(problem)}
+    if name in STRENGTHS and strength is None:
+        strength = best(out / "runs", experiment, name)
+        found["strength"] = strength
     stream = begin(problem, name, seed, strength)
     if partial.exists():
         found = json.loads(partial.read_text())
         stream = pmcl.load(state, problem.model())
-        if stream.state.updates > len(found["accuracy"]):
-            # Cut off between the two files: the state is one task ahead of what was judged.
-            stream = begin(problem, name, seed, strength)
-            found |= {"accuracy": [], "seconds": []}
     tests: list[Images] = []
     for i, (train, test) in enumerate(tasks(problem, experiment, seed)):
         tests.append(test)
         if i < len(found["accuracy"]):
             continue
-        began = time.perf_counter()
         batch = {"X": train.X, "y": train.y}
         if problem.heads > 1:
             batch["head"] = np.full(len(train.y), i)
-        stream = stream.update(batch, name=str(i), progressbar=False)
-        found["seconds"].append(time.perf_counter() - began)
+        # Cut off between the two files, the state is one task ahead of what was judged.
+        if stream.state.updates == i:
+            stream = stream.update(batch, name=str(i), progressbar=False)
+        found["seconds"].append(float(stream.history["seconds"][-1]))
         found["accuracy"].append(accuracies(problem, name, stream, tests, seed))
         print(label, i, np.round(found["accuracy"][-1], 4), round(found["seconds"][-1]), flush=True)
         stream.save(state)
         partial.write_text(json.dumps(found))
     return found
+
+
+def best(runs: Path, experiment: str, name: str) -> float:
+    """Return the strength that `sweep` found best, or else the paper's."""
+    found = {
+        r["swept"]: float(np.mean(r["accuracy"][-1]))
+        for r in (json.loads(p.read_text()) for p in runs.glob(f"sweep_{experiment}_{name}_*.json"))
+    }
+    return max(found, key=found.__getitem__) if found else DEFAULTS[experiment][name]
+
+
+def first_task(epochs: int) -> dict:
+    """Learn the first task of `permuted` for so many epochs."""
+    problem = replace(PROBLEMS["permuted"], epochs=epochs)
+    train, test = next(tasks(problem, "permuted", 0))
+    began = time.perf_counter()
+    stream = begin(problem, "VCL", 0, None)
+    stream = stream.update({"X": train.X, "y": train.y}, progressbar=False)
+    seconds = time.perf_counter() - began
+    return {
+        "epochs": epochs, "seconds": [seconds],
+        "accuracy": [accuracies(problem, "VCL", stream, [test], 0)],
+        "lower_bound": float(stream.history["lower_bound"][-1]),
+    }  # fmt: skip
 
 
 def accuracies(
@@ -224,6 +255,28 @@ def written(runs: Path, results: Path) -> None:
                 "curve": np.mean(curve, axis=0).tolist(),
             }  # fmt: skip
         lines.append("")
+        swept = {
+            (name, r["swept"]): float(np.mean(r["accuracy"][-1]))
+            for name in STRENGTHS
+            for k, r in found.items()
+            if k.startswith(f"sweep_{experiment}_{name}_")
+        }
+        if swept:
+            lines += ["| baseline | strength | mean accuracy |", "|---|---|---|"]
+            lines += [f"| {n} | {s:g} | {a:.3f} |" for (n, s), a in sorted(swept.items())]
+            lines.append("")
+            compact[experiment]["sweep"] = [[n, s, a] for (n, s), a in sorted(swept.items())]
+    curve = sorted((r["epochs"], r) for k, r in found.items() if k.startswith("epochs_"))
+    if curve:
+        lines += [
+            "## epochs", "", "The first task of `permuted`, by VCL.", "",
+            "| epochs | accuracy | lower bound, nats | seconds |", "|---|---|---|---|",
+            *(
+                f"| {n} | {r['accuracy'][0][0]:.4f} | {r['lower_bound']:.0f} "
+                f"| {r['seconds'][0]:.0f} |"
+                for n, r in curve
+            ), "",
+        ]  # fmt: skip
     if not compact:
         return
     results.mkdir(parents=True, exist_ok=True)
@@ -242,6 +295,8 @@ def written(runs: Path, results: Path) -> None:
     )
     for axis, (experiment, methods) in zip(axes[0], compact.items(), strict=True):
         for name, row in methods.items():
+            if name == "sweep":
+                continue
             axis.plot(range(1, len(row["curve"]) + 1), row["curve"], marker="o", label=name)
         axis.set(title=experiment, xlabel="tasks", ylabel="mean accuracy on all tasks so far")
         axis.legend(fontsize="small")
@@ -310,7 +365,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("part", choices=[*PROBLEMS, "toy", "sweep", "tables"])
+    parser.add_argument("part", choices=[*PROBLEMS, "toy", "sweep", "epochs", "tables"])
+    parser.add_argument("--on", choices=list(PROBLEMS), default="permuted", help="of `sweep`")
     parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "online_mnist")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--methods", nargs="+", default=list(NAMES))
@@ -321,9 +377,15 @@ def main() -> None:
         for name, (_, strengths) in STRENGTHS.items():
             for s in strengths:
                 kept(
-                    runs, f"sweep {name} {s:g}",
-                    lambda n=name, s=s: run(given.out, "permuted", n, 0, strength=s), said,
+                    runs, f"sweep {given.on} {name} {s:g}",
+                    lambda n=name, s=s: {
+                        **run(given.out, given.on, n, 0, strength=s), "swept": s,
+                    },
+                    said,
                 )  # fmt: skip
+    elif given.part == "epochs":
+        for n in EPOCHS:
+            kept(runs, f"epochs {n}", lambda n=n: first_task(n), said)
     elif given.part == "toy":
         print(toy(given.results))
     elif given.part == "tables":

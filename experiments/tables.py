@@ -15,7 +15,7 @@ MEASURES = (
     "refined_ratio",
 )
 SWEEPS = ("strength", "capacity", "option")
-ALONE = ("long", "test-time", "forecast", "unseen", "recovery", "timing")
+ALONE = ("long", "test-time", "forecast", "unseen", "recovery", "timing", "fallback")
 
 
 def write(
