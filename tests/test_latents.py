@@ -17,8 +17,10 @@ from pmcl.compile.latent import separate
 from pmcl.data import DataError
 from pmcl.metrics import importance_diagnostics
 from pmcl.online import MeanField, Rows
+from pmcl.online.gaussian import divergence
 from pmcl.online.latent import Encoder, LatentRows, weigh, with_gaps
 from pmcl.online.point import fisher
+from pmcl.online.projection import lower_bound
 from pmcl.online.rows import Batch
 from pmcl.state.archive import write_archive
 from pmcl.stream_state import to_datatree
@@ -132,6 +134,42 @@ def test_bound_and_its_gradient_are_the_closed_form(pca, y):
         error = np.std(found, axis=0) / np.sqrt(len(keys))
         assert np.all(np.abs(np.mean(found, axis=0) - true) < 4.5 * error + 1e-6)
         assert np.all(error < 0.02 * np.max(np.abs(true)))
+
+
+def test_gradients_by_all_that_is_trained_are_the_closed_form(pca, y):
+    """Of half of the rows, counted twice, by q's means and sds and by the encoder's weights."""
+    rng = np.random.default_rng(3)
+    weight, bias = rng.normal(size=(4, 3)) * 0.2, np.array([0.1, -0.2, -0.5, -1.0])
+    z = known(pca, mu=MU, w=W).mean
+    q = MeanField(z, jnp.asarray(np.log(0.3) + 0.2 * rng.normal(size=len(z))))
+    prior = MeanField(jnp.zeros_like(z), jnp.full_like(z, np.log(2.0)))
+
+    def exact(q, weight, bias):
+        at, sd = (pca.compiled.unravel(v) for v in (q.mean, jnp.exp(q.log_sd)))
+        mean, log_spread = jnp.split(y @ weight.T + bias, 2, axis=1)
+        square = mean**2 + jnp.exp(2 * log_spread)
+        left = (y - mean @ at["w"] - at["mu"]) ** 2
+        left = left + jnp.exp(2 * log_spread) @ at["w"] ** 2 + square @ sd["w"] ** 2 + sd["mu"] ** 2
+        terms = -jnp.sum(left, axis=1) / (2 * SIGMA**2) - 3 * np.log(SIGMA * np.sqrt(2 * np.pi))
+        terms += jnp.sum(log_spread + 0.5 - square / 2, axis=1)
+        return jnp.sum(terms) - divergence(q, prior)
+
+    def estimate(q, weight, bias, key):
+        index_key, key = jax.random.split(key)
+        rows = with_linear(pca, weight, bias)
+        part = rows.part(
+            Batch({"y": jnp.asarray(y)}, jnp.ones(4)), jax.random.permutation(index_key, 4)[:2]
+        )
+        return lower_bound(rows, q, prior, part, key, draws=2, scale=2.0)
+
+    keys = jax.random.split(jax.random.key(2), 20_000)
+    many = jax.jit(jax.vmap(jax.grad(estimate, (0, 1, 2)), (None, None, None, 0)))
+    found = many(q, jnp.asarray(weight), jnp.asarray(bias), keys)
+    expected = jax.grad(exact, (0, 1, 2))(q, jnp.asarray(weight), jnp.asarray(bias))
+    for some, true in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        error = np.std(some, axis=0) / np.sqrt(len(keys))
+        assert np.all(np.abs(np.mean(some, axis=0) - true) < 4.5 * error + 1e-6)
+        assert np.all(error < 0.05 * np.max(np.abs(true)))
 
 
 def exact_encoder(rows: LatentRows) -> LatentRows:
@@ -620,3 +658,33 @@ def test_two_local_variables():
     exact = stats.multivariate_normal(np.full(4, mu), covariance).logpdf(y[:10])
     found = stream.log_predictive({"y": y[:10], "t": t[:10]})
     assert np.all(np.abs(found.values - exact) < 5 * found["error"].values + 0.05)
+
+
+@pytest.mark.slow
+def test_streamed_factors_span_the_principal_components():
+    from sklearn.datasets import load_wine
+    from sklearn.decomposition import PCA
+
+    y = load_wine().data
+    y = (y - y.mean(axis=0)) / y.std(axis=0)
+    with pm.Model(coords={"row": range(1), "item": range(13), "factor": range(2)}) as model:
+        w = pm.Normal("w", 0, 1, dims=("factor", "item"))
+        sigma = pm.HalfNormal("sigma", 1)
+        f = pm.Normal("f", 0, 1, dims=("row", "factor"))
+        pm.Normal("y", f @ w, sigma, observed=y[:1], dims=("row", "item"))
+    stream = pmcl.fit_online(model, local="f", random_seed=1, progressbar=False)
+    for part in np.array_split(np.random.default_rng(1).permutation(y), 3):
+        stream = stream.update({"y": part}, progressbar=False)
+    found = stream.sample(random_seed=1)["posterior"].to_dataset().mean(("chain", "draw"))
+    exact = PCA(2).fit(y)
+    plane = np.linalg.qr(found["w"].values.T)[0]
+    assert np.linalg.svd(plane.T @ exact.components_.T)[1].min() > 0.98
+    np.testing.assert_allclose(found["sigma"], np.sqrt(exact.noise_variance_), rtol=0.03)
+    top = np.linalg.eigvalsh(found["w"].values.T @ found["w"].values)[:-3:-1]
+    np.testing.assert_allclose(
+        top + float(found["sigma"]) ** 2, exact.explained_variance_, rtol=0.1
+    )
+    told = stream.sample_local({"y": y}, 200, random_seed=1)["posterior"]["f"]
+    told = np.linalg.qr(told.mean(("chain", "draw")).values)[0]
+    scores = np.linalg.qr(exact.transform(y))[0]
+    assert np.linalg.svd(told.T @ scores)[1].min() > 0.98
