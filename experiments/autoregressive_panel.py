@@ -28,7 +28,7 @@ from continual import (
     paper_methods,
     paper_options,
     paper_replay,
-)  # fmt: skip
+)
 
 import pmcl
 

@@ -30,7 +30,7 @@ from continual import (
     paper_methods,
     paper_options,
     paper_replay,
-)  # fmt: skip
+)
 
 import pmcl
 from pmcl.metrics import agreement

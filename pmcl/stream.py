@@ -173,13 +173,12 @@ class OnlinePosterior:
             key = jax.random.key(seed)
             if not updates:
                 problem = _separated(problem, data, key)
+            n = problem.rows.length(data)
+            arrived = Stored(data, np.full(n, now), np.full(n, label))
             if self.settings.method is None and (problem.gaussian or not updates):
                 # A later batch may say what the first did not.
-                exact = inference.is_exact(problem, data, key)
+                exact = inference.is_exact(problem, arrived, key)
                 problem = replace(problem, gaussian=exact)
-            rows = problem.rows
-            n = rows.length(data)
-            arrived = Stored(data, np.full(n, now), np.full(n, label))
             searches = 0 if problem.gaussian else 1 if self._one_search() else 2
             total = searches * self.settings.search.length(n, first=not updates)
             shown = progressbar and searches > 0

@@ -1,6 +1,5 @@
 """The benchmark's tasks as PyMC models: are they the ones that the reference draws are of?"""
 
-import os
 import sys
 from pathlib import Path
 
@@ -13,14 +12,9 @@ from pmcl.compile import compile_model, precision
 sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
 import sbibm_tasks  # noqa: E402
 
-pytestmark = pytest.mark.skipif(
-    not (Path(os.environ.get("PMCL_DATA", "")) / "sbibm").is_dir(),
-    reason="PMCL_DATA does not name a folder that holds sbibm/",
-)
-
 
 @pytest.mark.parametrize("name", ["gaussian_linear", "bernoulli_glm", "sir"])
-def test_the_score_is_zero_on_average_over_reference_draws(name):
+def test_the_score_is_zero_on_average_over_reference_draws(name, data_folder):
     """Of any smooth density the gradient of its logarithm has the mean 0."""
     task = sbibm_tasks.BENCHMARKS[name]
     compiled = compile_model(task.model())

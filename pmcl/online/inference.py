@@ -1,6 +1,6 @@
 """Online variational inference: `init` and `update`, pure functions of a state."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -155,13 +155,12 @@ def init(problem: Problem) -> State:
     return State(problem.prior, problem.prior, nothing, 0.0, 0, 0)
 
 
-def is_exact(problem: Problem, data: Mapping[str, np.ndarray], key: Array) -> bool:
+def is_exact(problem: Problem, arrived: Stored, key: Array) -> bool:
     """Whether the posterior is normal after a batch: told at all of its rows."""
     rows = problem.rows
     if not problem.normal or rows.compiled.dim > projection.LARGEST:
         return False
-    n = rows.length(data)
-    batch = as_batch(rows, Stored(dict(data), np.zeros(n), np.zeros(n, "U1")), np.ones(n))
+    batch = as_batch(rows, arrived, np.ones(len(arrived)))
     return bool(projection.is_gaussian(rows, problem.prior, batch.data, key))
 
 
