@@ -6,9 +6,9 @@
     python experiments/autoregressive_panel.py tables      # tables and figures of what there is
 
 The series are four simulated countries and Grunfeld's eleven firms, which come with statsmodels.
-`--countries FILE` reads countries from a CSV file in their place (country, year, passengers, debt,
-gdp). Every run is kept in `--out`, one file each, so that a command that was cut off goes on where
-it stopped. `--short` computes as little as shows that all of it works.
+`--countries FILE` reads countries from a CSV file in place of the firms (country, year, passengers,
+debt, gdp). Every run is kept in `--out`, one file each, so that a command that was cut off goes on
+where it stopped. `--short` computes as little as shows that all of it works.
 """
 
 import argparse

@@ -25,12 +25,12 @@ from pmcl.continual import (
     Memory,
     Naive,
     Occasion,
-    PathGradient,
     Replay,
     StrategyLike,
     StrategyState,
     TaskRecord,
-    adapt,
+    TeacherDistillation,
+    adapt_covering,
     carried,
     forgotten,
     history_tree,
@@ -228,7 +228,9 @@ class AmortizedPosterior:
         strategy : AbstractStrategy or tuple of them, optional
             What protects earlier tasks. None goes on with what is in force (`Replay` at first).
         objective : AbstractObjective, optional
-            `PathGradient` by default.
+            `PathGradient` by default, and where that loses part of the posterior - one of several
+            modes, or what lies at the end of a support - of more than a tenth of the task's
+            datasets, `TeacherDistillation` for this task and those to come.
         steps : int
             Most steps; `patience` may end training before.
         learning_rate : float or callable
@@ -280,7 +282,9 @@ class AmortizedPosterior:
             None if patience is None else positive("patience", patience),
             restore_best,
         )
-        chosen = objective_of(objective)
+        if objective is None and any(r.taught for r in self.records):
+            objective = TeacherDistillation()
+        check_objective(objective)
         data = self.checked(task)
         self._warn_of_far(self.far(data, self.stored_features()), len(data))
         pretrained = self.amortizer if self.pretrained is None else self.pretrained
@@ -296,13 +300,13 @@ class AmortizedPosterior:
         done = [r.name for r in self.records]
         with precision.scope(), device_scope(devices):
             states = carried(strategies, self.states, done, now)
-            found = adapt(
+            found, chosen, lost = adapt_covering(
                 now,
+                objective=objective,
+                checkpoint=None if checkpoint is None else Path(checkpoint),
                 strategies=strategies,
                 states=states,
-                objective=chosen,
                 settings=settings,
-                checkpoint=None if checkpoint is None else Path(checkpoint),
                 progressbar=progressbar,
             )
             kept = stored(self.states, strategies, found.states, [*done, name])
@@ -316,7 +320,9 @@ class AmortizedPosterior:
             earlier = quality_of_memory(
                 found.amortizer, self.density, memory_of(kept), seed=now.seed
             )
-        record = TaskRecord(name, strategies, chosen, found.record, first, before, after, earlier)
+        record = TaskRecord(
+            name, strategies, chosen, found.record, first, before, after, earlier, lost
+        )
         return replace(
             self,
             amortizer=settled(found.amortizer),
@@ -813,12 +819,11 @@ def positive_rate(value: float) -> float:
     return value
 
 
-def objective_of(objective: AbstractObjective | None) -> AbstractObjective:
+def check_objective(objective: AbstractObjective | None) -> None:
     if objective is not None and not isinstance(objective, AbstractObjective):
         raise TypeError(
             f"objective: expected a pmcl objective such as pmcl.PathGradient(), got {objective!r}."
         )
-    return PathGradient() if objective is None else objective
 
 
 def seed_of(given: int | None, derived: int | None) -> int:

@@ -1,81 +1,14 @@
-"""The experiments in their short form: they run, resume and write their tables."""
+"""What the experiments share, and what they say of their data."""
 
 import json
-import sys
-from pathlib import Path
 
-import numpy as np
-import pytest
-from scipy import stats
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
-import autoregressive_panel
 import continual
 import monitoring
-import racing_diffusion
+import numpy as np
+import pytest
 import stroop
 import tables
-
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
-
-
-def run(module, monkeypatch, *arguments) -> None:
-    monkeypatch.setattr(sys, "argv", ["experiment", *map(str, arguments)])
-    module.main()
-
-
-def check(results: Path, name: str, methods: dict[str, set[str]], tasks: list[str]) -> dict:
-    found = json.loads((results / f"{name}.json").read_text())
-    assert {s: set(m) for s, m in found["methods"].items()} == methods
-    for some in found["methods"].values():
-        for row in some.values():
-            assert list(row["tasks"]["adapted_ratio"]) == tasks
-            assert np.isfinite(list(row["tasks"]["adapted_mmd2"].values())).all()
-    assert "adapted_ratio" in (results / f"{name}.md").read_text()
-    assert (results / f"{name}_ratio_ours.png").stat().st_size > 5_000
-    return found
-
-
-@pytest.mark.slow
-def test_the_panel_and_its_forecast(tmp_path, monkeypatch, capsys):
-    common = ["--short", "--seeds", 0, "--out", tmp_path / "out", "--results", tmp_path]
-    run(autoregressive_panel, monkeypatch, "continual", *common, "--methods", "SC-ER", "replay")
-    run(autoregressive_panel, monkeypatch, "forecast", *common)
-    assert "ours replay 0: adapted: median" in capsys.readouterr().out
-    tasks = ["simulated 1", "American Steel", "Atlantic Refining"]
-    methods = {"paper": {"SB", "SC-ER"}, "ours": {"SB", "replay"}}
-    found = check(tmp_path, "autoregressive_panel", methods, tasks)
-    assert found["with"].keys() >= {"pymc", "jax"} and found["made"].startswith("20")
-    assert found["methods"]["ours"]["replay"]["refined_worst"] < 0.2
-    # a forecast of a series that the model fits: intervals hold about what they say
-    assert found["forecast"]["intervals"]["10"]["95%"] > 0.6
-    assert (tmp_path / "autoregressive_panel_forecast.png").stat().st_size > 10_000
-    # what was done is not done again
-    run(autoregressive_panel, monkeypatch, "continual", *common, "--methods", "SC-ER", "replay")
-    assert "..." not in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_the_race(tmp_path, monkeypatch, data_folder):
-    common = ["--short", "--seeds", 0, "--out", tmp_path / "out", "--results", tmp_path]
-    run(racing_diffusion, monkeypatch, "continual", *common, "--methods", "replay")
-    run(racing_diffusion, monkeypatch, "unseen", *common)
-    tasks = ["simulated", "chetverikov_2017_flanker"]
-    methods = {"paper": {"SB"}, "ours": {"SB", "replay"}}
-    found = check(tmp_path, "racing_diffusion", methods, tasks)
-    assert found["methods"]["ours"]["replay"]["refined_worst"] < 0.2
-    assert set(found["unseen"]["sources"]) == set(stroop.UNSEEN)
-    assert found["unseen"]["khat_below_0.7"] > 0.5
-
-
-@pytest.mark.slow
-def test_what_the_race_leaves_to_the_second_model(tmp_path, monkeypatch, data_folder):
-    common = ["--short", "--seeds", 0, "--out", tmp_path / "out", "--results", tmp_path]
-    run(racing_diffusion, monkeypatch, "recovery", *common)
-    run(racing_diffusion, monkeypatch, "timing", *common)
-    found = json.loads((tmp_path / "racing_diffusion.json").read_text())
-    assert found["recovery"]["sources"]["chetverikov_2017_flanker"]["participants"] == 3
-    assert found["timing"]["NUTS, a participant"] > 0
+from scipy import stats
 
 
 def test_participants_are_those_of_the_files(data_folder):

@@ -1,23 +1,15 @@
 """The experiments with streams in a short form: they run, resume and write their tables."""
 
 import json
-import sys
-from pathlib import Path
 
-import numpy as np
-import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
 import generative
+import numpy as np
 import online_mnist
 import online_streams
+import pytest
+from short_runs import run
 
 pytestmark = pytest.mark.slow
-
-
-def run(module, monkeypatch, *arguments) -> None:
-    monkeypatch.setattr(sys, "argv", ["experiment", *map(str, arguments)])
-    module.main()
 
 
 def test_a_boundary_that_rotates_is_followed_where_the_past_is_forgotten(

@@ -1,18 +1,13 @@
 """Experiment 2: the autoregressive panel model against SciPy, and the loader of countries."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
-import pandas as pd
+import panel
 import pytest
 from scipy import stats
+from short_runs import countries
 
 from pmcl import models
 from pmcl.compile import compile_model, make_simulator, read_covariates
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
-import panel
 
 COVARIATES = ["first", "u", "w"]
 
@@ -71,27 +66,6 @@ def test_the_example_is_grunfelds_panel():
     # the growth from the second year to the third has the value of the second beside it
     np.testing.assert_allclose(one["u"], ((value - value.mean()) / value.std())[1:-1])
     assert set(models.names()) >= {"autoregressive_panel"}
-
-
-def countries(path: Path) -> pd.DataFrame:
-    """Series in the form of Eurostat's, made up."""
-    rng = np.random.default_rng(0)
-    years = np.arange(2004, 2020)
-    parts = [
-        pd.DataFrame(
-            {
-                "country": name,
-                "year": years,
-                "passengers": np.exp(13 + np.cumsum(rng.normal(0.03, 0.1, years.size))),
-                "debt": rng.uniform(50, 90, years.size),
-                "gdp": np.linspace(30_000, 38_000, years.size),
-            }
-        )
-        for name in ("Austria", "Norway")
-    ]
-    table = pd.concat(parts, ignore_index=True)
-    table.sample(frac=1, random_state=0).to_csv(path, index=False)
-    return table
 
 
 def test_countries_are_read_in_the_order_of_years(tmp_path):

@@ -1,16 +1,11 @@
 """The benchmark's tasks as PyMC models: are they the ones that the reference draws are of?"""
 
-import sys
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
+import sbibm_tasks
 
 from pmcl.compile import compile_model, precision
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
-import sbibm_tasks  # noqa: E402
 
 
 @pytest.mark.parametrize("name", ["gaussian_linear", "bernoulli_glm", "sir"])

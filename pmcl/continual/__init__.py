@@ -6,6 +6,7 @@ from pmcl.continual.consolidation import (
     OnlineLaplace,
     SynapticIntelligence,
 )
+from pmcl.continual.coverage import adapt_covering
 from pmcl.continual.history import TaskRecord, history_tree
 from pmcl.continual.importance import importance, weighted_distance
 from pmcl.continual.memory import Memory, k_centers, k_medoids
@@ -58,6 +59,7 @@ __all__ = [
     "Teaching",
     "VariationalWeights",
     "adapt",
+    "adapt_covering",
     "carried",
     "forgotten",
     "history_tree",

@@ -11,6 +11,7 @@ from pmcl.continual.adaptation import AdaptationRecord
 from pmcl.continual.monitoring import Quality
 from pmcl.continual.objectives import AbstractObjective
 from pmcl.continual.strategies import AbstractStrategy
+from pmcl.continual.teacher import TeacherDistillation
 from pmcl.metrics import transfer
 
 _PRETRAINING = "pretraining"
@@ -30,6 +31,8 @@ class TaskRecord(NamedTuple):
         Of the task's datasets, at the pretrained weights, before the task and after it.
     stored : dict of str to Quality
         Of the earlier tasks' stored datasets, after the task.
+    lost : tuple of str
+        Datasets of whose posterior `PathGradient` lost a part, where the objective was left open.
     """
 
     name: str
@@ -40,6 +43,12 @@ class TaskRecord(NamedTuple):
     before: Quality
     after: Quality
     stored: dict[str, Quality]
+    lost: tuple[str, ...] = ()
+
+    @property
+    def taught(self) -> bool:
+        """Whether the objective was left open, and refined draws had to be learned from."""
+        return bool(self.lost) and isinstance(self.objective, TeacherDistillation)
 
     def without(self, task: str) -> "TaskRecord":
         """Return the record without what it says of another task."""
@@ -94,6 +103,7 @@ def _adaptation(records: Sequence[TaskRecord], tasks: list[str]) -> xr.Dataset:
         "pseudo": [r.record.pseudo for r in records],
         "excluded": [", ".join(r.record.excluded) for r in records],
         "untrusted": [", ".join(r.record.untrusted) for r in records],
+        "lost": [", ".join(r.lost) for r in records],
         "objective_at_end": [float(r.record.held_back[-1]) for r in records],
     }
     found = xr.Dataset({k: ("task", v) for k, v in columns.items()}, coords={"task": tasks})

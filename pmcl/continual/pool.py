@@ -63,6 +63,10 @@ class Gathered(NamedTuple):
         return self.pool.take(np.concatenate([real, len(real) + some]))
 
 
+class NothingTrusted(ValueError):
+    """A teacher's draws can be trusted for no dataset."""
+
+
 def gather(
     now: Occasion,
     keep: np.ndarray,
@@ -120,7 +124,7 @@ def gather(
         if labels is not None and more is not None:
             labels = Labels(np.concatenate([labels.z, more.z]), good_all)
     if not good_all.any():
-        raise ValueError(
+        raise NothingTrusted(
             f"adapt: the teacher trusts its draws for none of the {len(good_all)} datasets "
             f"({listed(sources.names)}); expected at least one with a k-hat "
             "below its limit. Use PathGradient(), or a teacher that refines more."

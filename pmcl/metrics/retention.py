@@ -55,10 +55,11 @@ def transfer(matrix: ArrayLike) -> Transfer:
     n = values.shape[1]
     at_task = np.array([values[t + 1, t] for t in range(n)])
     before = np.array([values[t, t] for t in range(n)])
-    return Transfer(
-        _mean((values[-1] - at_task)[: n - 1]),
-        _mean((before - values[0])[1:]),
-    )
+    with np.errstate(invalid="ignore"):  # k-hat may be infinite before and after
+        return Transfer(
+            _mean((values[-1] - at_task)[: n - 1]),
+            _mean((before - values[0])[1:]),
+        )
 
 
 def _mean(values: np.ndarray) -> float:

@@ -51,6 +51,7 @@ def task_to_tree(record: TaskRecord) -> dict[str, xr.Dataset]:
         "strategies": dumps([encode(s, where="strategy") for s in record.strategies]),
         "objective": dumps(encode(record.objective, where="objective")),
         "record": dumps({k: _plain(v) for k, v in happened.items()}),
+        "lost": dumps(list(record.lost)),
     }
     found = {
         "": xr.Dataset(series, attrs=attrs),
@@ -103,9 +104,13 @@ def task_from_tree(tree: xr.DataTree, *, where: str) -> TaskRecord:
     label = data.attrs.get("name")
     if not isinstance(label, str):
         raise StateError(f"{where}: expected the name of a task.")
+    # States of before it was recorded do not have it.
+    lost = loads(data.attrs.get("lost", "[]"), where=where)
+    if not isinstance(lost, list) or not all(isinstance(n, str) for n in lost):
+        raise StateError(f"{where}: expected names of datasets in 'lost'.")
     return TaskRecord(
         label, strategies, objective, record, parts["pretrained"], parts["before"], parts["after"],
-        stored,
+        stored, tuple(lost),
     )  # fmt: skip
 
 
