@@ -181,6 +181,8 @@ class OnlinePosterior:
                 problem = replace(problem, gaussian=exact)
             searches = 0 if problem.gaussian else 1 if self._one_search() else 2
             total = searches * self.settings.search.length(n, first=not updates)
+            if searches and not updates:
+                total += self.settings.start.length(n, self.settings.search)
             shown = progressbar and searches > 0
             with progress_bar(f"Update {label}", total, unit="steps", enabled=shown) as bar:
                 state, info = inference.update(

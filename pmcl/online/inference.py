@@ -261,8 +261,10 @@ def _point(
     batch = as_batch(rows, arrived, np.ones(len(arrived)))
     before: MeanField | None = moved
     start = state.predictive.mean
+    steps = settings.search.length(len(arrived), first=not state.updates)
     if not state.updates:
-        begun = settings.start(rows, problem.prior, batch, settings.search, start_key)
+        steps += settings.start.length(len(arrived), settings.search)
+        begun = settings.start(rows, problem.prior, batch, settings.search, start_key, advance)
         start = begun.mean
         # Laplace propagation begins with the model's prior; the others without one, as published.
         before = problem.prior if isinstance(method, OnlineLaplace) else None
@@ -271,9 +273,8 @@ def _point(
     )
     predictive = MeanField(found.mean, jnp.full_like(found.mean, np.log(POINT)))
     info = Info(
-        len(arrived), 0, exact=False,
-        steps=settings.search.length(len(arrived), first=not state.updates),
-        skipped=found.skipped, lower_bound=np.nan, clamped=0, khat=np.nan,
+        len(arrived), 0, exact=False, steps=steps, skipped=found.skipped,
+        lower_bound=np.nan, clamped=0, khat=np.nan,
     )  # fmt: skip
     updates, seen = state.updates + 1, state.seen + len(arrived)
     return State(q, predictive, state.memory, float(arrived.times[0]), seen, updates), info
@@ -337,7 +338,10 @@ class _Work:
         else:
             start_key, key = jax.random.split(key)
             if start is None:
-                start = settings.start(p.rows, prior, batch, settings.search, start_key)
+                start = settings.start(
+                    p.rows, prior, batch, settings.search, start_key, self.advance
+                )
+                self.steps += settings.start.length(int((batch.weights > 0).sum()), settings.search)
             found = projection.climb(
                 p.rows, start, prior, batch, settings.search, key,
                 remainder=remainder, first=self.first,

@@ -1,6 +1,7 @@
 """Where the search for the first approximation begins."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -19,9 +20,19 @@ class AbstractStart(eqx.Module):
 
     @abstractmethod
     def __call__(
-        self, rows: Rows, prior: MeanField, batch: Batch, search: Search, key: Array
+        self,
+        rows: Rows,
+        prior: MeanField,
+        batch: Batch,
+        search: Search,
+        key: Array,
+        advance: Callable[[int, str], None] = lambda n, note: None,
     ) -> MeanField:
-        """Return where a search begins."""
+        """Return where a search begins; `advance` hears of the steps of its own."""
+
+    def length(self, n: int, search: Search) -> int:
+        """Number of steps of its own, for a first batch of n rows."""
+        return 0
 
 
 class Start(AbstractStart):
@@ -39,7 +50,13 @@ class Start(AbstractStart):
     scatter: float = 0.0
 
     def __call__(
-        self, rows: Rows, prior: MeanField, batch: Batch, search: Search, key: Array
+        self,
+        rows: Rows,
+        prior: MeanField,
+        batch: Batch,
+        search: Search,
+        key: Array,
+        advance: Callable[[int, str], None] = lambda n, note: None,
     ) -> MeanField:
         mean = prior.mean
         if self.scatter:
@@ -69,7 +86,13 @@ class ScatteredStart(AbstractStart):
     spread: float = 1e-3
 
     def __call__(
-        self, rows: Rows, prior: MeanField, batch: Batch, search: Search, key: Array
+        self,
+        rows: Rows,
+        prior: MeanField,
+        batch: Batch,
+        search: Search,
+        key: Array,
+        advance: Callable[[int, str], None] = lambda n, note: None,
     ) -> MeanField:
         mean, log_sd = jax.random.normal(key, (2, *prior.mean.shape), prior.mean.dtype)
         unit = jnp.exp(prior.log_sd)
@@ -99,11 +122,21 @@ class MaximumLikelihoodStart(AbstractStart):
     learning_rate: float = 1e-3
 
     def __call__(
-        self, rows: Rows, prior: MeanField, batch: Batch, search: Search, key: Array
+        self,
+        rows: Rows,
+        prior: MeanField,
+        batch: Batch,
+        search: Search,
+        key: Array,
+        advance: Callable[[int, str], None] = lambda n, note: None,
     ) -> MeanField:
         scatter, key = jax.random.split(key)
         unit = self.scale * jnp.exp(prior.log_sd)
         mean = prior.mean + unit * jax.random.normal(scatter, prior.mean.shape, prior.mean.dtype)
         search = eqx.tree_at(lambda s: s.learning_rate, search, self.learning_rate)
-        found = maximise(rows, mean, None, batch, search, key, first=True)
+        found = maximise(rows, mean, None, batch, search, key, advance, first=True)
         return MeanField(found.mean, jnp.full_like(found.mean, np.log(self.variance) / 2))
+
+    def length(self, n: int, search: Search) -> int:
+        """Those of the search for the maximum."""
+        return search.length(n, first=True)
