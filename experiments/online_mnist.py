@@ -27,6 +27,7 @@ import pmcl
 
 HERE = Path(__file__).parent
 SEEDS = (0,)
+SWEPT = 0  # the seed of `sweep`
 DRAWS = 30  # of the weights, for a prediction
 
 
@@ -133,7 +134,10 @@ def run(out: Path, experiment: str, name: str, seed: int, *, strength: float | N
     state.parent.mkdir(parents=True, exist_ok=True)
     found: dict = {"accuracy": [], "seconds": [], "settings": vars(problem)}
     if name in STRENGTHS and strength is None:
-        strength = best(out / "runs", experiment, name)
+        swept = best_of_sweep(out / "runs", experiment, name)
+        if swept is not None and seed == SWEPT:
+            return {k: swept[k] for k in found} | {"strength": swept["swept"]}
+        strength = DEFAULTS[experiment][name] if swept is None else swept["swept"]
         found["strength"] = strength
     stream = begin(problem, name, seed, strength)
     if partial.exists():
@@ -158,13 +162,10 @@ def run(out: Path, experiment: str, name: str, seed: int, *, strength: float | N
     return found
 
 
-def best(runs: Path, experiment: str, name: str) -> float:
-    """Return the strength that `sweep` found best, or else the paper's."""
-    found = {
-        r["swept"]: float(np.mean(r["accuracy"][-1]))
-        for r in (json.loads(p.read_text()) for p in runs.glob(f"sweep_{experiment}_{name}_*.json"))
-    }
-    return max(found, key=found.__getitem__) if found else DEFAULTS[experiment][name]
+def best_of_sweep(runs: Path, experiment: str, name: str) -> dict | None:
+    """Return the run of `sweep` that ended best, of the first seed; None before there is one."""
+    found = [json.loads(p.read_text()) for p in runs.glob(f"sweep_{experiment}_{name}_*.json")]
+    return max(found, key=lambda r: np.mean(r["accuracy"][-1])) if found else None
 
 
 def first_task(epochs: int) -> dict:
@@ -379,7 +380,7 @@ def main() -> None:
                 kept(
                     runs, f"sweep {given.on} {name} {s:g}",
                     lambda n=name, s=s: {
-                        **run(given.out, given.on, n, 0, strength=s), "swept": s,
+                        **run(given.out, given.on, n, SWEPT, strength=s), "swept": s,
                     },
                     said,
                 )  # fmt: skip
