@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 import jax
+import numpy as np
 import pymc as pm
 import xarray as xr
 
@@ -34,7 +35,9 @@ from pmcl.networks import (
 from pmcl.networks.familiarity import familiar_inputs
 from pmcl.posterior import AmortizedPosterior, positive, positive_rate, seed_of
 from pmcl.simulation import simulated_task
-from pmcl.training import PretrainingSettings, pretrain
+from pmcl.training import PretrainingSettings, Simulated, pretrain
+
+_FEWEST = 20  # simulations
 
 
 def fit_amortized(
@@ -46,6 +49,7 @@ def fit_amortized(
     network: Network | AbstractSummary | None = None,
     steps: int = 4000,
     batch_size: int = 64,
+    simulations: int | None = None,
     learning_rate: float = 1e-3,
     warmup: int = 200,
     clip: float = 1.0,
@@ -77,7 +81,11 @@ def fit_amortized(
     network : Network or AbstractSummary, optional
         The default follows from the data: `DeepSet`, `Recurrent` or `Flatten`, and `CouplingFlow`.
     steps, batch_size : int
-        Training steps, and fresh simulations in each.
+        Training steps, and simulations in each.
+    simulations : int, optional
+        A budget, where simulating is dear: so many are made once, a tenth of them at most held back
+        for `validation`, and seen again and again. By default every step has fresh ones, which
+        nothing can be learned by heart of.
     learning_rate, warmup, clip
         Highest rate of Adam, steps of warm-up before cosine decay, largest gradient norm.
     validation : int
@@ -128,6 +136,7 @@ def fit_amortized(
         validation=positive("validation", validation),
         patience=patience,
         block=100,
+        simulations=None if simulations is None else _budget(simulations),
     )
     with precision.scope():
         source = simulator_of(model, covariates, backend=simulator)
@@ -142,12 +151,17 @@ def fit_amortized(
             _, few = simulated_task(source, structure.row, 8, random_seed=seed)
             check_masked(compiled, few)
         chosen = default_network(structure, network)
-        z, data = source.simulate(1000, random_seed=seed)
+        simulated = None
+        if simulations is None:
+            z, data = source.simulate(1000, random_seed=seed)
+            gaps = source.masks(len(z), random_seed=seed)
+        else:
+            simulated = Simulated.of(source, simulations, random_seed=seed)
+            z, data, gaps = jax.tree.map(np.asarray, simulated.take(slice(1000)))
         inputs = InputLayout.of(
             compiled.data, structure.row, masking=masking, observed=len(compiled.observed)
         )
         amortizer = build_amortizer(chosen, inputs, z, data, key=jax.random.key(seed))
-        gaps = source.masks(len(z), random_seed=seed)
         posterior = AmortizedPosterior(
             compiled,
             source,
@@ -166,11 +180,21 @@ def fit_amortized(
                 source,
                 settings,
                 seed=seed,
+                simulated=simulated,
                 checkpoint=checkpoint,
                 progressbar=progressbar,
             )
         amortizer = settled(amortizer)
     return replace(posterior, amortizer=amortizer, pretraining=(record,))
+
+
+def _budget(simulations: int) -> int:
+    if simulations < _FEWEST:
+        raise ValueError(
+            f"simulations: expected at least {_FEWEST}, of which a tenth is held back, got "
+            f"{simulations}."
+        )
+    return simulations
 
 
 def _masking(structure: Structure, lengths: tuple[int, int] | None, missing: float) -> Masking:

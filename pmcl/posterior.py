@@ -59,7 +59,7 @@ from pmcl.networks.familiarity import Familiar, FarDataWarning
 from pmcl.parts import sample_parts
 from pmcl.prediction import predictions_groups
 from pmcl.results import SAMPLE, flat_z, warn_of_doubts
-from pmcl.training import PretrainingRecord, PretrainingSettings, pretrain
+from pmcl.training import PretrainingRecord, PretrainingSettings, Simulated, pretrain
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -187,11 +187,18 @@ class AmortizedPosterior:
             self.settings, steps=positive("more_steps", more_steps), learning_rate=rate
         )
         with precision.scope(), device_scope(devices):
+            simulated = None
+            if settings.simulations is not None:
+                # those of the first training, again
+                simulated = Simulated.of(
+                    self.simulator, settings.simulations, random_seed=self.seed
+                )
             amortizer, record = pretrain(
                 self.amortizer,
                 self.simulator,
                 settings,
                 seed=self.seed + 1 + len(self.pretraining),
+                simulated=simulated,
                 checkpoint=checkpoint,
                 progressbar=progressbar,
             )

@@ -263,9 +263,12 @@ def _integer(attrs: Mapping[Any, Any], name: str, where: str) -> int:
 def _settings(attrs: Mapping[Any, Any], where: str) -> PretrainingSettings:
     found = loads(attrs.get("settings"), where=where)
     names = {f.name for f in dataclasses.fields(PretrainingSettings)}
+    if isinstance(found, dict):
+        found = {"simulations": None, **found}  # states of before do not have it
     if not isinstance(found, dict) or set(found) != names:
         raise StateError(f"{where}: expected the settings {sorted(names)}.")
-    numbers = [v for k, v in found.items() if not (k == "patience" and v is None)]
+    optional = ("patience", "simulations")
+    numbers = [v for k, v in found.items() if not (k in optional and v is None)]
     if not all(isinstance(v, int | float) for v in numbers):
         raise StateError(f"{where}: expected numbers in the settings.")
     return PretrainingSettings(**found)

@@ -50,8 +50,7 @@ def model() -> pm.Model:
     return slope()
 
 
-@pytest.fixture(scope="module")
-def pretrained(model) -> pmcl.AmortizedPosterior:
+def fit(model: pm.Model, **options) -> pmcl.AmortizedPosterior:
     return pmcl.fit_amortized(
         model,
         covariates={"x": pm.Normal.dist(0, 1)},
@@ -65,7 +64,13 @@ def pretrained(model) -> pmcl.AmortizedPosterior:
         validation=32,
         random_seed=0,
         progressbar=False,
+        **options,
     )
+
+
+@pytest.fixture(scope="module")
+def pretrained(model) -> pmcl.AmortizedPosterior:
+    return fit(model)
 
 
 def adapt(posterior, name: str, seed: int, strategy=None):
@@ -122,6 +127,17 @@ def test_going_on_from_a_loaded_state_is_going_on(adapted, saved, model):
         if a.kind != "Replay":
             for x, y in zip(jax.tree.leaves(a.state), jax.tree.leaves(b.state), strict=True):
                 np.testing.assert_array_equal(x, y)
+
+
+def test_a_budget_of_simulations_goes_on_after_loading(model, tmp_path):
+    posterior = fit(model, simulations=200)
+    posterior.save(tmp_path / "budget.zarr.zip")
+    found = pmcl.load(tmp_path / "budget.zarr.zip", model)
+    assert found.settings == posterior.settings and found.settings.simulations == 200
+    more = [p.pretrain(20, progressbar=False) for p in (found, posterior)]
+    assert_same(*more)
+    with pytest.raises(ValueError, match="simulations: expected at least 20"):
+        fit(model, simulations=5)
 
 
 def test_a_state_reads_well_in_plain_xarray(saved):

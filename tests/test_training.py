@@ -19,6 +19,7 @@ from pmcl.training import (
     Optimiser,
     PretrainingSettings,
     Problem,
+    Simulated,
     blocks,
     combine,
     negative_log_likelihood,
@@ -230,6 +231,32 @@ def test_pretraining_reaches_the_exact_posterior(normal_mean):
     assert np.sqrt(np.mean(off**2)) < 0.2 and np.sqrt(np.mean((ratio - 1) ** 2)) < 0.1
 
 
+def test_a_budget_of_simulations_is_seen_evenly_and_never_exceeded(normal_mean, monkeypatch):
+    with precision.scope():
+        simulated = Simulated.of(normal_mean.simulator, 1000, random_seed=3)
+        loss = pretraining.StoredLoss(simulated.take(slice(100)))
+        seen = np.concatenate([np.ravel(h["index"]) for h in loss.hosts(30, 20, range(2), 7)])
+        again = np.concatenate([np.ravel(h["index"]) for h in loss.hosts(30, 20, range(1, 2), 7)])
+    np.testing.assert_array_equal(np.bincount(seen, minlength=100), 12)
+    np.testing.assert_array_equal(seen[600:], again)  # as after an interruption
+    # the last hundred are held back, and no other is ever made
+    fresh, begun = normal_mean.simulator.simulate(2000, random_seed=99), normal_mean.amortizer()
+    monkeypatch.setattr(type(normal_mean.simulator), "simulate", None)
+    monkeypatch.setattr(type(normal_mean.simulator), "draw", None)
+    settings = PretrainingSettings(600, 64, 1e-2, 20, 1.0, 512, None, 100, 1000)
+    with precision.scope():
+        q, record = pretrain(
+            begun, normal_mean.simulator, settings, seed=0, simulated=simulated, progressbar=False,
+        )  # fmt: skip
+        held_back = simulated.take(slice(900, None))
+        judged = float(eqx.filter_jit(negative_log_likelihood)(q, *held_back))
+        loss = float(eqx.filter_jit(negative_log_likelihood)(q, *fresh))
+    assert record.validation.min() == pytest.approx(judged, rel=1e-5)
+    mean, sd = normal_mean.exact(fresh[1]["y"])
+    exact_log_p = -0.5 * ((fresh[0][:, 0] - mean) / sd) ** 2 - np.log(sd * np.sqrt(2 * np.pi))
+    assert -0.01 < loss + exact_log_p.mean() < 0.1
+
+
 # --- pretraining: seeds, checkpoints, best weights ------------------------------------------------
 
 SETTINGS = PretrainingSettings(
@@ -263,13 +290,16 @@ class Pretrain(NamedTuple):
     amortizer: object
     simulator: object
 
-    def __call__(self, *, settings=SETTINGS, seed=5, checkpoint=None, other=None) -> Result:
+    def __call__(
+        self, *, settings=SETTINGS, seed=5, checkpoint=None, other=None, simulated=None
+    ) -> Result:
         with precision.scope():
             trained, record = pretrain(
                 self.amortizer if other is None else other,
                 self.simulator,
                 settings,
                 seed=seed,
+                simulated=simulated,
                 checkpoint=checkpoint,
                 progressbar=False,
             )

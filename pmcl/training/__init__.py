@@ -14,6 +14,7 @@ from pmcl.training.loop import (
 from pmcl.training.pretraining import (
     PretrainingRecord,
     PretrainingSettings,
+    Simulated,
     negative_log_likelihood,
     pretrain,
     simulation_hosts,
@@ -25,6 +26,7 @@ __all__ = [
     "Optimiser",
     "PretrainingRecord",
     "PretrainingSettings",
+    "Simulated",
     "Problem",
     "blocks",
     "combine",

@@ -33,6 +33,7 @@ class PretrainingSettings:
     validation: int
     patience: int | None
     block: int
+    simulations: int | None = None
 
 
 class PretrainingRecord(NamedTuple):
@@ -55,6 +56,52 @@ class SimulationLoss(Problem):
     def loss(self, amortizer: Amortizer, key: Array, host: dict[str, Array]) -> Array:
         keys = jax.random.split(key, self.batch_size)
         return simulation_loss(amortizer, self.simulator, keys, host)
+
+
+class Simulated(NamedTuple):
+    """Simulations that are made once, with a leading dim.
+
+    Attributes
+    ----------
+    z : Array of shape (simulation, dim)
+    data : dict of arrays
+    mask : Mask, optional
+    """
+
+    z: Array
+    data: dict[str, Array]
+    mask: Mask | None
+
+    @classmethod
+    def of(cls, simulator: Simulator, n: int, *, random_seed: int) -> "Simulated":
+        """Make them."""
+        z, data = simulator.simulate(n, random_seed=random_seed)
+        mask = simulator.masks(n, random_seed=random_seed)
+        return cls(*jax.tree.map(jnp.asarray, (z, data, mask)))
+
+    def take(self, index: Array | slice) -> "Simulated":
+        """Some of them."""
+        return jax.tree.map(lambda x: x[index], self)
+
+
+class StoredLoss(Problem):
+    """L_SB over simulations that were made once, each seen equally often."""
+
+    simulated: Simulated
+
+    def loss(self, amortizer: Amortizer, key: Array, host: dict[str, Array]) -> Array:
+        index = host["index"]
+        index, counted = devices.filled(index, index.shape[0])
+        return negative_log_likelihood(amortizer, *self.simulated.take(index), counted)
+
+    def hosts(self, batch: int, size: int, which: range, seed: int) -> Iterator[dict[str, Array]]:
+        """Yield which ones each step sees, for each block of `size` steps: epoch after epoch."""
+        n = len(self.simulated.z)
+        epochs = -(-size * batch // n)
+        for block in which:
+            rng = np.random.default_rng([seed, block])
+            order = np.concatenate([rng.permutation(n) for _ in range(epochs)])[: size * batch]
+            yield {"index": jnp.asarray(order.reshape(size, batch))}
 
 
 def simulation_loss(
@@ -123,16 +170,20 @@ def pretrain(
     settings: PretrainingSettings,
     *,
     seed: int,
+    simulated: Simulated | None = None,
     checkpoint: str | os.PathLike | None = None,
     progressbar: bool = True,
 ) -> tuple[Amortizer, PretrainingRecord]:
-    """Train on fresh simulations; return the best weights by validation loss.
+    """Train on simulations; return the best weights by validation loss.
 
     Parameters
     ----------
     amortizer, simulator
     settings : PretrainingSettings
     seed : int
+    simulated : Simulated, optional
+        All that may be trained on, a part of them held back for validation; fresh ones in every
+        step by default.
     checkpoint : path, optional
         Written after every block; if it is there at the start, training goes on from it and ends
         with the weights that an uninterrupted run has.
@@ -151,11 +202,14 @@ def pretrain(
         clip=settings.clip,
     )
     key = jax.random.key(seed)
-    problem = SimulationLoss(simulator, settings.batch_size)
-    fresh_z, fresh = jax.tree.map(
-        jnp.asarray, simulator.simulate(settings.validation, random_seed=_other(seed))
-    )
-    gaps = simulator.masks(settings.validation, random_seed=_other(seed))
+    problem: SimulationLoss | StoredLoss
+    if simulated is None:
+        problem = SimulationLoss(simulator, settings.batch_size)
+        held_back = Simulated.of(simulator, settings.validation, random_seed=_other(seed))
+    else:
+        cut = len(simulated.z) - min(settings.validation, len(simulated.z) // 10)
+        problem = StoredLoss(simulated.take(slice(cut)))
+        held_back = simulated.take(slice(cut, None))
     initial = start(amortizer, optimiser, jax.random.key_data(key))
     now = _Progressed(
         state=initial._replace(key=jax.random.key_data(key)),
@@ -168,6 +222,8 @@ def pretrain(
     )
     path = None if checkpoint is None else Path(checkpoint)
     label = {**asdict(settings), "seed": seed, **_identity(amortizer)}
+    if settings.simulations is None:
+        del label["simulations"]  # checkpoints of before do not have it
     if path is not None and path.exists():
         now = read_checkpoint(path, label, now)
     devices.check_alike("the block of the checkpoint", int(now.block))
@@ -180,11 +236,14 @@ def pretrain(
         first = int(now.block)
         bar.advance(min(first * size, settings.steps))
         left = range(first, first if stopped() else number)
-        hosts = simulation_hosts(simulator, settings.batch_size, size, left, seed)
+        if isinstance(problem, StoredLoss):
+            hosts = problem.hosts(settings.batch_size, size, left, seed)
+        else:
+            hosts = simulation_hosts(simulator, settings.batch_size, size, left, seed)
         for block, host in zip(left, hosts, strict=True):
             state = now.state._replace(key=jax.random.wrap_key_data(now.state.key))
             state, losses = run_block(problem, optimiser, amortizer, state, host, size)
-            loss = _validate(combine(state.params, amortizer), fresh_z, fresh, gaps)
+            loss = _validate(combine(state.params, amortizer), *held_back)
             better = bool(loss < now.best_loss)
             now = now._replace(
                 state=state._replace(key=jax.random.key_data(state.key)),
