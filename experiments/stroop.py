@@ -48,7 +48,7 @@ COLUMNS = ("participant", "congruency", "rt", "accuracy", "session", "trial")
 
 @dataclass(frozen=True)
 class Size:
-    """How much is computed; `SHORT` is what continuous integration runs.
+    """How much is computed; `SHORT` is what tests run, `continual` in continuous integration.
 
     Of the paper's 128 draws a quarter: all would take two cores most of a day for all methods.
     """
