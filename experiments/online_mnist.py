@@ -72,6 +72,8 @@ STRENGTHS = {
     "LP": (pmcl.OnlineLaplace, (0.01, 0.1, 1.0, 10.0, 100.0)),
     "SI": (pmcl.SynapticIntelligence, (0.01, 0.1, 0.5, 1.0, 2.0)),
 }
+# Of synaptic intelligence, as Zenke et al. (2017) chose for the two kinds of tasks.
+DAMPING = {"permuted": 0.1, "split": 1e-3, "letters": 1e-3}
 # Before there is a sweep: what the paper found best.
 DEFAULTS = {
     "permuted": {"EWC": 100.0, "LP": 0.1, "SI": 0.5},
@@ -100,7 +102,9 @@ def tasks(problem: Problem, name: str, seed: int) -> Iterator[tuple[Images, Imag
         )
 
 
-def begin(problem: Problem, name: str, seed: int, strength: float | None) -> pmcl.OnlinePosterior:
+def begin(
+    experiment: str, problem: Problem, name: str, seed: int, strength: float | None
+) -> pmcl.OnlinePosterior:
     """Return the stream before any task."""
     search = pmcl.Search(
         epochs=problem.epochs, batch_size=problem.batch_size, draws=1, learning_rate=5e-3
@@ -114,7 +118,8 @@ def begin(problem: Problem, name: str, seed: int, strength: float | None) -> pmc
     if name in STRENGTHS:
         kind = STRENGTHS[name][0]
         assert strength is not None
-        method = kind(strength, decay=1.0) if name == "EWC" else kind(strength=strength)
+        more = {"EWC": {"decay": 1.0}, "SI": {"damping": DAMPING[experiment]}}.get(name, {})
+        method = kind(strength=strength, **more)
         search = pmcl.Search(
             epochs=problem.epochs, batch_size=problem.batch_size, learning_rate=1e-3
         )
@@ -139,7 +144,7 @@ def run(out: Path, experiment: str, name: str, seed: int, *, strength: float | N
             return {k: swept[k] for k in found} | {"strength": swept["swept"]}
         strength = DEFAULTS[experiment][name] if swept is None else swept["swept"]
         found["strength"] = strength
-    stream = begin(problem, name, seed, strength)
+    stream = begin(experiment, problem, name, seed, strength)
     if partial.exists():
         found = json.loads(partial.read_text())
         stream = pmcl.load(state, problem.model())
@@ -173,7 +178,7 @@ def first_task(epochs: int) -> dict:
     problem = replace(PROBLEMS["permuted"], epochs=epochs)
     train, test = next(tasks(problem, "permuted", 0))
     began = time.perf_counter()
-    stream = begin(problem, "VCL", 0, None)
+    stream = begin("permuted", problem, "VCL", 0, None)
     stream = stream.update({"X": train.X, "y": train.y}, progressbar=False)
     seconds = time.perf_counter() - began
     return {
