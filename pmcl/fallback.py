@@ -57,6 +57,8 @@ def by_nuts(
 ) -> Fallen:
     """Sample some datasets of a task by NUTS, all with one compilation.
 
+    Where chains do not agree they run once more, in the coordinates of what they found.
+
     Parameters
     ----------
     compiled, task
@@ -71,6 +73,11 @@ def by_nuts(
     progressbar : bool
     """
     each = -(-draws // _CHAINS)
+
+    def agree(chains: np.ndarray) -> bool:
+        said = convergence(chains[None], {}, np.zeros(1))
+        return not _warning(said["rhat"][0], said["ess"][0], 0, draws)
+
     found = nuts(
         compiled.model,
         [task.dataset(int(i)) for i in which],
@@ -81,6 +88,7 @@ def by_nuts(
         cores=os.cpu_count(),
         target_accept=_TARGET_ACCEPT,
         metrics=[Metric.of(v) for v in z],
+        agreed=agree,
         random_seed=[_seed(seed, task.first + int(i)) for i in which],
         progressbar=progressbar,
     )

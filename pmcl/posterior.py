@@ -608,7 +608,8 @@ class AmortizedPosterior:
         baseline : int
             How many of the first datasets are as they should be; at least 10.
         false_alarms : float
-            To be expected a dataset where nothing changes, over all that is watched.
+            To be expected a dataset where nothing changes, over all that is watched. The threshold
+            is set by simulated normal series; of values with heavier tails there are more.
         draws : int
         refine : "auto", bool or Refine
             As in `sample`.

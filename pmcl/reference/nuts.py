@@ -82,6 +82,7 @@ def nuts(
     target_accept: float = 0.8,
     sampler: Literal["nutpie", "pymc"] = "nutpie",
     metrics: Sequence[Metric] | None = None,
+    agreed: Callable[[np.ndarray], bool] | None = None,
     random_seed: int | np.random.Generator | Sequence[int] | None = None,
     progressbar: bool = True,
 ) -> NutsDraws:
@@ -116,6 +117,9 @@ def nuts(
     metrics
         Where each dataset's posterior is thought to lie, and its shape: chains start there and walk
         in those coordinates. With nutpie only.
+    agreed
+        Whether a dataset's chains, z of shape (chain, draw, dim), agree. Where they do not, they
+        run once more, in the coordinates of what they found: a metric may have been far off.
     random_seed
         Seed from which every dataset's own seed is derived, or those of all datasets. The same
         seed, the same draws.
@@ -167,7 +171,11 @@ def nuts(
         start = perf_counter()
         with _explained(f"on dataset {names[i]!r}"):
             metric = None if metrics is None else metrics[i]
-            parts.append(sample(checked.arrays[i], checked.lengths[i], seeds[i], metric))
+            one = sample(checked.arrays[i], checked.lengths[i], seeds[i], metric)
+            if metric is not None and agreed is not None and not agreed(one.z):
+                found = Metric.of(one.z.reshape(-1, one.z.shape[-1]))
+                one = sample(checked.arrays[i], checked.lengths[i], seeds[i] ^ 1, found)
+            parts.append(one)
         seconds.append(perf_counter() - start)
     return NutsDraws(
         unconstrained=np.stack([part.z for part in parts]),
