@@ -46,7 +46,7 @@ DEFAULT = 10.0  # before there is a `sweep`
 
 @dataclass(frozen=True)
 class Size:
-    """How much is computed; `SHORT` is what continuous integration runs.
+    """How much is computed; `SHORT` is what a test runs.
 
     Attributes
     ----------
@@ -168,10 +168,8 @@ def run(
     state = out / "states" / f"{label.replace(' ', '_')}.zarr.zip"
     partial = state.with_suffix(".json")
     state.parent.mkdir(parents=True, exist_ok=True)
-    found: dict = {"uncertainty": [], "log_likelihood": [], "seconds": [], "settings": asdict(size)}
-    if name in SWEPT and strength is None:
-        strength = best(out / "runs", experiment, name)
-        found["strength"] = strength
+    found: dict = {"uncertainty": [], "log_likelihood": [], "seconds": [], "images": []}
+    found["settings"] = asdict(size)
     stream = begin(size, name, seed, strength)
     if partial.exists():
         before = json.loads(partial.read_text())
@@ -186,6 +184,7 @@ def run(
         began = time.perf_counter()
         stream = stream.update({"y": train, "task": i}, name=str(i), progressbar=False)
         found["seconds"].append(time.perf_counter() - began)
+        found["images"].append(len(train))
         made = [images(stream, t, size.generated) for t in range(i + 1)]
         found["uncertainty"].append([uncertainty(judge, m, t) for t, m in enumerate(made)])
         found["log_likelihood"].append(
@@ -240,10 +239,12 @@ def written(out: Path, results: Path) -> None:
         }
         if not rows:
             continue
-        size = next(iter(rows.values()))["settings"]
+        first = next(iter(rows.values()))
+        size, numbers = first["settings"], first["images"]
+        images = f"{min(numbers)} to {max(numbers)}" if len(set(numbers)) > 1 else f"{numbers[0]}"
         lines += [
             f"## {experiment}", "",
-            f"`python experiments/generative.py {experiment}`: {size['images']} images a task, "
+            f"`python experiments/generative.py {experiment}`: {images} images a task, "
             f"{size['epochs']} epochs. Classifier uncertainty (nats) and test log likelihood "
             f"({size['final_draws']} draws, nats) after the last task.", "",
             "| method | seed | uncertainty, mean | of the first task, after it | and at the end "
@@ -264,8 +265,12 @@ def written(out: Path, results: Path) -> None:
                 k: found[k] for k in ("uncertainty", "log_likelihood", "final", "seconds", "made")
             }
         lines.append("")
-        _pictures(out, results, experiment, [k[0] for k in rows if len(k) == 2])
-        _curves(results, experiment, compact[experiment])
+        shown: dict[str, tuple[str, ...]] = {}  # of each method the run that ended best
+        for key in sorted(rows, key=lambda k: np.mean([f["mean"] for f in rows[k]["final"]])):
+            shown[key[0]] = key
+        shown = {name: shown[name] for name in METHODS if name in shown}
+        _pictures(out, results, experiment, shown)
+        _curves(results, experiment, {name: rows[key] for name, key in shown.items()})
     if compact:
         found = next(iter(runs.values()))
         results.mkdir(parents=True, exist_ok=True)
@@ -274,7 +279,7 @@ def written(out: Path, results: Path) -> None:
         (results / "generative.md").write_text("\n".join(lines))
 
 
-def _pictures(out: Path, results: Path, experiment: str, names: list[str]) -> None:
+def _pictures(out: Path, results: Path, experiment: str, shown: dict[str, tuple[str, ...]]) -> None:
     """Draw the generated images of each task after each, method by method."""
     import matplotlib
 
@@ -282,11 +287,10 @@ def _pictures(out: Path, results: Path, experiment: str, names: list[str]) -> No
     import matplotlib.pyplot as plt
 
     results.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        files = sorted(
-            (out / "states").glob(f"{experiment}_{name}_0_*.npz"),
-            key=lambda p: int(p.stem.split("_")[-1]),
-        )
+    for name, key in shown.items():
+        stem = "_".join((experiment, *key))
+        found = [p for p in (out / "states").glob(f"{stem}_*.npz") if _of(p, stem)]
+        files = sorted(found, key=lambda p: int(p.stem.split("_")[-1]))
         n = len(files)
         if not n:
             continue
@@ -305,6 +309,11 @@ def _pictures(out: Path, results: Path, experiment: str, names: list[str]) -> No
         axis.set(title=name, xlabel="generated", ylabel="after learning")
         figure.savefig(results / f"generative_{experiment}_{name}.png", dpi=90)
         plt.close(figure)
+
+
+def _of(path: Path, stem: str) -> bool:
+    """Whether a file of images is of this run, and not of one with a strength besides."""
+    return path.stem.rpartition("_")[0] == stem
 
 
 def _curves(results: Path, experiment: str, rows: dict) -> None:
@@ -332,7 +341,7 @@ def said(found: dict) -> str:
     )
 
 
-def plan(given: argparse.Namespace) -> Iterator[tuple[str, str, int, float | None]]:
+def plan(given: argparse.Namespace, runs: Path) -> Iterator[tuple[str, str, int, float | None]]:
     """Runs that are asked for: experiment, method, seed, strength."""
     if given.part == "sweep":
         for name in SWEPT:
@@ -341,7 +350,8 @@ def plan(given: argparse.Namespace) -> Iterator[tuple[str, str, int, float | Non
         return
     for seed in given.seeds:
         for name in given.methods:
-            yield given.part, name, seed, None
+            swept = name in SWEPT
+            yield given.part, name, seed, best(runs, given.part, name) if swept else None
 
 
 def main() -> None:
@@ -360,7 +370,7 @@ def main() -> None:
     choose_folders(given, "generative")
     size = SHORT if given.short else FULL
     if given.part != "tables":
-        for experiment, name, seed, strength in plan(given):
+        for experiment, name, seed, strength in plan(given, given.out / "runs"):
             label = f"{experiment} {name} {seed}" + ("" if strength is None else f" {strength:g}")
             kept(
                 given.out / "runs", label,
