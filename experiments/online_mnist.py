@@ -356,7 +356,7 @@ def toy(results: Path) -> dict[str, list[float]]:
             axis.contourf(grid[..., 0], grid[..., 1], p.reshape(60, 60), levels=11, cmap="RdBu")
             X, y = parts[part]["X"], parts[part]["y"]
             axis.scatter(*X.T, c=np.where(y, "black", "green"), s=6)
-            axis.set(title=f"{name}: {title}")
+            axis.set(title=f"{name}: {title}", xlim=(-2, 5), ylim=(-2, 5))
     figure.savefig(results / "online_toy.png", dpi=100)
     return accuracy
 

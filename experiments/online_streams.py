@@ -283,7 +283,8 @@ def written(runs: Path, results: Path) -> None:
         return [v["figure"] for k, v in found.items() if k.rpartition("_")[0] == stem]
 
     def shown(values: list[float]) -> str:
-        return f"{np.mean(values):.3f} ± {np.std(values):.3f} ({len(values)})" if values else ""
+        spread = f" ± {np.std(values):.3f}" if len(values) > 1 else ""
+        return f"{np.mean(values):.3f}{spread} ({len(values)})" if values else ""
 
     memories = {d: {n: figures(f"memory {d} {n}") for n in MEMORIES} for d in MEMORY}
     memories = {d: r for d, r in memories.items() if any(r.values())}
@@ -358,7 +359,7 @@ def _rotating_figure(runs: dict[str, dict], results: Path) -> None:
                 t, mean[:, i] - sd[:, i], mean[:, i] + sd[:, i], color=f"C{i}", alpha=0.3
             )
             axis.plot(t, true[:, i], color="black", linewidth=0.5)
-        axis.set(title=name.removeprefix("rotating_"), xlabel="batch", ylim=(-15, 15))
+        axis.set(title=name.removeprefix("rotating_"), xlabel="batch", ylim=(-22, 22))
     axes[0, 0].legend()
     figure.savefig(results / "online_rotating.png", dpi=100)
 
