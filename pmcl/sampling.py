@@ -21,6 +21,8 @@ from pmcl.refinement import Drawn
 from pmcl.refinement.stages import contexts
 from pmcl.results import Draws
 
+LOOKED = 16  # datasets that `look` works on together
+
 
 @jit
 def draw_only(amortizer: Amortizer, batch: Batch, key: Array, draws: int) -> Array:
@@ -231,6 +233,13 @@ def draw(
             done += n
             bar.advance(n)
     return Drawn(*(np.concatenate(p) for p in zip(*parts, strict=True)))
+
+
+def look(amortizer: Amortizer, density: Density, task: Task, *, seed: int) -> Drawn:
+    """Draws that datasets are judged by while a network learns: always as many, compiled once."""
+    return draw(
+        amortizer, density, task, draws=256, seed=seed, progressbar=False, size=LOOKED, full=True
+    )
 
 
 def resampled(

@@ -36,7 +36,6 @@ from pmcl.training import (
     write_checkpoint,
 )
 
-_SCREEN = 16  # datasets looked at together when non-finite densities are searched for
 _BLOCK = 25  # steps between two looks at the held-back draws
 _HELD_BACK = 64  # draws of each dataset by which progress is judged
 _SLOWER = 0.3  # factor of the rate where there is no more progress
@@ -390,17 +389,8 @@ def _warn_of(excluded: Sequence[str], number: int) -> None:
 
 
 def finite_fractions(
-    amortizer: Amortizer, density: Density, task: Task, *, seed: int, draws: int = 64
+    amortizer: Amortizer, density: Density, task: Task, *, seed: int
 ) -> np.ndarray:
     """Fraction of amortized draws with a finite log density, for each dataset."""
-    drawn = sampling.draw(
-        amortizer,
-        density,
-        task,
-        draws=draws,
-        seed=seed,
-        progressbar=False,
-        size=_SCREEN,
-        full=True,
-    )
+    drawn = sampling.look(amortizer, density, task, seed=seed)
     return np.isfinite(drawn.log_prior + drawn.log_likelihood).mean(axis=1)

@@ -17,7 +17,6 @@ from pmcl.continual.teacher import TeacherDistillation
 from pmcl.data import Task, listed
 from pmcl.networks import Amortizer
 
-_DRAWS = 256  # of each network, per dataset
 _LOST = 1.0  # nats
 _SHARE = 0.1  # of a task's datasets
 
@@ -50,15 +49,12 @@ def lost_nats(
     ----------
     Owen & Zhou (2000), Safe and effective importance sampling, section 4.
     """
-    drawn = [
-        sampling.draw(
-            a, density, task, draws=_DRAWS, seed=seed, progressbar=False, size=16, full=True
-        )
-        for a in (before, after)
-    ]
+    drawn = [sampling.look(a, density, task, seed=seed) for a in (before, after)]
     z = np.concatenate([d.z for d in drawn], axis=1)
     log_p = np.concatenate([d.log_prior + d.log_likelihood for d in drawn], axis=1)
-    log_q = [sampling.log_q(a, z, task, size=16).astype(float) for a in (before, after)]
+    log_q = [
+        sampling.log_q(a, z, task, size=sampling.LOOKED).astype(float) for a in (before, after)
+    ]
     mixture = np.logaddexp(*log_q) - np.log(2)
     usable = np.isfinite(log_p) & np.isfinite(mixture)
     ratio = np.where(usable, log_p - mixture, -np.inf)

@@ -11,8 +11,6 @@ from pmcl.data import Task
 from pmcl.networks import Amortizer
 from pmcl.refinement import judge
 
-_DRAWS = 256
-
 
 class Quality(NamedTuple):
     """Of each dataset: what amortized draws say of themselves.
@@ -40,10 +38,7 @@ class Quality(NamedTuple):
 
 def quality(amortizer: Amortizer, density: Density, task: Task, *, seed: int) -> Quality:
     """Judge the network at each dataset of a task, by fresh amortized draws."""
-    drawn = sampling.draw(
-        amortizer, density, task, draws=_DRAWS, seed=seed, progressbar=False, size=16, full=True
-    )
-    judged = judge(drawn)
+    judged = judge(sampling.look(amortizer, density, task, seed=seed))
     return Quality(task.names, judged.sc_variance, judged.khat, judged.efficiency)
 
 

@@ -20,7 +20,6 @@ from pmcl.refinement import judge
 
 _WORTH = 10  # all pseudo-datasets of a task count like so many real ones: one alone tells little
 _JUDGED = 64  # pseudo-datasets among those by which progress is judged
-_DRAWS = 200  # amortized draws from which posterior-predictive observations are made
 
 
 class Pool(NamedTuple):
@@ -181,16 +180,7 @@ def _weights(groups: np.ndarray, good: np.ndarray, real: int, *, by_task: bool) 
 
 def _posterior_draws(now: Occasion, datasets: Task) -> np.ndarray:
     """Amortized draws, resampled by importance weights: shape (dataset, draw, dim)."""
-    drawn = sampling.draw(
-        now.amortizer,
-        now.density,
-        datasets,
-        draws=_DRAWS,
-        seed=now.seed,
-        progressbar=False,
-        size=16,
-        full=True,
-    )
+    drawn = sampling.look(now.amortizer, now.density, datasets, seed=now.seed)
     judged = judge(drawn)
     which = np.flatnonzero(judged.finite_fraction > 0)
     return np.asarray(sampling.resampled(drawn, judged.log_weights, which, seed=now.seed).z)
