@@ -265,10 +265,10 @@ def written(out: Path, results: Path) -> None:
                 k: found[k] for k in ("uncertainty", "log_likelihood", "final", "seconds", "made")
             }
         lines.append("")
-        shown: dict[str, tuple[str, ...]] = {}  # of each method the run that ended best
-        for key in sorted(rows, key=lambda k: np.mean([f["mean"] for f in rows[k]["final"]])):
-            shown[key[0]] = key
-        shown = {name: shown[name] for name in METHODS if name in shown}
+        # of each method the run that ended best
+        order = sorted(rows, key=lambda k: np.mean([f["mean"] for f in rows[k]["final"]]))
+        ended = {key[0]: key for key in order}
+        shown = {name: ended[name] for name in METHODS if name in ended}
         _pictures(out, results, experiment, shown)
         _curves(results, experiment, {name: rows[key] for name, key in shown.items()})
     if compact:
@@ -289,8 +289,9 @@ def _pictures(out: Path, results: Path, experiment: str, shown: dict[str, tuple[
     results.mkdir(parents=True, exist_ok=True)
     for name, key in shown.items():
         stem = "_".join((experiment, *key))
-        found = [p for p in (out / "states").glob(f"{stem}_*.npz") if _of(p, stem)]
-        files = sorted(found, key=lambda p: int(p.stem.split("_")[-1]))
+        files = sorted(
+            (out / "states").glob(f"{stem}_*.npz"), key=lambda p: int(p.stem.split("_")[-1])
+        )
         n = len(files)
         if not n:
             continue
@@ -309,11 +310,6 @@ def _pictures(out: Path, results: Path, experiment: str, shown: dict[str, tuple[
         axis.set(title=name, xlabel="generated", ylabel="after learning")
         figure.savefig(results / f"generative_{experiment}_{name}.png", dpi=90)
         plt.close(figure)
-
-
-def _of(path: Path, stem: str) -> bool:
-    """Whether a file of images is of this run, and not of one with a strength besides."""
-    return path.stem.rpartition("_")[0] == stem
 
 
 def _curves(results: Path, experiment: str, rows: dict) -> None:

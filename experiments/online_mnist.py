@@ -46,6 +46,8 @@ class Problem:
         Tasks are permutations of the pixels; else pairs of labels.
     prior : float, optional
         Of the weights (`classifier`); None: as published.
+    damping : float
+        Of synaptic intelligence, as Zenke et al. (2017) chose for such tasks.
     """
 
     hidden: tuple[int, ...]
@@ -56,13 +58,14 @@ class Problem:
     coreset: int
     permuted: bool = False
     prior: float | None = None
+    damping: float = 1e-3
 
     def model(self):  # noqa: ANN201
         return classifier(784, self.hidden, self.labels, self.heads, prior=self.prior)
 
 
 PROBLEMS = {
-    "permuted": Problem((100, 100), 10, 1, 20, 256, 200, permuted=True, prior=4.0),
+    "permuted": Problem((100, 100), 10, 1, 20, 256, 200, permuted=True, prior=4.0, damping=0.1),
     "split": Problem((256, 256), 2, 5, 20, 256, 40),
     "letters": Problem((150, 150, 150, 150), 2, 5, 60, 256, 40),
 }
@@ -72,8 +75,6 @@ STRENGTHS = {
     "LP": (pmcl.OnlineLaplace, (0.01, 0.1, 1.0, 10.0, 100.0)),
     "SI": (pmcl.SynapticIntelligence, (0.01, 0.1, 0.5, 1.0, 2.0)),
 }
-# Of synaptic intelligence, as Zenke et al. (2017) chose for the two kinds of tasks.
-DAMPING = {"permuted": 0.1, "split": 1e-3, "letters": 1e-3}
 # Before there is a sweep: what the paper found best.
 DEFAULTS = {
     "permuted": {"EWC": 100.0, "LP": 0.1, "SI": 0.5},
@@ -102,9 +103,7 @@ def tasks(problem: Problem, name: str, seed: int) -> Iterator[tuple[Images, Imag
         )
 
 
-def begin(
-    experiment: str, problem: Problem, name: str, seed: int, strength: float | None
-) -> pmcl.OnlinePosterior:
+def begin(problem: Problem, name: str, seed: int, strength: float | None) -> pmcl.OnlinePosterior:
     """Return the stream before any task."""
     search = pmcl.Search(
         epochs=problem.epochs, batch_size=problem.batch_size, draws=1, learning_rate=5e-3
@@ -118,7 +117,7 @@ def begin(
     if name in STRENGTHS:
         kind = STRENGTHS[name][0]
         assert strength is not None
-        more = {"EWC": {"decay": 1.0}, "SI": {"damping": DAMPING[experiment]}}.get(name, {})
+        more = {"EWC": {"decay": 1.0}, "SI": {"damping": problem.damping}}.get(name, {})
         method = kind(strength=strength, **more)
         search = pmcl.Search(
             epochs=problem.epochs, batch_size=problem.batch_size, learning_rate=1e-3
@@ -144,7 +143,7 @@ def run(out: Path, experiment: str, name: str, seed: int, *, strength: float | N
             return {k: swept[k] for k in found} | {"strength": swept["swept"]}
         strength = DEFAULTS[experiment][name] if swept is None else swept["swept"]
         found["strength"] = strength
-    stream = begin(experiment, problem, name, seed, strength)
+    stream = begin(problem, name, seed, strength)
     if partial.exists():
         found = json.loads(partial.read_text())
         stream = pmcl.load(state, problem.model())
@@ -178,7 +177,7 @@ def first_task(epochs: int) -> dict:
     problem = replace(PROBLEMS["permuted"], epochs=epochs)
     train, test = next(tasks(problem, "permuted", 0))
     began = time.perf_counter()
-    stream = begin("permuted", problem, "VCL", 0, None)
+    stream = begin(problem, "VCL", 0, None)
     stream = stream.update({"X": train.X, "y": train.y}, progressbar=False)
     seconds = time.perf_counter() - began
     return {

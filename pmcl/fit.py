@@ -38,6 +38,7 @@ from pmcl.simulation import simulated_task
 from pmcl.training import PretrainingSettings, Simulated, pretrain
 
 _FEWEST = 20  # simulations
+_STANDARD = 1000  # simulations by which inputs and parameters are standardised
 
 
 def fit_amortized(
@@ -151,13 +152,9 @@ def fit_amortized(
             _, few = simulated_task(source, structure.row, 8, random_seed=seed)
             check_masked(compiled, few)
         chosen = default_network(structure, network)
-        simulated = None
-        if simulations is None:
-            z, data = source.simulate(1000, random_seed=seed)
-            gaps = source.masks(len(z), random_seed=seed)
-        else:
-            simulated = Simulated.of(source, simulations, random_seed=seed)
-            z, data, gaps = jax.tree.map(np.asarray, simulated.take(slice(1000)))
+        number = _STANDARD if simulations is None else simulations
+        simulated = Simulated.of(source, number, random_seed=seed)
+        z, data, gaps = jax.tree.map(np.asarray, simulated.take(slice(_STANDARD)))
         inputs = InputLayout.of(
             compiled.data, structure.row, masking=masking, observed=len(compiled.observed)
         )
@@ -180,7 +177,7 @@ def fit_amortized(
                 source,
                 settings,
                 seed=seed,
-                simulated=simulated,
+                simulated=None if simulations is None else simulated,
                 checkpoint=checkpoint,
                 progressbar=progressbar,
             )

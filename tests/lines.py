@@ -6,7 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pmcl.compile import precision
-from pmcl.networks import Scaling
+from pmcl.networks import Network, Scaling, Structure
+from pmcl.posterior import AmortizedPosterior
+from pmcl.training import PretrainingSettings
 
 ROWS = 10
 PRECISION = 1 / 2**2 + ROWS  # of the posterior of the fixture `normal_mean`, whatever the data
@@ -63,3 +65,16 @@ def y_of(mu, seed: int = 0) -> np.ndarray:
     """Datasets of `normal_mean` at given values of mu: shape (dataset, row)."""
     mu = np.atleast_1d(mu)
     return mu[:, None] + np.random.default_rng(seed).normal(size=(len(mu), ROWS))
+
+
+def posterior_of(compiled, simulator, q: Line = OFF) -> AmortizedPosterior:
+    """Give a posterior whose network is a line: what is left is adaptation itself."""
+    return AmortizedPosterior(
+        compiled,
+        simulator,
+        Structure("exchangeable", "obs", "it is"),
+        Network(),
+        q,  # type: ignore[arg-type]
+        PretrainingSettings(1, 1, 1e-3, 0, 1.0, 1, None, 1),
+        seed=0,
+    )

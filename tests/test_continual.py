@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pymc as pm
 import pytest
-from lines import EXACT, OFF, PRECISION, ROWS, Line, line, y_of
+from lines import EXACT, OFF, PRECISION, ROWS, Line, line, posterior_of, y_of
 from scipy import stats
 from scipy.spatial.distance import cdist
 
@@ -37,9 +37,8 @@ from pmcl.continual.adaptation import finite_fractions
 from pmcl.continual.pool import Pool
 from pmcl.continual.problem import SelfConsistency
 from pmcl.data import DataError, Layout, Task, as_task
-from pmcl.networks import Network, Structure
+from pmcl.networks import Structure
 from pmcl.posterior import AmortizedPosterior
-from pmcl.training import PretrainingSettings
 
 
 @pytest.fixture(scope="module")
@@ -586,17 +585,7 @@ def test_memory_of_another_length_is_padded_only_where_it_may_be(density, layout
 
 @pytest.fixture
 def posterior(normal_mean) -> AmortizedPosterior:
-    """Give a posterior whose network is a line: what is left is adaptation itself."""
-    settings = PretrainingSettings(1, 1, 1e-3, 0, 1.0, 1, None, 1)
-    return AmortizedPosterior(
-        normal_mean.compiled,
-        normal_mean.simulator,
-        Structure("exchangeable", "obs", "it is"),
-        Network(),
-        OFF,  # type: ignore[arg-type]
-        settings,
-        seed=0,
-    )
+    return posterior_of(normal_mean.compiled, normal_mean.simulator)
 
 
 def learn(posterior: AmortizedPosterior, task: Task, name: str, **options) -> AmortizedPosterior:
@@ -645,8 +634,10 @@ def test_the_old_posterior_is_untouched(posterior, layout):
 
 def test_datasets_that_were_left_out_are_not_remembered(posterior, layout):
     task = as_task({"bad": {"y": np.full(ROWS, 1e200)}, "good": {"y": Y}}, layout)
-    with pytest.warns(UserWarning, match="'bad'"):
-        found = learn(posterior, task, "u", strategy=Replay(capacity=4, per_task=2))
+    options = {"strategy": Replay(capacity=4, per_task=2), "steps": 300, "progressbar": False}
+    with pytest.warns(UserWarning, match="'bad'") as said:
+        found = posterior.adapt(task, name="u", learning_rate=0.05, clip=10.0, **options)
+    assert said[0].filename == __file__  # where the user called
     assert found.memory.stored().names == ("u/good",)
     assert found.records[0].record.excluded == ("bad",)
 

@@ -6,24 +6,19 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
-from lines import EXACT, OFF, ROWS, Line, line, y_of
+from lines import EXACT, OFF, ROWS, Line, line, posterior_of, y_of
 
 from pmcl import Naive, PathGradient, TeacherDistillation
 from pmcl.compile import Density, compile_model, make_simulator, precision, read_covariates
 from pmcl.continual import coverage
 from pmcl.continual.coverage import lost_nats
 from pmcl.data import Layout, as_task
-from pmcl.networks import Network, Structure
 from pmcl.posterior import AmortizedPosterior
 from pmcl.state.records import task_from_tree, task_to_tree
-from pmcl.training import PretrainingSettings
 
 
 def of_line(compiled, q: Line) -> AmortizedPosterior:
-    simulator = make_simulator(compiled, read_covariates({}, ()))
-    settings = PretrainingSettings(1, 1, 1e-3, 0, 1.0, 1, None, 1)
-    structure = Structure("exchangeable", "obs", "it is")
-    return AmortizedPosterior(compiled, simulator, structure, Network(), q, settings, seed=0)
+    return posterior_of(compiled, make_simulator(compiled, read_covariates({}, ())), q)
 
 
 def learn(posterior: AmortizedPosterior, task, name: str, **options) -> AmortizedPosterior:
@@ -98,6 +93,9 @@ def test_where_no_teacher_is_trusted_it_is_said(ends, monkeypatch):
     compiled, task, _ = ends
     monkeypatch.setattr(coverage, "TeacherDistillation", partial(TeacherDistillation, khat=-1.0))
     posterior = of_line(compiled, line(0.0, 1.0, np.log(0.2)))
-    with pytest.warns(UserWarning, match=r'lost part .* of \d of 4 datasets.*fallback="nuts"'):
+    with pytest.warns(
+        UserWarning, match=r'lost part .* of \d of 4 datasets.*fallback="nuts"'
+    ) as said:
         record = learn(posterior, task, "u").records[0]
+    assert __file__ in [w.filename for w in said]  # where the user called
     assert record.lost and record.objective == PathGradient() and not record.taught

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
-from lines import EXACT, OFF, PRECISION, ROWS, Line, line, y_of
+from lines import EXACT, OFF, PRECISION, ROWS, Line, line, posterior_of, y_of
 from scipy import stats
 
 from pmcl.compile import Density, precision
@@ -42,9 +42,8 @@ from pmcl.continual.pool import gather
 from pmcl.continual.pseudo import pseudo_datasets
 from pmcl.data import Layout, Task, as_task
 from pmcl.metrics import transfer
-from pmcl.networks import Network, Structure
+from pmcl.networks import Structure
 from pmcl.posterior import AmortizedPosterior
-from pmcl.training import PretrainingSettings
 
 SETS = Structure("exchangeable", "obs", "it is")
 SERIES = Structure("sequence", "obs", "it is")
@@ -535,15 +534,7 @@ def test_an_adaptation_that_was_cut_off_ends_as_if_it_had_not_been(occasion, lay
 
 @pytest.fixture
 def posterior(normal_mean) -> AmortizedPosterior:
-    return AmortizedPosterior(
-        normal_mean.compiled,
-        normal_mean.simulator,
-        SETS,
-        Network(),
-        OFF,  # type: ignore[arg-type]
-        PretrainingSettings(1, 1, 1e-3, 0, 1.0, 1, None, 1),
-        seed=0,
-    )
+    return posterior_of(normal_mean.compiled, normal_mean.simulator)
 
 
 def learn(posterior: AmortizedPosterior, task: Task, name: str, **options) -> AmortizedPosterior:

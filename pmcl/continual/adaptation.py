@@ -379,7 +379,7 @@ def _warn_of(excluded: Sequence[str], number: int) -> None:
             f"{len(excluded)} of {number} datasets are left out of the adaptation: their log "
             f"density is not finite at any draw of the posterior: {listed(excluded, 10)}. Look at "
             "their values, and at the likelihood's support.",
-            stacklevel=4,
+            stacklevel=5,
         )
     if len(excluded) == number:
         raise ValueError(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import softmax
 
 from pmcl import sampling
 from pmcl.compile import Density
@@ -57,11 +58,13 @@ def lost_nats(
     ]
     mixture = np.logaddexp(*log_q) - np.log(2)
     usable = np.isfinite(log_p) & np.isfinite(mixture)
-    ratio = np.where(usable, log_p - mixture, -np.inf)
-    weights = np.exp(ratio - np.maximum(ratio.max(axis=1, keepdims=True), -1e300))
-    weights /= np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
     # One network may give a draw of the other no density at all.
-    fell = np.clip(np.nan_to_num(log_q[0] - log_q[1]), -1e3, 1e3)
+    with np.errstate(invalid="ignore"):
+        ratio = np.where(usable, log_p - mixture, -np.inf)
+        fell = np.clip(np.nan_to_num(log_q[0] - log_q[1]), -1e3, 1e3)
+    weights = np.zeros(ratio.shape)
+    some = usable.any(axis=1)
+    weights[some] = softmax(ratio[some], axis=1)
     return (weights * fell).sum(axis=1)
 
 
@@ -96,18 +99,16 @@ def adapt_covering(
         return Covered(first, PathGradient(), ())
     if checkpoint is not None:
         checkpoint = checkpoint.with_name(f"{checkpoint.name}-teacher")
-    said = (
-        f"adapt: PathGradient lost part of the posterior of {len(lost)} of {len(now.task)} "
-        f"datasets ({listed(lost)}), as it does where there are several modes or the support ends"
-    )
     teacher = TeacherDistillation()
     try:
         second = learned(objective=teacher, checkpoint=checkpoint)
     except NothingTrusted:
         warnings.warn(
-            f"{said}; refined draws to learn from instead cannot be trusted for any. Sample with "
+            f"adapt: PathGradient lost part of the posterior of {len(lost)} of {len(now.task)} "
+            f"datasets ({listed(lost)}), as it does where there are several modes or the support "
+            "ends; refined draws to learn from instead cannot be trusted for any. Sample with "
             'fallback="nuts".',
-            stacklevel=4,
+            stacklevel=3,
         )
         return Covered(first, PathGradient(), lost)
     return Covered(second, teacher, lost)

@@ -57,6 +57,10 @@ class SimulationLoss(Problem):
         keys = jax.random.split(key, self.batch_size)
         return simulation_loss(amortizer, self.simulator, keys, host)
 
+    def hosts(self, batch: int, size: int, which: range, seed: int) -> Iterator[dict[str, Array]]:
+        """Yield what simulations need from outside, for each block of `size` steps."""
+        return simulation_hosts(self.simulator, batch, size, which, seed)
+
 
 class Simulated(NamedTuple):
     """Simulations that are made once, with a leading dim.
@@ -236,10 +240,7 @@ def pretrain(
         first = int(now.block)
         bar.advance(min(first * size, settings.steps))
         left = range(first, first if stopped() else number)
-        if isinstance(problem, StoredLoss):
-            hosts = problem.hosts(settings.batch_size, size, left, seed)
-        else:
-            hosts = simulation_hosts(simulator, settings.batch_size, size, left, seed)
+        hosts = problem.hosts(settings.batch_size, size, left, seed)
         for block, host in zip(left, hosts, strict=True):
             state = now.state._replace(key=jax.random.wrap_key_data(now.state.key))
             state, losses = run_block(problem, optimiser, amortizer, state, host, size)
