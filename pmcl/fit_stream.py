@@ -62,8 +62,9 @@ def fit_online(
     search : Search, optional
         How the lower bound is climbed.
     start : AbstractStart, optional
-        Where the first search begins: by default at the prior's mean, with local variables at
-        random near it, and for a neural network at random (:class:`ScatteredStart`).
+        Where a search begins for what no batch has said anything of: by default at the prior's
+        mean, with local variables at random near it, and for a neural network at random
+        (:class:`ScatteredStart`).
     method : ElasticWeightConsolidation, OnlineLaplace, SynapticIntelligence or Naive, optional
         In place of variational inference: one value of the parameters, held near earlier ones by
         a quadratic penalty (diagonal Laplace propagation is the second) or, with `Naive`, not at

@@ -47,7 +47,7 @@ _ROWS = 3  # of the data at which log densities tell one model from another
 def to_datatree(stream: OnlinePosterior, *, include_memory: bool = True) -> xr.DataTree:
     """Return everything needed to go on on another machine, as one DataTree.
 
-    Groups `model` (fingerprint), `prior`, `q`, `predictive`, `memory` and `history`.
+    Groups `model` (fingerprint), `prior`, `q`, `predictive`, `touched`, `memory` and `history`.
     """
     s, state = stream, stream.state
     if not include_memory:
@@ -81,6 +81,7 @@ def to_datatree(stream: OnlinePosterior, *, include_memory: bool = True) -> xr.D
     }
     for name, q in (("prior", s.problem.prior), ("q", state.q), ("predictive", state.predictive)):
         groups[f"/{name}"] = xr.Dataset({k: ("z", np.asarray(v)) for k, v in q._asdict().items()})
+    groups["/touched"] = xr.Dataset({"touched": ("z", state.touched)})
     if len(memory):
         infos = {i.name: i for i in s.compiled.data}
         values = {k: (infos[k].dims, np.asarray(v)) for k, v in memory.data.items()}
@@ -90,8 +91,6 @@ def to_datatree(stream: OnlinePosterior, *, include_memory: bool = True) -> xr.D
     if s.records:
         groups["/history"] = s.history
     if isinstance(s, LatentPosterior) and s.latents is not None:
-        if s.latents.touched is not None:
-            groups["/touched"] = xr.Dataset({"touched": ("z", np.asarray(s.latents.touched))})
         for i, network in enumerate(s.latents.networks):
             shape = {"features": len(network.location), "masked": network.masked}
             groups[f"/encoder {i}"] = to_dataset(network).assign_attrs(shape)
@@ -146,12 +145,10 @@ def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> OnlinePo
             _number(attrs, "time", where),
             int(_number(attrs, "seen", where)),
             int(_number(attrs, "updates", where)),
+            _touched(tree, compiled.dim, where),
         )
         if latents is not None:
-            latents = latents._replace(
-                networks=_networks(tree, latents, state.updates, where),
-                touched=_touched(tree, compiled.dim, where) if state.updates else None,
-            )
+            latents = latents._replace(networks=_networks(tree, latents, state.updates, where))
             if problem.gaussian:
                 raise StateError(f"{where}: expected no exact updates with local variables.")
     seed, records = int(_number(attrs, "seed", where)), _records(tree, where)

@@ -16,8 +16,8 @@ from pmcl.online import point, projection, residual
 from pmcl.online.drift import AbstractDrift, Static
 from pmcl.online.gaussian import Factor, MeanField
 from pmcl.online.memory import AbstractMemory, Candidates, ResidualMemory, Stored
-from pmcl.online.projection import Search
-from pmcl.online.rows import Batch, Rows
+from pmcl.online.projection import AnyRows, Search
+from pmcl.online.rows import Batch, Rows, padded
 from pmcl.online.start import AbstractStart, Start
 
 _LEAST = 1e-3  # of the prior's precision: what is left where more than there is was divided out
@@ -63,6 +63,8 @@ class State(NamedTuple):
     seen : int
         Rows so far.
     updates : int
+    touched : ndarray of bool of shape (dim,)
+        Entries of z that a batch has said anything of.
     """
 
     q: MeanField
@@ -71,6 +73,7 @@ class State(NamedTuple):
     time: float
     seen: int
     updates: int
+    touched: np.ndarray
 
 
 class Info(NamedTuple):
@@ -152,7 +155,8 @@ def prepare(
 def init(problem: Problem) -> State:
     """Return what is known before any data: the prior."""
     nothing = Stored({}, np.zeros(0), np.zeros(0, "U1"))
-    return State(problem.prior, problem.prior, nothing, 0.0, 0, 0)
+    untouched = np.zeros(problem.rows.compiled.dim, bool)
+    return State(problem.prior, problem.prior, nothing, 0.0, 0, 0, untouched)
 
 
 def is_exact(problem: Problem, arrived: Stored, key: Array) -> bool:
@@ -195,7 +199,7 @@ def update(
     everything = state.memory.add(rows, arrived)
     untouched = state.seen == len(state.memory)  # q is the prior as yet
     known = state.predictive if state.updates else None
-    work = _Work(problem, settings, advance, first=not state.updates)
+    work = _Work(problem, settings, advance, state.touched, first=not state.updates)
 
     def weighted(part: Stored) -> Batch:
         age = jnp.asarray(time - part.times)
@@ -241,8 +245,8 @@ def update(
         len(arrived), len(memory), problem.gaussian, work.steps, work.skipped, work.lower_bound,
         clamped, khat,
     )  # fmt: skip
-    new = State(q, predictive, memory, time, state.seen + len(arrived), state.updates + 1)
-    return new, info
+    seen, updates = state.seen + len(arrived), state.updates + 1
+    return State(q, predictive, memory, time, seen, updates, work.touched), info
 
 
 def _point(
@@ -259,25 +263,70 @@ def _point(
     rows = problem.rows
     start_key, key = jax.random.split(key)
     batch = as_batch(rows, arrived, np.ones(len(arrived)))
-    before: MeanField | None = moved
-    start = state.predictive.mean
-    steps = settings.search.length(len(arrived), first=not state.updates)
-    if not state.updates:
-        steps += settings.start.length(len(arrived), settings.search)
-        begun = settings.start(rows, problem.prior, batch, settings.search, start_key, advance)
-        start = begun.mean
-        # Laplace propagation begins with the model's prior; the others without one, as published.
-        before = problem.prior if isinstance(method, OnlineLaplace) else None
-    q, found = point.held(
-        method, rows, start, before, batch, settings.search, key, advance, first=not state.updates
+    first = not state.updates
+    known = None if first else state.predictive
+    start, touched, steps = begin(
+        rows, problem.prior, batch, settings, known, state.touched, start_key, advance
     )
+    # Laplace propagation begins with the model's prior; the others without one, as published.
+    before = moved if not first or isinstance(method, OnlineLaplace) else None
+    q, found = point.held(
+        method, rows, start.mean, before, batch, settings.search, key, advance, first=first
+    )
+    steps += settings.search.length(len(arrived), first=first)
     predictive = MeanField(found.mean, jnp.full_like(found.mean, np.log(POINT)))
     info = Info(
         len(arrived), 0, exact=False, steps=steps, skipped=found.skipped,
         lower_bound=np.nan, clamped=0, khat=np.nan,
     )  # fmt: skip
     updates, seen = state.updates + 1, state.seen + len(arrived)
-    return State(q, predictive, state.memory, float(arrived.times[0]), seen, updates), info
+    time = float(arrived.times[0])
+    return State(q, predictive, state.memory, time, seen, updates, touched), info
+
+
+def begin(
+    rows: AnyRows,
+    prior: MeanField,
+    batch: Batch,
+    settings: Settings,
+    known: MeanField | None,
+    touched: np.ndarray,
+    key: Array,
+    advance: Callable[[int, str], None] = lambda n, note: None,
+) -> tuple[MeanField, np.ndarray, int]:
+    """Return where a search begins, what of z is touched after it, and the steps this took.
+
+    What no batch has said anything of begins as `settings.start` says; what this one says nothing
+    of either stays where it is.
+
+    Parameters
+    ----------
+    rows : Rows or LatentRows
+    prior : MeanField
+        Of the search.
+    batch : Batch
+    settings : Settings
+    known : MeanField or None
+        Where entries begin that were touched; None in the first search of all.
+    touched : ndarray of bool of shape (dim,)
+        Before it.
+    key : Array
+    """
+    if touched.all() and known is not None:
+        return known, touched, 0
+    start_key, key = jax.random.split(key)
+    steps = 0
+    if known is None:
+        n = int((batch.weights > 0).sum())
+        begun = settings.start.first(rows, prior, batch, settings.search, start_key, advance)
+        steps = settings.start.length(n, settings.search)
+    else:
+        begun = settings.start(prior, start_key)
+    now = projection.reached(rows, begun, prior, batch, settings.search, key)
+    new = jnp.asarray(now & ~touched)
+    kept = prior if known is None else known
+    start = MeanField(*(jnp.where(new, b, k) for b, k in zip(begun, kept, strict=True)))
+    return start, now | touched, steps
 
 
 def recalled(
@@ -297,7 +346,7 @@ def recalled(
     chosen = state.memory.take(problem.rows, part)
     weights = settings.drift.weight(jnp.asarray(state.time - chosen.times))
     batch = as_batch(problem.rows, chosen, np.asarray(weights))
-    work = _Work(problem, settings, lambda n, note: None)
+    work = _Work(problem, settings, lambda n, note: None, state.touched)
     return work.project(state.q, batch, key, state.predictive, state.seen == len(state.memory))
 
 
@@ -309,11 +358,12 @@ class _Work:
         problem: Problem,
         settings: Settings,
         advance: Callable[[int, str], None],
+        touched: np.ndarray,
         *,
         first: bool = False,
     ) -> None:
         self.problem, self.settings, self.advance = problem, settings, advance
-        self.first = first
+        self.touched, self.first = touched, first
         self.steps = self.skipped = 0
         self.lower_bound = np.nan
         self.projected: list[tuple[MeanField, MeanField, Batch, MeanField | None]] = []
@@ -337,18 +387,16 @@ class _Work:
             q = projection.exact(p.rows, prior, batch)
         else:
             start_key, key = jax.random.split(key)
-            if start is None:
-                start = settings.start(
-                    p.rows, prior, batch, settings.search, start_key, self.advance
-                )
-                self.steps += settings.start.length(int((batch.weights > 0).sum()), settings.search)
+            begun, self.touched, steps = begin(
+                p.rows, prior, batch, settings, start, self.touched, start_key, self.advance
+            )
             found = projection.climb(
-                p.rows, start, prior, batch, settings.search, key,
+                p.rows, begun, prior, batch, settings.search, key,
                 remainder=remainder, first=self.first,
                 advance=self.advance,
             )  # fmt: skip
             q = found.q
-            self.steps += len(found.lower_bound)
+            self.steps += steps + len(found.lower_bound)
             self.skipped += found.skipped
             last = found.lower_bound[-max(len(found.lower_bound) // 10, 1) :]
             self.lower_bound = float(np.mean(last))
@@ -371,12 +419,6 @@ def as_batch(rows: Rows, part: Stored, weights: np.ndarray) -> Batch:
     filled = np.concatenate([weights, np.zeros(length - n)])
     data = {k: jnp.asarray(v) for k, v in rows.take(part.data, index).items()}
     return Batch(data, jnp.asarray(filled, jnp.result_type(float)))
-
-
-def padded(n: int) -> int:
-    """Round up to a number of at most three binary digits, and zeros."""
-    unit = 1 << max(n.bit_length() - 3, 0)
-    return -(-n // unit) * unit
 
 
 def _candidates(

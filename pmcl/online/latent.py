@@ -15,7 +15,7 @@ from pmcl.compile.predictive import lengths_of, predict
 from pmcl.continual import OnlineLaplace
 from pmcl.online import point, projection
 from pmcl.online.gaussian import MeanField
-from pmcl.online.inference import POINT, Info, Problem, Settings, State, drifted
+from pmcl.online.inference import POINT, Info, Problem, Settings, State, begin, drifted
 from pmcl.online.rows import Batch, Data, Rows
 
 _THERE = " is there"  # after a variable's name: which of its values are not missing
@@ -327,14 +327,11 @@ class Latents(NamedTuple):
     encoder : Encoder
     networks : tuple of EncoderNetwork
         One, or one an update.
-    touched : ndarray of bool of shape (dim,), optional
-        Entries of z that a batch has said anything of; None before the first.
     """
 
     variables: LocalVariables
     encoder: Encoder
     networks: tuple[EncoderNetwork, ...] = ()
-    touched: np.ndarray | None = None
 
 
 class Imagined(NamedTuple):
@@ -466,14 +463,11 @@ def update(
     moved = state.q
     if not first:
         moved = drifted(problem, settings.drift, state.q, time - state.time)
-    begun = settings.start(problem.rows, problem.prior, batch, settings.search, start_key)
-    # What no batch has said anything of begins as in the first search; what this one says nothing
-    # of either stays where it is.
-    reached = np.asarray(touched(rows, begun, batch, key))
-    new = reached if latents.touched is None else reached & ~latents.touched
-    known = reached if latents.touched is None else reached | latents.touched
+    here = None if first else moved if settings.method is None else state.predictive
+    start, touched, _ = begin(
+        rows, problem.prior, batch, settings, here, state.touched, start_key, advance
+    )
     if settings.method is None:
-        start = MeanField(*(jnp.where(new, b, m) for b, m in zip(begun, moved, strict=True)))
         remainder = None if problem.normal or not first else problem.prior
         climbed = projection.climb(
             rows, start, moved, batch, settings.search, key, remainder=remainder, first=first,
@@ -483,10 +477,17 @@ def update(
         trained, skipped = climbed.rows, climbed.skipped
         bound = float(np.mean(climbed.lower_bound[-max(len(climbed.lower_bound) // 10, 1) :]))
     else:
-        here = jnp.where(new, begun.mean, state.predictive.mean)
         before = moved if not first or isinstance(settings.method, OnlineLaplace) else None
         q, found = point.held(
-            settings.method, rows, here, before, batch, settings.search, key, advance, first=first
+            settings.method,
+            rows,
+            start.mean,
+            before,
+            batch,
+            settings.search,
+            key,
+            advance,
+            first=first,
         )
         predictive = MeanField(found.mean, jnp.full_like(found.mean, np.log(POINT)))
         trained, skipped = found.rows, found.skipped
@@ -498,21 +499,8 @@ def update(
     )  # fmt: skip
     kept = latents.networks if latents.encoder.per_task else ()
     networks = (*kept, trained.encoder)
-    now = State(q, predictive, state.memory, time, state.seen + n, state.updates + 1)
-    return now, latents._replace(networks=networks, touched=known), info
-
-
-@jit
-def touched(rows: LatentRows, q: MeanField, batch: Batch, key: Array) -> Array:
-    """Which entries of z a batch says anything of: those that its bound changes with."""
-    n = len(batch.weights)
-    few = rows.part(batch, jnp.linspace(0, n - 1, min(n, _FEW)).astype(int))
-
-    def total(mean: Array, key: Array) -> Array:
-        return jnp.sum(rows.drawn(q._replace(mean=mean), few.data, key))
-
-    slopes = jax.lax.map(lambda k: jax.grad(total)(q.mean, k), jax.random.split(key, 3))
-    return jnp.any(slopes != 0, axis=0)
+    now = State(q, predictive, state.memory, time, state.seen + n, state.updates + 1, touched)
+    return now, latents._replace(networks=networks), info
 
 
 @jit

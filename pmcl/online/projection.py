@@ -1,6 +1,7 @@
 """The mean-field normal nearest to a prior times the likelihood of a batch."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +14,7 @@ from jax import Array
 
 from pmcl.compile.jitting import jit
 from pmcl.online.gaussian import Factor, MeanField, divergence
-from pmcl.online.rows import Batch, Data, Rows
+from pmcl.online.rows import Batch, Data, Rows, padded
 
 if TYPE_CHECKING:
     from pmcl.online.latent import LatentRows
@@ -23,6 +24,7 @@ type AnyRows = Rows | LatentRows
 SAME = 1e-6  # of the curvature: what counts as no change
 LARGEST = 2000  # entries of z whose covariances are solved for
 _CHUNK = 100  # steps that run without a word
+_LOOKS = 3  # at least, at what a batch says anything of
 
 
 class Search(eqx.Module):
@@ -321,6 +323,54 @@ def steps_of(search: Search, batch: Batch, key: Array, *, first: bool = False) -
     rounds = -(-steps * size // n)
     order = np.concatenate([rng.permutation(there) for _ in range(rounds)])
     return Plan(np.asarray(rates), order[: steps * size].reshape(steps, size), n / size)
+
+
+def reached(
+    rows: AnyRows, begun: MeanField, prior: MeanField, batch: Batch, search: Search, key: Array
+) -> np.ndarray:
+    """Which entries of z a batch says anything of: those that its likelihood changes with.
+
+    Looked at around `begun` and, as units of a network may be silent there, at draws of the prior.
+
+    Returns
+    -------
+    ndarray of bool of shape (dim,)
+    """
+    n = int((batch.weights > 0).sum())
+    steps = padded(max(-(-n // max(search.batch_size or n, 1)), _LOOKS))
+    plan = steps_of(replace(search, steps=steps, first_steps=None, epochs=None), batch, key)
+    order = None if plan.order is None else jnp.asarray(plan.order)
+    keys = jax.random.split(key, steps)
+    return np.asarray(_reached(rows, begun, prior, batch, order, keys))
+
+
+@jit
+def _reached(
+    rows: AnyRows,
+    begun: MeanField,
+    prior: MeanField,
+    batch: Batch,
+    order: Array | None,
+    keys: Array,
+) -> Array:
+    def moves(q: MeanField, part: Batch, key: Array) -> Array:
+        def total(mean: Array) -> Array:
+            return weighted(rows.drawn(q._replace(mean=mean), part.data, key), part.weights)
+
+        slope = jax.grad(total)(q.mean)
+        return jnp.stack([jnp.isfinite(slope), jnp.isfinite(slope) & (slope != 0)])
+
+    def step(so_far: Array, at: tuple[Array, Array | None]) -> tuple[Array, None]:
+        key, index = at
+        part = rows.part(batch, index)
+        for q in (begun, prior):
+            so_far = so_far | moves(q, part, key)
+        return so_far, None
+
+    nothing = jnp.zeros((2, *prior.mean.shape), bool)
+    (finite, moved), _ = jax.lax.scan(step, nothing, (keys, order))
+    # What was nowhere finite is not known to have no effect.
+    return moved | ~finite
 
 
 @jit

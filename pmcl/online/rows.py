@@ -210,3 +210,9 @@ def check_separate(
     if any(layer.ndim == 0 or layer.shape[0] != n for layer in noise[:-1]):
         return False
     return not any(others(jacobian, 0) for jacobian in jit(jax.jacobian(at))(noise[:-1]))
+
+
+def padded(n: int) -> int:
+    """Round up to a number of at most three binary digits, and zeros."""
+    unit = 1 << max(n.bit_length() - 3, 0)
+    return -(-n // unit) * unit

@@ -11,24 +11,33 @@ from jax import Array
 
 from pmcl.online.gaussian import MeanField
 from pmcl.online.point import maximise
-from pmcl.online.projection import Search
-from pmcl.online.rows import Batch, Rows
+from pmcl.online.projection import AnyRows, Search
+from pmcl.online.rows import Batch
 
 
 class AbstractStart(eqx.Module):
-    """Where the first search of all begins; later ones begin at what is known."""
+    """Where a search begins for entries of z that no batch has said anything of.
+
+    In the first search of all those are all entries; in later ones the head of a new task, say.
+    What is known of the others is where they begin, and what a batch says nothing of stays where
+    it is.
+    """
 
     @abstractmethod
-    def __call__(
+    def __call__(self, prior: MeanField, key: Array) -> MeanField:
+        """Return where such entries begin, by the prior alone."""
+
+    def first(
         self,
-        rows: Rows,
+        rows: AnyRows,
         prior: MeanField,
         batch: Batch,
         search: Search,
         key: Array,
         advance: Callable[[int, str], None] = lambda n, note: None,
     ) -> MeanField:
-        """Return where a search begins; `advance` hears of the steps of its own."""
+        """Return where the first search begins; `advance` hears of the steps of its own."""
+        return self(prior, key)
 
     def length(self, n: int, search: Search) -> int:
         """Number of steps of its own, for a first batch of n rows."""
@@ -49,19 +58,8 @@ class Start(AbstractStart):
     scale: float = 0.1
     scatter: float = 0.0
 
-    def __call__(
-        self,
-        rows: Rows,
-        prior: MeanField,
-        batch: Batch,
-        search: Search,
-        key: Array,
-        advance: Callable[[int, str], None] = lambda n, note: None,
-    ) -> MeanField:
-        mean = prior.mean
-        if self.scatter:
-            noise = jax.random.normal(key, mean.shape, mean.dtype)
-            mean = mean + self.scatter * jnp.exp(prior.log_sd) * noise
+    def __call__(self, prior: MeanField, key: Array) -> MeanField:
+        mean = scattered(prior, self.scatter, key) if self.scatter else prior.mean
         return MeanField(mean, prior.log_sd + np.log(self.scale))
 
 
@@ -85,15 +83,7 @@ class ScatteredStart(AbstractStart):
     means: float = 0.999
     spread: float = 1e-3
 
-    def __call__(
-        self,
-        rows: Rows,
-        prior: MeanField,
-        batch: Batch,
-        search: Search,
-        key: Array,
-        advance: Callable[[int, str], None] = lambda n, note: None,
-    ) -> MeanField:
+    def __call__(self, prior: MeanField, key: Array) -> MeanField:
         mean, log_sd = jax.random.normal(key, (2, *prior.mean.shape), prior.mean.dtype)
         unit = jnp.exp(prior.log_sd)
         middle = prior.log_sd + np.log1p(-self.means) / 2 - self.spread**2
@@ -104,6 +94,8 @@ class ScatteredStart(AbstractStart):
 
 class MaximumLikelihoodStart(AbstractStart):
     """At the maximum of the first batch's likelihood, with a small variance.
+
+    Later searches begin where this search for the maximum did, for what they find new.
 
     Attributes
     ----------
@@ -121,22 +113,31 @@ class MaximumLikelihoodStart(AbstractStart):
     scale: float = 0.1
     learning_rate: float = 1e-3
 
-    def __call__(
+    def __call__(self, prior: MeanField, key: Array) -> MeanField:
+        mean = scattered(prior, self.scale, key)
+        return MeanField(mean, jnp.full_like(mean, np.log(self.variance) / 2))
+
+    def first(
         self,
-        rows: Rows,
+        rows: AnyRows,
         prior: MeanField,
         batch: Batch,
         search: Search,
         key: Array,
         advance: Callable[[int, str], None] = lambda n, note: None,
     ) -> MeanField:
-        scatter, key = jax.random.split(key)
-        unit = self.scale * jnp.exp(prior.log_sd)
-        mean = prior.mean + unit * jax.random.normal(scatter, prior.mean.shape, prior.mean.dtype)
+        scatter_key, key = jax.random.split(key)
+        begun = self(prior, scatter_key)
         search = eqx.tree_at(lambda s: s.learning_rate, search, self.learning_rate)
-        found = maximise(rows, mean, None, batch, search, key, advance, first=True)
-        return MeanField(found.mean, jnp.full_like(found.mean, np.log(self.variance) / 2))
+        found = maximise(rows, begun.mean, None, batch, search, key, advance, first=True)
+        return begun._replace(mean=found.mean)
 
     def length(self, n: int, search: Search) -> int:
         """Those of the search for the maximum."""
         return search.length(n, first=True)
+
+
+def scattered(prior: MeanField, scale: float, key: Array) -> Array:
+    """Draw around a prior's mean, by a part of its standard deviation."""
+    noise = jax.random.normal(key, prior.mean.shape, prior.mean.dtype)
+    return prior.mean + scale * jnp.exp(prior.log_sd) * noise
