@@ -108,7 +108,7 @@ def begin(problem: Problem, name: str, seed: int, strength: float | None) -> pmc
     search = pmcl.Search(
         epochs=problem.epochs, batch_size=problem.batch_size, draws=1, learning_rate=5e-3
     )
-    start: pmcl.AbstractStart = pmcl.MaximumLikelihoodStart(variance=1e-3)
+    start: pmcl.AbstractStart = pmcl.MaximumLikelihoodStart()
     memory, method = None, None
     if "random" in name:
         memory = pmcl.RandomCoreset(problem.coreset, per_task=True)
@@ -197,7 +197,7 @@ def accuracies(
         memory = stream.memory.drop_vars(("batch", "time"))
         search = pmcl.Search(epochs=2000, draws=2, batch_size=256, learning_rate=2e-2)
         fresh = pmcl.fit_online(
-            problem.model(), search=search, start=pmcl.MaximumLikelihoodStart(variance=1e-3),
+            problem.model(), search=search, start=pmcl.MaximumLikelihoodStart(),
             precision="single", random_seed=seed, progressbar=False,
         )  # fmt: skip
         predictor, by_task = fresh.update(memory, progressbar=False), False
