@@ -9,10 +9,11 @@ SHELL := bash
 
 UV := .uv/bin/uv
 BIN := .venv/bin
-# two workers; a file stays on one of them, which keeps its compiled functions
+# two workers; a file stays on one of them, which keeps its compiled functions, and the longest do
+# not come last
 WORKERS ?= 2
 PYTEST_ARGS ?=
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 LOCK := $(UV) pip compile --universal --python-version 3.12 --generate-hashes --no-header -q \
 	$(if $(UPGRADE),--upgrade) pyproject.toml --extra demo --extra report --extra cluster
 

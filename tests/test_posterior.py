@@ -1,5 +1,6 @@
 """The three calls, end to end, on a conjugate model whose posterior is known in closed form."""
 
+import json
 import warnings
 
 import arviz as az
@@ -616,3 +617,42 @@ def test_plots_show_what_they_are_of(
         pmcl.plot_retention(twice, measure="speed")
     with pytest.raises(ValueError, match="expected at least three stored datasets, got 0"):
         pmcl.plot_memory(posterior)
+
+
+def drawn_texts(pc, backend: str) -> str:
+    """What a figure of a backend would show in a browser."""
+    figure = pc.viz["figure"].item()
+    if backend == "plotly":
+        return figure.to_json()
+    from bokeh.embed import json_item
+
+    return json.dumps(json_item(figure))
+
+
+@pytest.mark.parametrize("backend", ["plotly", "bokeh"])
+def test_plots_on_other_backends(
+    adapted: pmcl.AmortizedPosterior,
+    idata: xr.DataTree,
+    data: xr.Dataset,
+    posterior: pmcl.AmortizedPosterior,
+    backend: str,
+) -> None:
+    thrice = adapted
+    for name in ("near", "late"):
+        thrice = thrice.adapt(data, name=name, steps=3, progressbar=False)
+    draws = posterior.sample(data, 100, random_seed=0)
+    ratios = {"naive": {"a": 2.0, "b": 0.1}, "replay": {"a": 0.2}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pmcl.plot_retention(thrice, backend=backend)
+    for pc, words in [
+        (pmcl.plot_retention(thrice, backend=backend), ["pretraining", "near", "efficiency"]),
+        (pmcl.plot_losses(thrice, backend=backend), ["far", "late"]),
+        (pmcl.plot_khat_by_dataset(draws, backend=backend), ["d0", "d3"]),
+        (pmcl.plot_ratio(ratios, backend=backend), ["naive", "replay", "ratio"]),
+        (pmcl.plot_memory(thrice, backend=backend), ["far", "near", "late"]),
+        (pmcl.plot_agreement(idata, idata, "d1", backend=backend), ["slope", "reference"]),
+        (pmcl.plot_agreement(idata, idata, pairs=True, backend=backend), ["slope", "doubled"]),
+    ]:
+        found = drawn_texts(pc, backend)
+        assert all(word in found for word in words), words

@@ -21,6 +21,7 @@ _MANY = 25  # labels that fit beside each other
 _LETTERS = 24  # of a name
 _LETTER, _CELL = 0.09, 0.8  # inches that a letter, and a column of a matrix, take
 _COLUMNS = 4  # plots beside each other
+_DOTS = 100  # an inch, in a browser
 _CELLS = 15  # columns of a matrix that leave room for numbers
 _BLUE, _ORANGE = "#0072B2", "#D55E00"  # told apart by the colour-blind (Okabe and Ito)
 # from bad to good, readable in print and by the colour-blind (a part of matplotlib's cividis)
@@ -373,9 +374,12 @@ def _drawn(
     from arviz_plots import PlotCollection
 
     matplotlib = (backend or rcParams["plot.backend"]) == "matplotlib"
-    figure = {"figsize": size, "figsize_units": "inches"}
+    figure: dict[str, Any]
     if matplotlib:
-        figure["layout"] = "constrained"  # labels of any length stay within the figure
+        # labels of any length stay within the figure
+        figure = {"figsize": size, "figsize_units": "inches", "layout": "constrained"}
+    else:
+        figure = {"figsize": tuple(_DOTS * float(v) for v in size), "figsize_units": "dots"}
     looks = ("color", "marker") if by else ()
     pc = PlotCollection.wrap(
         table,
