@@ -201,6 +201,7 @@ def memory(stream: Stream, name: str, seed: int, given: argparse.Namespace) -> d
     return {
         "log_predictive": found,
         "figure": float(np.mean(found[-tenth:])),
+        "steps": given.steps,
         "khat": online.history["khat"].values.tolist(),
         "clamped": online.history["clamped"].values.tolist(),
     }
@@ -228,7 +229,8 @@ def drifting(
         if i:
             found.append(float(online.log_predictive(part, draws=500, random_seed=0).mean()))
         online = online.update(part, progressbar=False)
-    return {"log_predictive": found, "figure": float(np.mean(found[len(found) // 2 :]))}
+    later = found[len(found) // 2 :]
+    return {"log_predictive": found, "figure": float(np.mean(later)), "steps": given.steps}
 
 
 def rotating(drift: pmcl.AbstractDrift, given: argparse.Namespace) -> dict:
@@ -282,6 +284,11 @@ def written(runs: Path, results: Path) -> None:
         stem = stem.replace(" ", "_")
         return [v["figure"] for k, v in found.items() if k.rpartition("_")[0] == stem]
 
+    def steps(stem: str) -> str:
+        stem = stem.replace(" ", "_")
+        taken = {v["steps"] for k, v in found.items() if k.startswith(f"{stem}_")}
+        return ", ".join(map(str, sorted(taken)))
+
     def shown(values: list[float]) -> str:
         spread = f" ± {np.std(values):.3f}" if len(values) > 1 else ""
         return f"{np.mean(values):.3f}{spread} ({len(values)})" if values else ""
@@ -292,13 +299,14 @@ def written(runs: Path, results: Path) -> None:
         lines += [
             "Test log predictive density (nats a row), mean over the last tenth of the updates, "
             "then over seeds (in brackets): `python experiments/online_streams.py memory`. "
-            "The paper's are of 16 seeds and five times the steps.", "",
-            "| data | " + " | ".join(MEMORIES) + " | the paper's GRS, k-center, random |",
-            "|---|" + "---|" * (len(MEMORIES) + 1),
+            "The paper's are of 16 seeds and 10,000 steps.", "",
+            "| data | steps | " + " | ".join(MEMORIES) + " | the paper's GRS, k-center, random |",
+            "|---|" + "---|" * (len(MEMORIES) + 2),
         ]  # fmt: skip
         for data, row in memories.items():
             paper = ", ".join(map(str, PUBLISHED[data]))
-            lines.append(f"| {data} | {' | '.join(map(shown, row.values()))} | {paper} |")
+            cells = [data, steps(f"memory {data}"), *map(shown, row.values()), paper]
+            lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     drifts = {
         d: {n: {r: figures(f"drift {d} {n} {r}") for r, _ in rates} for n, rates in DRIFTS.items()}
@@ -309,15 +317,15 @@ def written(runs: Path, results: Path) -> None:
         lines += [
             "One-step-ahead log predictive density, mean over the second half; the best of each "
             "drift's rates: `python experiments/online_streams.py drift`.", "",
-            "| data | " + " | ".join(DRIFTS) + " |", "|---|" + "---|" * len(DRIFTS),
+            "| data | steps | " + " | ".join(DRIFTS) + " |", "|---|" + "---|" * (len(DRIFTS) + 1),
         ]  # fmt: skip
         for data, row in drifts.items():
-            cells = []
+            cells = [data, steps(f"drift {data}")]
             for rates in row.values():
                 there = {r: v for r, v in rates.items() if v}
                 best = max(there, key=lambda r: np.mean(there[r])) if there else None
                 cells.append("" if not there else f"{shown(there[best])} at {best}")
-            lines.append(f"| {data} | {' | '.join(cells)} |")
+            lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     turning = {k: v for k, v in found.items() if k.startswith("rotating")}
     if turning:
