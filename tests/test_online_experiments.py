@@ -9,6 +9,8 @@ import online_streams
 import pytest
 from short_runs import run
 
+import pmcl
+
 pytestmark = pytest.mark.slow
 
 
@@ -26,6 +28,44 @@ def test_a_boundary_that_rotates_is_followed_where_the_past_is_forgotten(
     # what was done is not done again
     capsys.readouterr()
     run(online_streams, monkeypatch, "rotating", *common)
+    assert "..." not in capsys.readouterr().out
+
+
+def test_memories_and_drifts_are_compared_on_the_same_batches(tmp_path, monkeypatch, capsys):
+    """A made-up table: a curve, and labels whose boundary stays where it is."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(260, 2))
+
+    def curve() -> tuple[np.ndarray, np.ndarray]:
+        return X, np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=len(X))
+
+    def line() -> tuple[np.ndarray, np.ndarray]:
+        return X, (X[:, 0] > 0).astype(float)
+
+    small = online_streams.Stream(curve, 0, (6, 6), 50, 20, 10)
+    monkeypatch.setattr(online_streams, "MEMORY", {"yacht": small})
+    drifting = online_streams.Stream(line, 2, (4, 4), 50, 20, 10)
+    monkeypatch.setattr(online_streams, "DRIFT", {"weather": drifting})
+    drifts = {
+        "static": [(None, pmcl.Static())],
+        "forgetting": [(a, pmcl.BayesianForgetting(a)) for a in (0.01, 0.5)],
+        "forgetting + memory": [(0.5, pmcl.BayesianForgetting(0.5))],
+    }
+    monkeypatch.setattr(online_streams, "DRIFTS", drifts)
+    common = ["--out", tmp_path / "out", "--results", tmp_path, "--seeds", 0, "--steps", 200]
+    for part in ("memory", "drift", "tables"):
+        run(online_streams, monkeypatch, part, *common)
+    found = json.loads((tmp_path / "online_streams.json").read_text())
+    assert set(found["memory"]["yacht"]) == set(online_streams.MEMORIES)
+    assert all(len(v) == 1 and v[0] > -1.6 for v in found["memory"]["yacht"].values())
+    assert max(v[0] for v in found["memory"]["yacht"].values()) > -1.3  # of y alone: -1.42
+    later = found["drift"]["weather"]
+    # nothing changes: to forget half of it in every batch is a loss
+    assert later["static"]["null"][0] > later["forgetting"]["0.5"][0] + 0.1
+    text = (tmp_path / "online_streams.md").read_text()
+    assert "| yacht | 200 |" in text and "| weather | 200 |" in text and " at 0.01 |" in text
+    capsys.readouterr()
+    run(online_streams, monkeypatch, "memory", *common)
     assert "..." not in capsys.readouterr().out
 
 
@@ -59,13 +99,22 @@ def test_images_are_learned_task_by_task_and_go_on_where_they_stopped(
         run(online_mnist, monkeypatch, "split", *common, "--methods", "VCL + random")
     monkeypatch.setattr(online_mnist, "tasks", stopped)
     capsys.readouterr()
-    run(online_mnist, monkeypatch, "split", *common, "--methods", "VCL + random", "EWC")
+    strengths = {"EWC": (pmcl.ElasticWeightConsolidation, (1.0, 100.0))}
+    monkeypatch.setattr(online_mnist, "STRENGTHS", strengths)
+    run(online_mnist, monkeypatch, "sweep", *common, "--on", "split")
+    methods = ["VCL + random", "k-center alone", "EWC"]
+    run(online_mnist, monkeypatch, "split", *common, "--methods", *methods)
     said = capsys.readouterr().out
     assert "VCL + random 0 1 [" not in said and "VCL + random 0 2 [" in said
     run(online_mnist, monkeypatch, "tables", *common)
     found = json.loads((tmp_path / "online_mnist.json").read_text())["split"]
     assert len(found["VCL + random"]["curve"]) == 5
     assert found["VCL + random"]["accuracy"][0] > 0.9
+    assert found["k-center alone"]["accuracy"][0] < found["VCL + random"]["accuracy"][0]
+    # a baseline's run is the best of its sweep
+    swept = {(n, s): a for n, s, a in found["sweep"]}
+    assert len(swept) == 2
+    assert found["EWC"]["accuracy"][0] == max(swept.values())
     assert "| VCL + random | " in (tmp_path / "online_mnist.md").read_text()
 
 
