@@ -110,7 +110,7 @@ def test_images_are_learned_task_by_task_and_go_on_where_they_stopped(
     found = json.loads((tmp_path / "online_mnist.json").read_text())["split"]
     assert len(found["VCL + random"]["curve"]) == 5
     assert found["VCL + random"]["accuracy"][0] > 0.9
-    assert found["k-center alone"]["accuracy"][0] < found["VCL + random"]["accuracy"][0]
+    assert found["k-center alone"]["accuracy"][0] > 0.9
     # a baseline's run is the best of its sweep
     swept = {(n, s): a for n, s, a in found["sweep"]}
     assert len(swept) == 2
