@@ -63,6 +63,11 @@ class Problem:
     def model(self):  # noqa: ANN201
         return classifier(784, self.hidden, self.labels, self.heads, prior=self.prior)
 
+    def search(self) -> pmcl.Search:
+        return pmcl.Search(
+            epochs=self.epochs, batch_size=self.batch_size, draws=1, learning_rate=5e-3
+        )
+
 
 PROBLEMS = {
     "permuted": Problem((100, 100), 10, 1, 20, 256, 200, permuted=True, prior=4.0, damping=0.1),
@@ -105,9 +110,7 @@ def tasks(problem: Problem, name: str, seed: int) -> Iterator[tuple[Images, Imag
 
 def begin(problem: Problem, name: str, seed: int, strength: float | None) -> pmcl.OnlinePosterior:
     """Return the stream before any task."""
-    search = pmcl.Search(
-        epochs=problem.epochs, batch_size=problem.batch_size, draws=1, learning_rate=5e-3
-    )
+    search = problem.search()
     start: pmcl.AbstractStart = pmcl.MaximumLikelihoodStart()
     memory, method = None, None
     if "random" in name:
@@ -194,9 +197,8 @@ def of_stored_images(
     problem: Problem, stream: pmcl.OnlinePosterior, seed: int
 ) -> pmcl.OnlinePosterior:
     """Return the posterior of the stored images and nothing else."""
-    search = pmcl.Search(steps=2000, draws=2, batch_size=256, learning_rate=2e-2)
     fresh = pmcl.fit_online(
-        problem.model(), search=search, start=pmcl.MaximumLikelihoodStart(),
+        problem.model(), search=problem.search(), start=pmcl.MaximumLikelihoodStart(),
         precision="single", random_seed=seed, progressbar=False,
     )  # fmt: skip
     return fresh.update(stream.memory.drop_vars(("batch", "time")), progressbar=False)
