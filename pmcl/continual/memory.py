@@ -92,11 +92,11 @@ def k_centers(points: np.ndarray, k: int, *, standardise: bool = True) -> np.nda
     if k >= n:
         return np.arange(n)
     standard = standardised(points) if standardise else points
-    chosen = [int(np.argmin(np.linalg.norm(standard - standard.mean(axis=0), axis=1)))]
-    nearest = np.linalg.norm(standard - standard[chosen[0]], axis=1)
+    chosen = [int(np.argmin(cdist(standard, standard.mean(axis=0, keepdims=True))))]
+    nearest = cdist(standard, standard[chosen])[:, 0]
     while len(chosen) < k:
         chosen.append(int(np.argmax(nearest)))
-        nearest = np.minimum(nearest, np.linalg.norm(standard - standard[chosen[-1]], axis=1))
+        nearest = np.minimum(nearest, cdist(standard, standard[chosen[-1:]])[:, 0])
         nearest[chosen] = -1.0  # points that are the same do not come twice
     return np.sort(np.asarray(chosen))
 
