@@ -173,9 +173,10 @@ def run(out: Path, experiment: str, name: str, seed: int, *, strength: float | N
 
 
 def best_of_sweep(runs: Path, experiment: str, name: str) -> dict | None:
-    """Return the run of `sweep` that ended best, of the first seed; None before there is one."""
+    """Return the run of `sweep` that ended best, of the first seed; None before all have run."""
     found = [json.loads(p.read_text()) for p in runs.glob(f"sweep_{experiment}_{name}_*.json")]
-    return max(found, key=lambda r: np.mean(r["accuracy"][-1])) if found else None
+    complete = {r["swept"] for r in found} >= set(STRENGTHS[name][1])
+    return max(found, key=lambda r: np.mean(r["accuracy"][-1])) if complete else None
 
 
 def first_task(epochs: int) -> dict:

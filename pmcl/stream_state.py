@@ -47,10 +47,10 @@ _ROWS = 3  # of the data at which log densities tell one model from another
 def to_datatree(stream: OnlinePosterior, *, include_memory: bool = True) -> xr.DataTree:
     """Return everything needed to go on on another machine, as one DataTree.
 
-    Groups `model` (fingerprint), `prior`, `q`, `predictive`, `touched`, `memory` and `history`.
+    Groups `model` (fingerprint), `prior`, `q`, `predictive`, `memory` and `history`.
     """
     s, state = stream, stream.state
-    if not include_memory:
+    if not include_memory and len(state.memory):
         # What is known without them.
         nothing = Stored({}, np.zeros(0), np.zeros(0, "U1"))
         seen = state.seen - len(state.memory)
@@ -81,7 +81,6 @@ def to_datatree(stream: OnlinePosterior, *, include_memory: bool = True) -> xr.D
     }
     for name, q in (("prior", s.problem.prior), ("q", state.q), ("predictive", state.predictive)):
         groups[f"/{name}"] = xr.Dataset({k: ("z", np.asarray(v)) for k, v in q._asdict().items()})
-    groups["/touched"] = xr.Dataset({"touched": ("z", state.touched)})
     if len(memory):
         infos = {i.name: i for i in s.compiled.data}
         values = {k: (infos[k].dims, np.asarray(v)) for k, v in memory.data.items()}
@@ -145,7 +144,6 @@ def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> OnlinePo
             _number(attrs, "time", where),
             int(_number(attrs, "seen", where)),
             int(_number(attrs, "updates", where)),
-            _touched(tree, compiled.dim, where),
         )
         if latents is not None:
             latents = latents._replace(networks=_networks(tree, latents, state.updates, where))
@@ -179,13 +177,6 @@ def _encoder(attrs: Mapping[Any, Any], where: str) -> tuple[list[str], Encoder]:
     encoder = decode(found, where=f"{where}: encoder", expected=Encoder)
     check_sizes(encoder, f"{where}: encoder")
     return names, encoder
-
-
-def _touched(tree: xr.DataTree, dim: int, where: str) -> np.ndarray:
-    data = group(tree, "touched", where)
-    if "touched" not in data or data["touched"].shape != (dim,) or data["touched"].dtype != bool:
-        raise StateError(f"{where}: touched: expected {dim} flags.")
-    return data["touched"].values
 
 
 def _networks(

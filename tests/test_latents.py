@@ -348,7 +348,6 @@ def test_saved_and_read_again(stream, tmp_path):
     ("change", "match"),
     [
         (lambda t: t.drop_nodes("encoder 0"), "expected a group 'encoder 0'"),
-        (lambda t: t.drop_nodes("touched"), "expected a group 'touched'"),
         (lambda t: _edited(t, "encoder 0", "scale", 0.0), "scale: expected numbers above 0"),
         (lambda t: _edited(t, "encoder 0", "count", np.nan), "expected finite numbers"),
         (lambda t: _sized(t, 5), "expected the location of 5 numbers"),

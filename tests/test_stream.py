@@ -417,40 +417,65 @@ def test_heads_of_tasks_that_have_not_come_stay_at_the_prior(heads):
 
 @pytest.mark.parametrize("batch_size", [None, 7])
 def test_what_is_new_in_a_batch_begins_as_in_the_first(heads, batch_size):
-    rows, prior = heads.problem.rows, heads.problem.prior
+    problem, prior = heads.problem, heads.problem.prior
     search = pmcl.Search(steps=5, batch_size=batch_size)
     start = pmcl.MaximumLikelihoodStart(variance=1e-4)
     settings = heads.settings._replace(start=start, search=search)
     places = {v.variable: slice(v.start, v.start + v.size) for v in heads.compiled.values}
 
-    def begun(known, touched, head):
+    def begun(known, head):
         data = {**logistic(60, 0), "head_of_row": np.full(60, head)}
         data["X"][:, 1] = 0.0 if head == 0 else data["X"][:, 1]  # a pixel that is black
         part = Stored(data, np.zeros(60), np.zeros(60, "U1"))
-        batch = as_batch(rows, part, np.ones(60))
-        return begin(rows, prior, batch, settings, known, touched, jax.random.key(head))
+        batch = as_batch(problem.rows, part, np.ones(60))
+        key = jax.random.key(head)
+        return begin(problem, problem.rows, prior, batch, settings, known, key)
 
     with jax.enable_x64(False):
-        nothing = np.zeros(heads.compiled.dim, bool)
-        first, touched, steps = begun(None, nothing, 0)
+        first, steps = begun(None, 0)
         assert steps == 5  # those of the search for the maximum
-        assert touched[places["b"]].all()
-        np.testing.assert_array_equal(touched[places["W"]].reshape(2, 6).all(axis=1), [True, False])
-        np.testing.assert_array_equal(touched[places["V"]].reshape(6, 3).all(axis=0), [1, 0, 0])
-        np.testing.assert_allclose(first.variance[touched], 1e-4, rtol=1e-4)
-        np.testing.assert_array_equal(first.mean[~touched], prior.mean[~touched])
-        np.testing.assert_array_equal(first.log_sd[~touched], prior.log_sd[~touched])
-        # in the next one the other pixel and the second head are new, and known is what is known
+        small = np.isclose(first.variance, 1e-4, rtol=1e-4)
+        assert small[places["b"]].all()
+        np.testing.assert_array_equal(small[places["W"]].reshape(2, 6).all(axis=1), [True, False])
+        np.testing.assert_array_equal(small[places["V"]].reshape(6, 3).all(axis=0), [1, 0, 0])
+        np.testing.assert_array_equal(first.mean[~small], prior.mean[~small])
+        np.testing.assert_array_equal(first.log_sd[~small], prior.log_sd[~small])
+        # in the next one the other pixel and the second head are new, and known is what is known;
+        # what is the prior but for rounding is unknown
         known = MeanField(jnp.full_like(prior.mean, 0.5), jnp.full_like(prior.mean, -1.0))
-        known = MeanField(*(jnp.where(touched, k, p) for k, p in zip(known, prior, strict=True)))
-        second, after, steps = begun(known, touched, 1)
-        new = after & ~touched
+        none = prior._replace(mean=prior.mean + 1e-6)
+        known = MeanField(*(jnp.where(small, k, p) for k, p in zip(known, none, strict=True)))
+        second, steps = begun(known, 1)
         assert steps == 0
+        new = np.isclose(second.variance, 1e-4, rtol=1e-4)
         assert new[places["W"]].reshape(2, 6)[1].all()
-        np.testing.assert_array_equal(after[places["V"]].reshape(6, 3).all(axis=0), [1, 1, 0])
-        np.testing.assert_array_equal(second.mean[touched], 0.5)
-        np.testing.assert_allclose(second.variance[new], 1e-4, rtol=1e-4)
-        np.testing.assert_array_equal(second.log_sd[~after], 0.0)
+        np.testing.assert_array_equal(new[places["V"]].reshape(6, 3).all(axis=0), [0, 1, 0])
+        np.testing.assert_array_equal(second.mean[small], 0.5)
+        np.testing.assert_array_equal(second.log_sd[~small & ~new], 0.0)
+        np.testing.assert_array_equal(second.mean[~small & ~new], 0.0)
+
+
+def test_unseen_heads_stay_where_they_are_whatever_is_stored_and_forgotten():
+    """Where the prior is no round number, and what is known goes through natural parameters."""
+    with pm.Model(coords={"row": range(1), "head": range(3)}) as model:
+        x = pm.Data("x", np.zeros(1), dims="row")
+        head = pm.Data("head_of_row", np.zeros(1, int), dims="row")
+        V = pm.Normal("V", 0.3, 0.7, dims="head")
+        pm.Bernoulli("y", logit_p=x * V[head], observed=np.zeros(1, int), dims="row")
+    stream = pmcl.fit_online(
+        model, memory=pmcl.ResidualMemory(5, draws=20), drift=pmcl.BayesianForgetting(0.2),
+        search=pmcl.Search(steps=300, draws=4), precision="single", random_seed=0,
+        progressbar=False,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    for time in range(3):
+        x = rng.normal(size=20)
+        batch = {"x": x, "y": (x > 0).astype(int), "head_of_row": np.arange(20) % 2}
+        stream = stream.update(batch, time=1.7 * time, progressbar=False)
+    for q in (stream.state.q, stream.state.predictive):
+        assert q.mean[0] > 0.6
+        assert float(q.mean[2]) == pytest.approx(0.3, abs=1e-5)
+        assert float(q.log_sd[2]) == pytest.approx(np.log(0.7), abs=1e-5)
 
 
 @pytest.mark.parametrize("start", [pmcl.ScatteredStart(), pmcl.MaximumLikelihoodStart()])
@@ -532,6 +557,16 @@ def test_a_saved_stream_goes_on_as_it_would_have(curve, tmp_path):
         pm.Normal("extra")
     with pytest.raises(pmcl.StateError, match="another model; free differ"):
         pmcl.load(path, other)
+
+
+@pytest.mark.parametrize("method", [pmcl.ElasticWeightConsolidation(1.0), pmcl.Naive()])
+def test_a_baseline_has_no_memory_to_leave_out(curve, tmp_path, method):
+    stream = with_settings(curve, method=method, search=FEW)
+    stream = stream.update(logistic(30, 0), progressbar=False)
+    stream.save(path := tmp_path / "point.zarr.zip", include_memory=False)
+    again = pmcl.load(path, logistic_model())
+    np.testing.assert_array_equal(again.state.predictive.mean, stream.state.predictive.mean)
+    np.testing.assert_array_equal(again.state.predictive.log_sd, stream.state.predictive.log_sd)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from pmcl.online.projection import AnyRows, Search
 from pmcl.online.rows import Batch, Rows, padded
 from pmcl.online.start import AbstractStart, Start
 
+_ROUNDING = 1e-5  # in the prior's standard deviations
 _LEAST = 1e-3  # of the prior's precision: what is left where more than there is was divided out
 PRIOR = Search(steps=3000, draws=20, learning_rate=5e-2)  # for the normal nearest to a prior
 _DRAWS = 500
@@ -63,8 +64,6 @@ class State(NamedTuple):
     seen : int
         Rows so far.
     updates : int
-    touched : ndarray of bool of shape (dim,)
-        Entries of z that a batch has said anything of.
     """
 
     q: MeanField
@@ -73,7 +72,6 @@ class State(NamedTuple):
     time: float
     seen: int
     updates: int
-    touched: np.ndarray
 
 
 class Info(NamedTuple):
@@ -155,8 +153,7 @@ def prepare(
 def init(problem: Problem) -> State:
     """Return what is known before any data: the prior."""
     nothing = Stored({}, np.zeros(0), np.zeros(0, "U1"))
-    untouched = np.zeros(problem.rows.compiled.dim, bool)
-    return State(problem.prior, problem.prior, nothing, 0.0, 0, 0, untouched)
+    return State(problem.prior, problem.prior, nothing, 0.0, 0, 0)
 
 
 def is_exact(problem: Problem, arrived: Stored, key: Array) -> bool:
@@ -199,7 +196,7 @@ def update(
     everything = state.memory.add(rows, arrived)
     untouched = state.seen == len(state.memory)  # q is the prior as yet
     known = state.predictive if state.updates else None
-    work = _Work(problem, settings, advance, state.touched, first=not state.updates)
+    work = _Work(problem, settings, advance, first=not state.updates)
 
     def weighted(part: Stored) -> Batch:
         age = jnp.asarray(time - part.times)
@@ -246,7 +243,7 @@ def update(
         clamped, khat,
     )  # fmt: skip
     seen, updates = state.seen + len(arrived), state.updates + 1
-    return State(q, predictive, memory, time, seen, updates, work.touched), info
+    return State(q, predictive, memory, time, seen, updates), info
 
 
 def _point(
@@ -264,10 +261,9 @@ def _point(
     start_key, key = jax.random.split(key)
     batch = as_batch(rows, arrived, np.ones(len(arrived)))
     first = not state.updates
-    known = None if first else state.predictive
-    start, touched, steps = begin(
-        rows, problem.prior, batch, settings, known, state.touched, start_key, advance
-    )
+    # a point is as narrow where nothing is known
+    known = None if first else state.predictive._replace(log_sd=problem.prior.log_sd)
+    start, steps = begin(problem, rows, problem.prior, batch, settings, known, start_key, advance)
     # Laplace propagation begins with the model's prior; the others without one, as published.
     before = moved if not first or isinstance(method, OnlineLaplace) else None
     q, found = point.held(
@@ -281,52 +277,62 @@ def _point(
     )  # fmt: skip
     updates, seen = state.updates + 1, state.seen + len(arrived)
     time = float(arrived.times[0])
-    return State(q, predictive, state.memory, time, seen, updates, touched), info
+    return State(q, predictive, state.memory, time, seen, updates), info
 
 
 def begin(
+    problem: Problem,
     rows: AnyRows,
     prior: MeanField,
     batch: Batch,
     settings: Settings,
     known: MeanField | None,
-    touched: np.ndarray,
     key: Array,
     advance: Callable[[int, str], None] = lambda n, note: None,
-) -> tuple[MeanField, np.ndarray, int]:
-    """Return where a search begins, what of z is touched after it, and the steps this took.
+) -> tuple[MeanField, int]:
+    """Return where a search begins, and the steps that this took.
 
-    What no batch has said anything of begins as `settings.start` says; what this one says nothing
-    of either stays where it is.
+    Entries of z of which nothing is known begin as `settings.start` says where the batch says
+    anything of them; where it does not they stay where they are.
 
     Parameters
     ----------
+    problem : Problem
     rows : Rows or LatentRows
     prior : MeanField
         Of the search.
     batch : Batch
     settings : Settings
     known : MeanField or None
-        Where entries begin that were touched; None in the first search of all.
-    touched : ndarray of bool of shape (dim,)
-        Before it.
+        Where entries begin of which something is known; None in the first search of all.
     key : Array
     """
-    if touched.all() and known is not None:
-        return known, touched, 0
+    new = np.ones(rows.compiled.dim, bool)
+    if known is not None:
+        new = np.asarray(is_prior(known, problem.prior))
+        if not new.any():
+            return known, 0
     start_key, key = jax.random.split(key)
     steps = 0
     if known is None:
         n = int((batch.weights > 0).sum())
         begun = settings.start.first(rows, prior, batch, settings.search, start_key, advance)
         steps = settings.start.length(n, settings.search)
+        if not problem.normal:  # what the likelihood says nothing of is searched for too
+            return begun, steps
+        known = prior
     else:
         begun = settings.start(prior, start_key)
-    now = projection.reached(rows, begun, prior, batch, settings.search, key)
-    new = jnp.asarray(now & ~touched)
-    kept = prior if known is None else known
-    start = MeanField(*(jnp.where(new, b, k) for b, k in zip(begun, kept, strict=True)))
-    return start, now | touched, steps
+    reached = projection.reached(rows, begun, prior, batch, settings.search, key)
+    triples = zip(begun, prior, known, strict=True)
+    start = (jnp.where(new, jnp.where(reached, b, p), k) for b, p, k in triples)
+    return MeanField(*start), steps
+
+
+def is_prior(q: MeanField, prior: MeanField) -> Array:
+    """Entries of which an approximation knows no more than the prior, but for rounding."""
+    far = jnp.abs(q.mean - prior.mean) * jnp.exp(-prior.log_sd)
+    return (far <= _ROUNDING) & (q.log_sd >= prior.log_sd - _ROUNDING)
 
 
 def recalled(
@@ -346,7 +352,7 @@ def recalled(
     chosen = state.memory.take(problem.rows, part)
     weights = settings.drift.weight(jnp.asarray(state.time - chosen.times))
     batch = as_batch(problem.rows, chosen, np.asarray(weights))
-    work = _Work(problem, settings, lambda n, note: None, state.touched)
+    work = _Work(problem, settings, lambda n, note: None)
     return work.project(state.q, batch, key, state.predictive, state.seen == len(state.memory))
 
 
@@ -358,12 +364,11 @@ class _Work:
         problem: Problem,
         settings: Settings,
         advance: Callable[[int, str], None],
-        touched: np.ndarray,
         *,
         first: bool = False,
     ) -> None:
         self.problem, self.settings, self.advance = problem, settings, advance
-        self.touched, self.first = touched, first
+        self.first = first
         self.steps = self.skipped = 0
         self.lower_bound = np.nan
         self.projected: list[tuple[MeanField, MeanField, Batch, MeanField | None]] = []
@@ -387,9 +392,7 @@ class _Work:
             q = projection.exact(p.rows, prior, batch)
         else:
             start_key, key = jax.random.split(key)
-            begun, self.touched, steps = begin(
-                p.rows, prior, batch, settings, start, self.touched, start_key, self.advance
-            )
+            begun, steps = begin(p, p.rows, prior, batch, settings, start, start_key, self.advance)
             found = projection.climb(
                 p.rows, begun, prior, batch, settings.search, key,
                 remainder=remainder, first=self.first,

@@ -463,10 +463,12 @@ def update(
     moved = state.q
     if not first:
         moved = drifted(problem, settings.drift, state.q, time - state.time)
-    here = None if first else moved if settings.method is None else state.predictive
-    start, touched, _ = begin(
-        rows, problem.prior, batch, settings, here, state.touched, start_key, advance
-    )
+    here = prior = moved
+    if settings.method is not None:  # a point is as narrow where nothing is known
+        prior = problem.prior
+        here = state.predictive._replace(log_sd=prior.log_sd)
+    known = None if first else here
+    start, steps = begin(problem, rows, prior, batch, settings, known, start_key, advance)
     if settings.method is None:
         remainder = None if problem.normal or not first else problem.prior
         climbed = projection.climb(
@@ -494,12 +496,12 @@ def update(
         bound = np.nan
     assert isinstance(trained, LatentRows)
     info = Info(
-        n, 0, exact=False, steps=settings.search.length(n, first=first), skipped=skipped,
+        n, 0, exact=False, steps=steps + settings.search.length(n, first=first), skipped=skipped,
         lower_bound=bound, clamped=0, khat=np.nan,
     )  # fmt: skip
     kept = latents.networks if latents.encoder.per_task else ()
     networks = (*kept, trained.encoder)
-    now = State(q, predictive, state.memory, time, state.seen + n, state.updates + 1, touched)
+    now = State(q, predictive, state.memory, time, state.seen + n, state.updates + 1)
     return now, latents._replace(networks=networks), info
 
 
