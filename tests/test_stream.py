@@ -99,7 +99,7 @@ def test_by_search_a_stream_of_rows_is_the_papers_recursion_too(line):
     """To 0.02 of the posterior's sd, though every row's search begins where the last one ended."""
     data = linear(12, 0)
     exactly, problem = (replace(line.problem, gaussian=g) for g in (True, False))
-    search = pmcl.Search(steps=1500, draws=50, learning_rate=2e-2)
+    search = pmcl.Search(steps=3000, draws=50, learning_rate=2e-2)
     settings = line.settings._replace(search=search)
     found = exact = line.state
     for i in range(12):
@@ -108,7 +108,7 @@ def test_by_search_a_stream_of_rows_is_the_papers_recursion_too(line):
         with jax.enable_x64(True):
             exact, _ = update(exactly, exact, arrived, line.settings, jax.random.key(i))
             found, info = update(problem, found, arrived, settings, jax.random.key(i))
-        assert info.steps == 1500
+        assert info.steps == 3000
     sd = np.exp(exact.q.log_sd)
     np.testing.assert_allclose((found.q.mean - exact.q.mean) / sd, 0, atol=0.02)
     np.testing.assert_allclose(found.q.log_sd - exact.q.log_sd, 0, atol=0.02)
