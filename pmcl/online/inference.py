@@ -242,8 +242,8 @@ def update(
         len(arrived), len(memory), problem.gaussian, work.steps, work.skipped, work.lower_bound,
         clamped, khat,
     )  # fmt: skip
-    seen, updates = state.seen + len(arrived), state.updates + 1
-    return State(q, predictive, memory, time, seen, updates), info
+    new = State(q, predictive, memory, time, state.seen + len(arrived), state.updates + 1)
+    return new, info
 
 
 def _point(
@@ -260,24 +260,46 @@ def _point(
     rows = problem.rows
     start_key, key = jax.random.split(key)
     batch = as_batch(rows, arrived, np.ones(len(arrived)))
-    first = not state.updates
-    # a point is as narrow where nothing is known
-    known = None if first else state.predictive._replace(log_sd=problem.prior.log_sd)
-    start, steps = begin(problem, rows, problem.prior, batch, settings, known, start_key, advance)
-    # Laplace propagation begins with the model's prior; the others without one, as published.
-    before = moved if not first or isinstance(method, OnlineLaplace) else None
-    q, found = point.held(
-        method, rows, start.mean, before, batch, settings.search, key, advance, first=first
+    q, found, steps = follow(
+        problem, rows, state, moved, batch, settings, method, (start_key, key), advance
     )
-    steps += settings.search.length(len(arrived), first=first)
-    predictive = MeanField(found.mean, jnp.full_like(found.mean, np.log(POINT)))
     info = Info(
         len(arrived), 0, exact=False, steps=steps, skipped=found.skipped,
         lower_bound=np.nan, clamped=0, khat=np.nan,
     )  # fmt: skip
     updates, seen = state.updates + 1, state.seen + len(arrived)
     time = float(arrived.times[0])
-    return State(q, predictive, state.memory, time, seen, updates), info
+    return State(q, a_point(found.mean), state.memory, time, seen, updates), info
+
+
+def follow(
+    problem: Problem,
+    rows: AnyRows,
+    state: State,
+    moved: MeanField,
+    batch: Batch,
+    settings: Settings,
+    method: AbstractStrategy,
+    keys: tuple[Array, Array],
+    advance: Callable[[int, str], None] = lambda n, note: None,
+) -> tuple[MeanField, point.Found, int]:
+    """Return the penalty on one z after a batch, where the search for it ended, and its steps."""
+    first = not state.updates
+    # a point is as narrow where nothing is known
+    known = None if first else state.predictive._replace(log_sd=problem.prior.log_sd)
+    start, steps = begin(problem, rows, problem.prior, batch, settings, known, keys[0], advance)
+    # Laplace propagation begins with the model's prior; the others without one, as published.
+    before = moved if not first or isinstance(method, OnlineLaplace) else None
+    q, found = point.held(
+        method, rows, start.mean, before, batch, settings.search, keys[1], advance, first=first
+    )
+    steps += settings.search.length(int((batch.weights > 0).sum()), first=first)
+    return q, found, steps
+
+
+def a_point(mean: Array) -> MeanField:
+    """Return the normal that stands for one z."""
+    return MeanField(mean, jnp.full_like(mean, np.log(POINT)))
 
 
 def begin(
@@ -307,22 +329,20 @@ def begin(
         Where entries begin of which something is known; None in the first search of all.
     key : Array
     """
-    new = np.ones(rows.compiled.dim, bool)
-    if known is not None:
-        new = np.asarray(is_prior(known, problem.prior))
-        if not new.any():
-            return known, 0
+    first = known is None
+    known = prior if known is None else known
+    new = np.asarray(is_prior(known, problem.prior))
+    if not new.any():
+        return known, 0
     start_key, key = jax.random.split(key)
-    steps = 0
-    if known is None:
+    if not first:
+        begun, steps = settings.start(prior, start_key), 0
+    else:
         n = int((batch.weights > 0).sum())
         begun = settings.start.first(rows, prior, batch, settings.search, start_key, advance)
         steps = settings.start.length(n, settings.search)
         if not problem.normal:  # what the likelihood says nothing of is searched for too
             return begun, steps
-        known = prior
-    else:
-        begun = settings.start(prior, start_key)
     reached = projection.reached(rows, begun, prior, batch, settings.search, key)
     triples = zip(begun, prior, known, strict=True)
     start = (jnp.where(new, jnp.where(reached, b, p), k) for b, p, k in triples)

@@ -12,10 +12,18 @@ from jax import Array
 from pmcl.compile import CompiledModel, jit
 from pmcl.compile.latent import LocalVariables
 from pmcl.compile.predictive import lengths_of, predict
-from pmcl.continual import OnlineLaplace
-from pmcl.online import point, projection
+from pmcl.online import projection
 from pmcl.online.gaussian import MeanField
-from pmcl.online.inference import POINT, Info, Problem, Settings, State, begin, drifted
+from pmcl.online.inference import (
+    Info,
+    Problem,
+    Settings,
+    State,
+    a_point,
+    begin,
+    drifted,
+    follow,
+)
 from pmcl.online.rows import Batch, Data, Rows
 
 _THERE = " is there"  # after a variable's name: which of its values are not missing
@@ -463,40 +471,29 @@ def update(
     moved = state.q
     if not first:
         moved = drifted(problem, settings.drift, state.q, time - state.time)
-    here = prior = moved
-    if settings.method is not None:  # a point is as narrow where nothing is known
-        prior = problem.prior
-        here = state.predictive._replace(log_sd=prior.log_sd)
-    known = None if first else here
-    start, steps = begin(problem, rows, prior, batch, settings, known, start_key, advance)
     if settings.method is None:
+        start, steps = begin(
+            problem, rows, moved, batch, settings, None if first else moved, start_key, advance
+        )
         remainder = None if problem.normal or not first else problem.prior
         climbed = projection.climb(
             rows, start, moved, batch, settings.search, key, remainder=remainder, first=first,
             advance=advance,
         )  # fmt: skip
+        steps += len(climbed.lower_bound)
         q = predictive = climbed.q
         trained, skipped = climbed.rows, climbed.skipped
         bound = float(np.mean(climbed.lower_bound[-max(len(climbed.lower_bound) // 10, 1) :]))
     else:
-        before = moved if not first or isinstance(settings.method, OnlineLaplace) else None
-        q, found = point.held(
-            settings.method,
-            rows,
-            start.mean,
-            before,
-            batch,
-            settings.search,
-            key,
-            advance,
-            first=first,
+        q, found, steps = follow(
+            problem, rows, state, moved, batch, settings, settings.method, (start_key, key), advance
         )
-        predictive = MeanField(found.mean, jnp.full_like(found.mean, np.log(POINT)))
+        predictive = a_point(found.mean)
         trained, skipped = found.rows, found.skipped
         bound = np.nan
     assert isinstance(trained, LatentRows)
     info = Info(
-        n, 0, exact=False, steps=steps + settings.search.length(n, first=first), skipped=skipped,
+        n, 0, exact=False, steps=steps, skipped=skipped,
         lower_bound=bound, clamped=0, khat=np.nan,
     )  # fmt: skip
     kept = latents.networks if latents.encoder.per_task else ()
