@@ -30,8 +30,12 @@ class Pmcl(Engine):
         begin = time.perf_counter()
         pmcl.fit_amortized(model, steps=1, batch_size=self.batch, validation=32, **options)
         first = time.perf_counter() - begin
+        begin = time.perf_counter()
         self.posterior = pmcl.fit_amortized(model, steps=steps, batch_size=self.batch, **options)
-        return {"seconds_to_first_step": first, "steps_per_second": self.speed()}
+        seconds = time.perf_counter() - begin
+        return {
+            "seconds": seconds, "seconds_to_first_step": first, "steps_per_second": self.speed(),
+        }  # fmt: skip
 
     def speed(self, blocks: int = 3, size: int = 100) -> float:
         """Steps per second of the training loop that `fit_amortized` runs, warm."""

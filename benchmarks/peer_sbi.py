@@ -27,6 +27,7 @@ class Sbi(Engine):
 
     def train(self, steps: int) -> dict[str, float]:
         torch.manual_seed(0)
+        began = time.perf_counter()
         one = FCEmbedding(self.predictors + 1, output_dim=64, num_layers=2, num_hiddens=64)
         embedding = PermutationInvariantEmbedding(
             one, trial_net_output_dim=64, num_layers=2, num_hiddens=64, output_dim=50
@@ -39,18 +40,23 @@ class Sbi(Engine):
         rows = torch.as_tensor(np.concatenate([X, y[..., None]], axis=-1))
         inference = NPE(density_estimator=network, show_progress_bars=False)
         inference.append_simulations(torch.as_tensor(theta), rows)
+        prepared = time.perf_counter() - began
         begin = time.perf_counter()
-        inference.train(training_batch_size=self.batch, max_num_epochs=1)
+        # It trains for one epoch more than this number.
+        inference.train(training_batch_size=self.batch, max_num_epochs=0)
         first = time.perf_counter() - begin
+        before = len(inference.summary["training_loss"])
         begin = time.perf_counter()
-        inference.train(training_batch_size=self.batch, max_num_epochs=EPOCHS, resume_training=True)
+        inference.train(
+            training_batch_size=self.batch, max_num_epochs=EPOCHS - 1, resume_training=True
+        )
         seconds = time.perf_counter() - begin
-        epochs = inference.summary["epochs_trained"][-1]
+        epochs = len(inference.summary["training_loss"]) - before
         self.posterior = inference.build_posterior()
-        a_epoch = int(number * 0.9) // self.batch
+        an_epoch = int(number * 0.9) // self.batch
         return {
-            "seconds_to_first_step": first / max(a_epoch, 1),
-            "steps_per_second": a_epoch * max(epochs - 1, 1) / seconds,
+            "seconds_to_first_step": prepared + first / max(before * an_epoch, 1),
+            "steps_per_second": an_epoch * epochs / seconds,
         }
 
     def draw(self, X: np.ndarray, y: np.ndarray, draws: int) -> np.ndarray:

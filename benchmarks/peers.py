@@ -1,9 +1,10 @@
 """One table of speed and accuracy against peers: the same regression, data and cores for all.
 
-Each figure is of a process of its own, and is kept in `--runs`, so that a command that was cut off
-goes on where it stopped. Amortized: pmcl (the network of experiment 1, and its default network),
-BayesFlow 2 on JAX (as many couplings) and sbi. One dataset at a time: PyMC's NUTS, nutpie, ADVI and
-pathfinder. Accuracy is the mean MMD^2 of ten datasets against long chains of nutpie.
+Each figure is of a process of its own, and is kept in `--runs` with the command that made it, so
+that a call that was cut off goes on where it stopped. Amortized: pmcl (the network of experiment 1,
+and its default network), BayesFlow 2 on JAX (as many couplings) and sbi. One dataset at a time:
+PyMC's NUTS, nutpie, ADVI and pathfinder. Accuracy is the mean MMD^2 of ten datasets against long
+chains of nutpie.
 
 The environments of the peers are made by `make bench-env sbi-env .venv-marginal/.synced`; peers
 whose environment is not there are left out, which the table says.
@@ -13,25 +14,28 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 from peer_problem import simulate
-from results import HERE, machine, parser, run_json, write
+from results import HERE, machine, parser, run_json, without_folders, write
 
 ROOT = HERE.parent
 ROWS, PREDICTORS = 100, 5
 GROWTH = {
     "rows": [10, 100, 1000, 10_000],
-    "parameters": [3, 7, 22, 52, 202],
+    "parameters": [3, 7, 22, 52, 202],  # an intercept, a slope and a scale are the fewest
 }
 DATASETS = [10, 100, 1000, 10_000, 100_000]
+DRAWS_OF_MANY = 100
+STEPS = [1000, 4000, 10_000]
 ACCURATE = 0.01  # mean MMD^2
 AMORTIZED = {
-    "pmcl": ("main", ["peer_pmcl.py"], [1000, 4000, 10_000]),
-    "pmcl, default network": ("main", ["peer_pmcl.py", "--default-network"], [1000, 4000, 10_000]),
-    "BayesFlow": (".venv-benchmarks", ["peer_bayesflow_draws.py"], [1000, 4000]),
-    "sbi": (".venv-sbi", ["peer_sbi.py"], [1000, 4000]),
+    "pmcl": ("main", ["peer_pmcl.py"]),
+    "pmcl, default network": ("main", ["peer_pmcl.py", "--default-network"]),
+    "BayesFlow": (".venv-benchmarks", ["peer_bayesflow_draws.py"]),
+    "sbi": (".venv-sbi", ["peer_sbi.py"]),
 }
 ONE_BY_ONE = {
     "PyMC NUTS": ("main", "nuts"),
@@ -57,10 +61,16 @@ class Runs:
         folder.mkdir(parents=True, exist_ok=True)
 
     def run(self, name: str, environment: str, command: list[str]) -> dict | None:
-        """Return a run from its file, or make it; None where its environment is not there."""
+        """Return a run from its file, or make it; None where its environment is not there.
+
+        What failed, or was made by another command, is made again.
+        """
         path = self.folder / f"{name}.json"
+        asked = without_folders(command)
         if path.exists():
-            return json.loads(path.read_text())
+            found = json.loads(path.read_text())
+            if "failed" not in found and found["command"] == asked:
+                return found
         python = python_of(environment)
         if python is None:
             print(f"{name}: left out, {environment} has not been made", flush=True)
@@ -71,7 +81,7 @@ class Runs:
             found = run_json([python, "-W", "ignore", str(HERE / command[0]), *command[1:]])
         except RuntimeError as error:
             found = {"failed": str(error)[-2000:]}
-        found |= {"load_average": load}
+        found |= {"command": asked, "made": f"{datetime.now(UTC):%Y-%m-%d}", "load_average": load}
         path.write_text(json.dumps(found, indent=1))
         return found
 
@@ -86,13 +96,19 @@ class Runs:
     def reference(self, rows: int, predictors: int) -> np.ndarray:
         """Draws of long chains: (dataset, draw, dim)."""
         path = self.folder / f"reference_{rows}_{predictors}.npz"
-        if not path.exists():
-            self.run(
-                f"reference {rows} {predictors}", "main",
-                ["peer_pymc.py", "nutpie", "--test", str(self.test(rows, predictors)),
-                 "--draws", "2500", "--out", str(path)],
-            )  # fmt: skip
+        made = self.run(
+            f"reference {rows} {predictors}", "main",
+            ["peer_pymc.py", "nutpie", "--test", str(self.test(rows, predictors)),
+             "--draws", "2500", "--out", str(path)],
+        )  # fmt: skip
+        if made is None or "failed" in made:
+            raise RuntimeError(f"the reference failed: {made}")
         return np.load(path)["plain"]
+
+
+def thinned(draws: np.ndarray, n: int = 1000) -> np.ndarray:
+    """Some draws of all chains."""
+    return draws[:: max(len(draws) // n, 1)][:n]
 
 
 def accuracy(draws: np.ndarray, reference: np.ndarray) -> float:
@@ -100,7 +116,7 @@ def accuracy(draws: np.ndarray, reference: np.ndarray) -> float:
     from pmcl.metrics import posterior_discrepancy
 
     found = [
-        posterior_discrepancy(a[:1000], b[:: max(len(b) // 1000, 1)]).mmd2
+        posterior_discrepancy(thinned(a), thinned(b)).mmd2
         for a, b in zip(draws, reference, strict=True)
     ]
     return float(np.mean(found))
@@ -110,16 +126,16 @@ def amortized(runs: Runs, only: list[str] | None) -> dict[str, dict]:
     """Train, judge and draw at the size of experiment 1."""
     reference, test = runs.reference(ROWS, PREDICTORS), runs.test(ROWS, PREDICTORS)
     found = {}
-    for name, (environment, command, steps) in AMORTIZED.items():
+    for name, (environment, command) in AMORTIZED.items():
         if only and name not in only:
             continue
         out = runs.folder / f"draws {name}.npz"
-        steps = [20, 40] if runs.short else steps
+        steps = [20, 40] if runs.short else STEPS
         datasets = DATASETS[:2] if runs.short else DATASETS
         one = runs.run(
             f"amortized {name}", environment,
             [*command, "--steps", *map(str, steps), "--datasets", *map(str, datasets),
-             "--test", str(test), "--out", str(out)],
+             "--draws-of-many", str(DRAWS_OF_MANY), "--test", str(test), "--out", str(out)],
         )  # fmt: skip
         if one is None or "failed" in one:
             found[name] = one or {"left_out": environment}
@@ -166,7 +182,7 @@ def growth(runs: Runs, only: list[str] | None) -> dict[str, dict[str, dict[str, 
             size = ["--rows", str(rows), "--predictors", str(predictors)]
             steps = str(20 if runs.short or rows > 1000 else 100)
             each = {}
-            for name, (environment, command, _) in AMORTIZED.items():
+            for name, (environment, command) in AMORTIZED.items():
                 if only and name not in only:
                     continue
                 each[name] = runs.run(
@@ -174,12 +190,12 @@ def growth(runs: Runs, only: list[str] | None) -> dict[str, dict[str, dict[str, 
                     [*command, *size, "--steps", steps, "--datasets", "10"],
                 )  # fmt: skip
             test = runs.test(rows, predictors)
-            for name in ("nutpie", "PyMC ADVI"):
+            for name, (environment, method) in ONE_BY_ONE.items():
                 if only and name not in only:
                     continue
                 each[name] = runs.run(
-                    f"{kind} {value} {name}", "main",
-                    ["peer_pymc.py", ONE_BY_ONE[name][1], "--test", str(test), "--datasets", "3"],
+                    f"{kind} {value} {name}", environment,
+                    ["peer_pymc.py", method, "--test", str(test), "--datasets", "3"],
                 )  # fmt: skip
             found[kind][str(value)] = {k: v for k, v in each.items() if v is not None}
     return found
@@ -206,7 +222,8 @@ def text(figures: Mapping) -> str:
     )  # fmt: skip
     lines = [
         f"Ten regressions of {ROWS} rows and {PREDICTORS + 2} parameters, {machine_of['cores']} "
-        f"cores, {machine_of['date'][:10]}, pmcl {machine_of['pmcl']}, JAX {machine_of['jax']}. "
+        f"cores, runs of {' to '.join(made(figures))}, pmcl {machine_of['pmcl']}, JAX "
+        f"{machine_of['jax']}. "
         f"*Accurate* is a mean MMD² of {ACCURATE} or less to NUTS.",
         "",
         *_head(heads),
@@ -243,7 +260,7 @@ def text(figures: Mapping) -> str:
     sizes = [r["datasets"] for one in figures["amortized"].values() for r in one.get("drawn", [])]
     columns = sorted(set(sizes))
     lines += [
-        "", "Seconds for 1,000 draws of each of so many datasets, warm:", "",
+        "", f"Seconds for {DRAWS_OF_MANY} draws of each of so many datasets, warm:", "",
         *_head(["", *(f"{c:,}" for c in columns)]),
     ]  # fmt: skip
     for name, one in figures["amortized"].items():
@@ -260,10 +277,60 @@ def text(figures: Mapping) -> str:
                 cells = [_cell(by_value[v].get(name), key) for v in by_value]
                 lines.append(f"| {name} | {' | '.join(cells)} |")
         lines += ["", f"Seconds a dataset, warm, by {kind}:", "", *_head(["", *by_value])]
-        for name in (*AMORTIZED, "nutpie", "PyMC ADVI"):
+        for name in (*AMORTIZED, *ONE_BY_ONE):
             cells = [_cell(by_value[v].get(name), "seconds_a_dataset") for v in by_value]
             lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", "### Where a peer is ahead", "", *ahead(figures)]
     return "\n".join(lines) + "\n"
+
+
+def made(figures: Mapping) -> list[str]:
+    """First and last day of the runs, or the one of all."""
+    kinds = (figures["amortized"], figures["one_by_one"])
+    days = sorted({one["made"] for kind in kinds for one in kind.values() if "made" in one})
+    return days[:1] + days[1:][-1:]
+
+
+def ahead(figures: Mapping) -> list[str]:
+    """Sentences on whatever a peer does better than both networks of pmcl."""
+    there = {k: v for k, v in figures["amortized"].items() if "trained" in v}
+
+    def accurate(one: Mapping) -> float:
+        rows = [r["seconds"] for r in one["trained"] if r["mmd2"] <= ACCURATE]
+        return min(rows, default=float("inf"))
+
+    def drawn(one: Mapping) -> float:
+        return {r["datasets"]: r["seconds"] for r in one["drawn"]}.get(100, float("inf"))
+
+    measures = {
+        "imports sooner": lambda one: one["seconds_to_import"],
+        "takes its first step sooner": lambda one: one["trained"][0]["seconds_to_first_step"],
+        "takes more steps a second": lambda one: -one["trained"][-1]["steps_per_second"],
+        "is accurate after less training": accurate,
+        "is more accurate after the longest training": lambda one: one["trained"][-1]["mmd2"],
+        "draws faster": drawn,
+        "needs less memory": lambda one: one["peak_gib"],
+    }
+    ours = [v for k, v in there.items() if k.startswith("pmcl")]
+    lines = []
+    for what, measure in measures.items():
+        best = min(map(measure, ours), default=float("inf"))
+        for name, one in there.items():
+            if not name.startswith("pmcl") and measure(one) < best:
+                lines.append(
+                    f"- {name} {what} ({number(abs(measure(one)))} against {number(abs(best))})."
+                )
+    first = min((one["trained"][0]["seconds"] for one in ours), default=float("nan"))
+    for name, one in figures["one_by_one"].items():
+        if "mmd2" in one and one["seconds_of_the_first"] < first:
+            many = -(-first // max(one["seconds_a_dataset"], 1e-9))
+            lines.append(
+                f"- For a few datasets {name}: it has the first after "
+                f"{number(one['seconds_of_the_first'])} s and each other after "
+                f"{number(one['seconds_a_dataset'])} s, where the shortest training of pmcl takes "
+                f"{number(first)} s, the time of {number(many)} datasets."
+            )
+    return lines or ["Nowhere in these tables."]
 
 
 def _head(names: Sequence[str]) -> list[str]:
@@ -289,7 +356,7 @@ def main() -> None:
     arguments.add_argument("--only", nargs="+", help="names of some")
     arguments.add_argument("--short", action="store_true", help="little, to see that it works")
     given = arguments.parse_args()
-    runs = Runs(given.runs, short=given.short)
+    runs = Runs(given.runs / "short" if given.short else given.runs, short=given.short)
     figures = {
         "amortized": amortized(runs, given.only),
         "one_by_one": one_by_one(runs, given.only),

@@ -32,10 +32,15 @@ def machine() -> dict[str, object]:
     }
 
 
+def without_folders(command: Sequence[str]) -> list[str]:
+    """Words of a command, of paths the last part: that is what is the same elsewhere."""
+    return [Path(word).name if "/" in word else word for word in command]
+
+
 def write(name: str, out: Path, figures: Mapping[str, object]) -> None:
     """Write the figures with the machine and the command that made them."""
     out.mkdir(parents=True, exist_ok=True)
-    command = " ".join(["python", *(Path(a).name if "/" in a else a for a in sys.argv)])
+    command = " ".join(["python", *without_folders(sys.argv)])
     path = out / f"{name}.json"
     path.write_text(
         json.dumps({"command": command, "machine": machine(), **figures}, indent=1) + "\n"

@@ -110,6 +110,45 @@ def kept(runs: Path, name: str, make: Callable[[], dict], summary: Callable[[dic
     return found
 
 
+class Checkpoint:
+    """A stream on its way and what was found so far: a run goes on where it was cut off.
+
+    Parameters
+    ----------
+    stem : Path
+        Of the files: the stream's, numbered by its updates, and one that says which is the last.
+    every : float
+        Seconds between two of them, at least.
+    """
+
+    def __init__(self, stem: Path, every: float = 0.0):
+        self.stem, self.every, self.written = stem, every, time.monotonic()
+
+    def read(self, model: pm.Model) -> tuple[Any, dict] | None:
+        """Return the stream and what was found with it, if there is one."""
+        path = self.stem.with_name(f"{self.stem.name}.json")
+        if not path.exists():
+            return None
+        last = json.loads(path.read_text())
+        return pmcl.load(path.with_name(last["stream"]), model), last["found"]
+
+    def write(self, stream: Any, found: dict) -> None:
+        """Write both, unless the last time was a moment ago."""
+        if time.monotonic() - self.written < self.every:
+            return
+        folder, name = self.stem.parent, self.stem.name
+        folder.mkdir(parents=True, exist_ok=True)
+        state = folder / f"{name}-{stream.state.updates}.zarr.zip"
+        stream.save(state)
+        partial = folder / f"{name}.part"
+        partial.write_text(json.dumps({"stream": state.name, "found": found}))
+        partial.replace(folder / f"{name}.json")
+        for older in folder.glob(f"{name}-*.zarr.zip"):
+            if older != state:
+                older.unlink()
+        self.written = time.monotonic()
+
+
 class Runs:
     """Runs kept as one JSON file each, so that a command that was cut off goes on."""
 

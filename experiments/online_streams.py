@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
-from continual import kept
+from continual import Checkpoint, kept
 from online_networks import mnist
 
 import pmcl
@@ -46,6 +46,10 @@ class Stream:
         Stored rows.
     updates : int, optional
         At most.
+    batch_size : int, optional
+        Of a search's steps; whole batches by default.
+    draws : int
+        Of a search's steps.
     """
 
     read: Callable[[], tuple[np.ndarray, np.ndarray]]
@@ -55,6 +59,14 @@ class Stream:
     each: int
     memory: int
     updates: int | None = None
+    batch_size: int | None = None
+    draws: int = 10
+
+    def search(self, steps: int) -> pmcl.Search:
+        return pmcl.Search(
+            steps=steps, first_steps=5 * steps, batch_size=self.batch_size, draws=self.draws,
+            learning_rate=2e-2,
+        )  # fmt: skip
 
 
 def table(name: str, **options: object) -> Callable[[], pd.DataFrame]:
@@ -104,7 +116,7 @@ MEMORY = {
     "yacht": Stream(last("yacht.csv"), 0, **SMALL),
     "spam": Stream(last("spambase.csv.gz"), 2, updates=60, **MIDDLE),
     "wine": Stream(last("wine_quality_red.csv", 3), 6, **MIDDLE),
-    "mnist": Stream(digits, 10, (64, 64), 2500, 250, 150, updates=20),
+    "mnist": Stream(digits, 10, (64, 64), 2500, 250, 150, updates=20, batch_size=256, draws=2),
 }
 DRIFT = {
     "weather": Stream(last("noaa_weather.csv.gz"), 2, (16, 16), 1000, 100, 50),
@@ -170,11 +182,11 @@ def batches(stream: Stream, X: np.ndarray, y: np.ndarray) -> list[Rows]:
     return found if stream.updates is None else found[: stream.updates]
 
 
-def search(given: argparse.Namespace) -> pmcl.Search:
-    return pmcl.Search(steps=given.steps, first_steps=5 * given.steps, draws=10, learning_rate=2e-2)
+def checkpoint(given: argparse.Namespace, label: str) -> Checkpoint:
+    return Checkpoint(given.out / "states" / label.replace(" ", "_"), given.every)
 
 
-def memory(stream: Stream, name: str, seed: int, given: argparse.Namespace) -> dict:
+def memory(stream: Stream, name: str, seed: int, given: argparse.Namespace, label: str) -> dict:
     """Return the mean test log predictive density after every batch."""
     X, y = stream.read()
     rng = np.random.default_rng(seed)
@@ -185,18 +197,18 @@ def memory(stream: Stream, name: str, seed: int, given: argparse.Namespace) -> d
     test, train = order[:cut][:2000], order[cut:]
     parts = batches(stream, X[train], y[train])
     whole = {"X": X[test], "y": y[test] if stream.labels == 0 else y[test].astype(int)}
+    model = network(X.shape[1], stream.hidden, stream.labels)
     online = pmcl.fit_online(
-        network(X.shape[1], stream.hidden, stream.labels),
-        memory=MEMORIES[name](stream.memory),
-        search=search(given),
-        precision="single",
-        random_seed=seed,
-        progressbar=False,
-    )
-    found = []
-    for part in parts[: given.updates]:
+        model, memory=MEMORIES[name](stream.memory), search=stream.search(given.steps),
+        precision="single", random_seed=seed, progressbar=False,
+    )  # fmt: skip
+    saved = checkpoint(given, label)
+    online, before = saved.read(model) or (online, {"log_predictive": []})
+    found = before["log_predictive"]
+    for part in parts[len(found) : given.updates]:
         online = online.update(part, progressbar=False)
         found.append(float(online.log_predictive(whole, draws=200, random_seed=0).mean()))
+        saved.write(online, {"log_predictive": found})
     tenth = max(len(found) // 10, 1)
     return {
         "log_predictive": found,
@@ -209,26 +221,26 @@ def memory(stream: Stream, name: str, seed: int, given: argparse.Namespace) -> d
 
 def drifting(
     stream: Stream, drift: pmcl.AbstractDrift, remembers: bool, seed: int,
-    given: argparse.Namespace,
+    given: argparse.Namespace, label: str,
 ) -> dict:  # fmt: skip
     """Return the mean log predictive density of every batch before it is learned from."""
     X, y = stream.read()
     # by the first batch: nothing of the future is known
     X = np.clip(standardised(X, X[: stream.first]), -10, 10)
+    model = network(X.shape[1], stream.hidden, stream.labels)
     online = pmcl.fit_online(
-        network(X.shape[1], stream.hidden, stream.labels),
-        memory=pmcl.ResidualMemory(stream.memory) if remembers else None,
-        drift=drift,
-        search=search(given),
-        precision="single",
-        random_seed=seed,
+        model, memory=pmcl.ResidualMemory(stream.memory) if remembers else None, drift=drift,
+        search=stream.search(given.steps), precision="single", random_seed=seed,
         progressbar=False,
-    )
-    found = []
-    for i, part in enumerate(batches(stream, X, y)[: given.updates]):
-        if i:
+    )  # fmt: skip
+    saved = checkpoint(given, label)
+    online, before = saved.read(model) or (online, {"log_predictive": []})
+    found = before["log_predictive"]
+    for part in batches(stream, X, y)[online.state.updates : given.updates]:
+        if online.state.updates:
             found.append(float(online.log_predictive(part, draws=500, random_seed=0).mean()))
         online = online.update(part, progressbar=False)
+        saved.write(online, {"log_predictive": found})
     later = found[len(found) // 2 :]
     return {"log_predictive": found, "figure": float(np.mean(later)), "steps": given.steps}
 
@@ -389,25 +401,29 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3])
     parser.add_argument("--steps", type=int, default=2000, help="of each search but the first")
     parser.add_argument("--updates", type=int, help="at most")
+    parser.add_argument("--every", type=float, default=60.0, help="seconds between checkpoints")
     given = parser.parse_args()
     runs = given.out / "runs"
     if given.part == "memory":
         for seed in given.seeds:
             for data in given.data or MEMORY:
                 for name in MEMORIES:
+                    label = f"memory {data} {name} {seed}"
                     kept(
-                        runs, f"memory {data} {name} {seed}",
-                        lambda d=data, n=name, s=seed: memory(MEMORY[d], n, s, given), said,
+                        runs, label,
+                        lambda d=data, n=name, s=seed, k=label: memory(MEMORY[d], n, s, given, k),
+                        said,
                     )  # fmt: skip
     elif given.part == "drift":
         for seed in given.seeds:
             for data in given.data or DRIFT:
                 for name, rates in DRIFTS.items():
                     for rate, drift in rates:
+                        label = f"drift {data} {name} {rate} {seed}"
                         kept(
-                            runs, f"drift {data} {name} {rate} {seed}",
-                            lambda d=data, n=name, w=drift, s=seed: drifting(
-                                DRIFT[d], w, "memory" in n, s, given
+                            runs, label,
+                            lambda d=data, n=name, w=drift, s=seed, k=label: drifting(
+                                DRIFT[d], w, "memory" in n, s, given, k
                             ),
                             said,
                         )  # fmt: skip

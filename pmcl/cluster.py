@@ -5,7 +5,7 @@ import uuid
 import zlib
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
     from pmcl.compile import CompiledModel
+    from pmcl.compile.variables import VariableInfo
 
 TOGETHER = 256  # datasets of a part, at most
 MOST = 2**28  # bytes of a part's results, about
@@ -35,10 +36,40 @@ _FEWEST = 16  # parts that are given out, for workers that come later
 type Engine = Callable[[Task], tuple[xr.DataTree, dict[str, Any]]]
 
 
-def bytes_of(compiled: "CompiledModel", draws: int, *, terms: int = 0) -> int:
-    """Size of the results of one dataset, about; `terms` are numbers for every value and draw."""
-    values = sum(int(np.prod(info.shape)) for info in compiled.observed)
-    return 8 * draws * (2 * compiled.dim + 8 + terms * values)
+def bytes_of(
+    compiled: "CompiledModel",
+    draws: int,
+    names: Collection[str],
+    first: Mapping[str, np.ndarray],
+    *,
+    terms: int = 0,
+) -> int:
+    """Size of the results of a dataset like the first one, about.
+
+    Parameters
+    ----------
+    compiled : CompiledModel
+    draws : int
+    names : collection of str
+        Variables of the group `posterior`.
+    first : mapping of arrays
+    terms : int
+        Numbers for every value and draw.
+    """
+    lengths = {
+        dim: n
+        for info in compiled.data
+        if info.name in first
+        for dim, n in zip(info.dims, first[info.name].shape, strict=True)
+    }
+
+    def numbers(info: "VariableInfo") -> int:
+        shape = zip(info.dims, info.shape, strict=True)
+        return int(np.prod([lengths.get(d, n) for d, n in shape], dtype=int))
+
+    drawn = sum(numbers(i) for i in (*compiled.free, *compiled.deterministics) if i.name in names)
+    values = sum(numbers(i) for i in compiled.observed)
+    return 8 * draws * (compiled.dim + drawn + 8 + terms * values)
 
 
 class Work:
@@ -84,20 +115,30 @@ class Parts:
     size: int
 
     @classmethod
-    def of(cls, data: TaskLike, layout: Layout, each: int = 0) -> "Parts":
+    def of(
+        cls,
+        data: TaskLike,
+        layout: Layout,
+        each: Callable[[Mapping[str, np.ndarray]], int] = lambda first: 0,
+    ) -> "Parts":
         """Cut data in parts, along the chunks of arrays that are read when they are used.
 
-        `each` is the size of the results of one dataset in bytes: memory bounds the parts.
+        `each` gives the size of the results of a dataset like the first one in bytes (of datasets
+        of different lengths, like the longest): memory bounds the parts.
 
         Raises
         ------
         DataError
             Where the data do not fit the model. Of a Dataset only the first one is looked at.
         """
-        fit = max(MOST // max(each, 1), 1)
-        size = min(TOGETHER, 1 << (fit.bit_length() - 1))
+
+        def together(first: Mapping[str, np.ndarray]) -> int:
+            fit = max(MOST // max(each(first), 1), 1)
+            return min(TOGETHER, 1 << (fit.bit_length() - 1))
+
         if not isinstance(data, xr.Dataset) or DATASET not in data.dims:
-            return cls(as_task(data, layout), size)
+            task = as_task(data, layout)
+            return cls(task, together({k: v[0] for k, v in task.values.items()}))
         given = data[DATASET].values if DATASET in data.coords else range(data.sizes[DATASET])
         names = [*map(str, given)]
         twice = [name for name, count in Counter(names).items() if count > 1]
@@ -106,12 +147,12 @@ class Parts:
                 f"data: dataset names must differ; {listed(twice)} came more than once."
             )
         data = data.assign_coords({DATASET: names})
-        as_task(data.isel({DATASET: slice(1)}), layout)
+        size = together(as_task(data.isel({DATASET: slice(1)}), layout).dataset(0))
         chunks = [v.chunksizes[DATASET][0] for v in data.values() if DATASET in v.chunksizes]
         if chunks:
             chunk = max(chunks)
             shares = -(-chunk // size)
-            # Whole chunks a part, or else whole parts a chunk: none is read more often than needed.
+            # Whole chunks a part, or else whole parts a chunk, which each of them reads whole.
             size = size // chunk * chunk if shares == 1 else -(-chunk // shares)
         return cls(data, size)
 

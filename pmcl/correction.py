@@ -14,6 +14,7 @@ from pmcl.fallback import by_nuts
 from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold
 from pmcl.networks import Amortizer
 from pmcl.prediction import observed_group, predictions, scalars_group
+from pmcl.reference.nuts import Cache
 from pmcl.refinement import FEWEST_STARTS, Drawn, Refine, judge, poor, refine_task
 from pmcl.results import Draws, posterior_tree
 
@@ -47,7 +48,9 @@ def settings_of(refine: RefineLike) -> Refine | None:
     raise ValueError(f"refine: expected True, False, 'auto' or a pmcl.Refine, got {refine!r}.")
 
 
-def way_of(correct: CorrectLike, fallback: FallbackLike, *, refined: bool) -> CorrectLike:
+def way_of(
+    correct: CorrectLike, fallback: FallbackLike, draws: int, *, refined: bool
+) -> CorrectLike:
     """Read the arguments `correct` and `fallback` of `sample`.
 
     Raises
@@ -58,6 +61,11 @@ def way_of(correct: CorrectLike, fallback: FallbackLike, *, refined: bool) -> Co
         raise ValueError(f"correct: expected 'auto', 'psis', 'imh' or None, got {correct!r}.")
     if fallback not in ("nuts", None):
         raise ValueError(f"fallback: expected 'nuts' or None, got {fallback!r}.")
+    if fallback is not None and draws < FEWEST_DRAWS:
+        raise ValueError(
+            f"draws: with a fallback expected at least {FEWEST_DRAWS}, as of fewer k-hat cannot be "
+            f"told, got {draws}."
+        )
     if correct == "auto":
         return "psis" if refined else None
     return correct
@@ -79,6 +87,7 @@ def correct(
     fallback: FallbackLike,
     seed: int,
     progressbar: bool,
+    cache: Cache | None = None,
 ) -> Corrected:
     """Refine the datasets that need it, make draws count alike, and sample by NUTS what is left.
 
@@ -100,6 +109,8 @@ def correct(
         What samples the datasets whose k-hat is too high.
     seed : int
     progressbar : bool
+    cache : dict, optional
+        What NUTS compiled for other tasks (:func:`pmcl.reference.nuts.nuts`).
     """
     n, limit = len(task), khat_threshold(max(draws, 2))
     stats: dict[str, np.ndarray] = {
@@ -161,7 +172,11 @@ def correct(
         usable = diagnostics.finite_fraction > 0
         if way == "psis" and before is not None:
             # Weights that cannot be trusted would put all on a few draws.
-            usable &= diagnostics.khat <= 1.0
+            loose = usable & (diagnostics.khat > 1.0)
+            usable &= ~loose
+            if fallback is None and draws >= FEWEST_DRAWS:
+                kept = _joined(stats["note"][loose], "k-hat is above 1: draws keep their weights")
+                stats["note"][loose] = kept
         which = np.flatnonzero(usable)
         if way == "psis":
             drawn = sampling.resampled(drawn, log_weights, which, seed=seed, first=task.first)
@@ -184,6 +199,7 @@ def correct(
             which,
             seed,
             progressbar,
+            cache,
         )
     stats = {k: v.astype(str) if v.dtype == object else v for k, v in stats.items()}
     return Corrected(drawn, diagnostics, log_weights, stats)
@@ -220,6 +236,7 @@ def _fallen(
     which: np.ndarray,
     seed: int,
     progressbar: bool,
+    cache: Cache | None,
 ) -> tuple[Drawn, np.ndarray]:
     """Put draws of NUTS in the places of the datasets `which`, and its diagnostics in `stats`."""
     n, draws = drawn.log_prior.shape
@@ -228,17 +245,23 @@ def _fallen(
         return drawn, log_weights
     # By weight, whatever k-hat: these are the best there are, for a start and a metric.
     start = sampling.resampled(best, smoothed, which, seed=seed, first=task.first).z[which]
-    fallen = by_nuts(compiled, task, start, which, draws=draws, seed=seed, progressbar=progressbar)
-    use = np.ones(len(which), bool)
+    fallen = by_nuts(
+        compiled, task, start, which,
+        draws=draws, seed=seed, progressbar=progressbar, cache=cache,
+    )  # fmt: skip
+    # Where NUTS failed the draws stay those of before, with their k-hat's warning and its own.
+    use = np.isfinite(fallen.drawn.z).all(axis=(1, 2))
     drawn = _replaced(drawn, fallen.drawn, which, use)
+    done, failed = which[use], which[~use]
     log_weights = np.array(log_weights)
-    log_weights[which] = -np.log(draws)
+    log_weights[done] = -np.log(draws)
     for name in ("rhat", "ess", "divergences"):
-        stats[name][which] = getattr(fallen, name)
-    stats["gradients"][which] += fallen.gradients
-    stats["engine"][which] = "nuts"
-    stats["note"][which] = _joined(stats["note"][which], "k-hat of importance sampling is too high")
-    stats["warning"][which] = fallen.warning
+        stats[name][done] = getattr(fallen, name)[use]
+    stats["gradients"][done] += fallen.gradients[use]
+    stats["engine"][done] = "nuts"
+    stats["note"][done] = _joined(stats["note"][done], "k-hat of importance sampling is too high")
+    stats["warning"][done] = fallen.warning[use]
+    stats["warning"][failed] = _joined(stats["warning"][failed], fallen.warning[~use])
     return drawn, log_weights
 
 
@@ -257,12 +280,21 @@ class Asked(NamedTuple):
 
 
 def sample_task(
-    amortizer: Amortizer, density: Density, task: Task, asked: Asked, *, progressbar: bool
+    amortizer: Amortizer,
+    density: Density,
+    task: Task,
+    asked: Asked,
+    *,
+    progressbar: bool,
+    cache: Cache | None = None,
 ) -> xr.DataTree:
-    """Draw from the posterior of every dataset of a task, all in memory."""
+    """Draw from the posterior of every dataset of a task, all in memory.
+
+    `cache` is what NUTS compiled for other tasks (:func:`pmcl.reference.nuts.nuts`).
+    """
     begin = time.perf_counter()
     compiled, settings = density.compiled, settings_of(asked.refine)
-    way = way_of(asked.correct, asked.fallback, refined=settings is not None)
+    way = way_of(asked.correct, asked.fallback, asked.draws, refined=settings is not None)
     # Means and covariances of the network's posterior need a number of draws.
     n = max(asked.draws, FEWEST_STARTS if settings else 1)
     with precision.scope():
@@ -284,6 +316,7 @@ def sample_task(
             fallback=asked.fallback,
             seed=asked.seed,
             progressbar=progressbar,
+            cache=cache,
         )
         found = finished(compiled, task, corrected, asked.names, begin)
         extra = {}
@@ -312,5 +345,6 @@ def _replaced[T](old: T, new: T, which: np.ndarray, use: np.ndarray) -> T:
     return jax.tree.map(one, old, new)
 
 
-def _joined(notes: np.ndarray, more: str) -> np.ndarray:
-    return np.array([f"{n}; {more}" if n else more for n in notes], dtype=object)
+def _joined(notes: np.ndarray, more: str | np.ndarray) -> np.ndarray:
+    pairs = zip(notes, np.broadcast_to(more, len(notes)), strict=True)
+    return np.array([f"{n}; {m}" if n else str(m) for n, m in pairs], dtype=object)

@@ -307,10 +307,12 @@ def filled(value: np.ndarray, whole: bool) -> np.ndarray:
     """Put a value that is valid, as others of the dataset are, where one is missing (NaN).
 
     `value` has a leading dim of datasets. It is the smallest of counts, which no upper bound of a
-    row's own excludes, and else the median.
+    row's own excludes, and else the median; where there is none at all, one that most supports
+    have.
     """
     middle: Any = np.nanmin if whole else np.nanmedian
-    everywhere = np.nan_to_num(middle(value)) if not np.isnan(value).all() else 0.0
+    nothing = 0.0 if whole else 0.5
+    everywhere = np.nan_to_num(middle(value)) if not np.isnan(value).all() else nothing
     filled = value.copy()
     for one in filled:
         gap = np.isnan(one)

@@ -8,9 +8,8 @@ import numpy as np
 from pmcl import sampling
 from pmcl.compile import CompiledModel
 from pmcl.data import Task
-from pmcl.reference.nuts import nuts
+from pmcl.reference.nuts import Begin, Cache, nuts
 from pmcl.reference.posterior import convergence
-from pmcl.reference.whitened import Metric
 from pmcl.refinement import Drawn
 
 _CHAINS = 4
@@ -54,16 +53,19 @@ def by_nuts(
     draws: int,
     seed: int,
     progressbar: bool,
+    cache: Cache | None = None,
 ) -> Fallen:
     """Sample some datasets of a task by NUTS, all with one compilation.
 
-    Where chains do not agree they run once more, in the coordinates of what they found.
+    Where chains do not agree they run once more, from what they found. A dataset on which NUTS
+    fails keeps the others from nothing: its draws are NaN, and the warning says why.
 
     Parameters
     ----------
     compiled, task
     z : array of shape (dataset, draw, dim)
-        Draws to start from, of the datasets `which`; their moments are the metric.
+        Draws to start from, of the datasets `which`: each chain begins at one of them, and their
+        moments are the metric.
     which : array of int
         Positions in the task.
     draws : int
@@ -71,6 +73,8 @@ def by_nuts(
     seed : int
         The draws depend on it and on the datasets' positions among all.
     progressbar : bool
+    cache : dict, optional
+        Of :func:`pmcl.reference.nuts.nuts`.
     """
     each = -(-draws // _CHAINS)
 
@@ -87,8 +91,10 @@ def by_nuts(
         chains=_CHAINS,
         cores=os.cpu_count(),
         target_accept=_TARGET_ACCEPT,
-        metrics=[Metric.of(v) for v in z],
+        begins=[Begin.at(v) for v in z],
         agreed=agree,
+        keep_going=True,
+        cache=cache,
         random_seed=[_seed(seed, task.first + int(i)) for i in which],
         progressbar=progressbar,
     )
@@ -100,6 +106,8 @@ def by_nuts(
     drawn = Drawn(flat, np.full(log_prior.shape, np.nan), log_prior, log_likelihood)
     columns = (agreed["rhat"], agreed["ess"], agreed["divergences"])
     warning = [_warning(r, e, d, draws) for r, e, d in zip(*columns, strict=True)]
+    for i, said in found.failures.items():
+        warning[i] = said
     return Fallen(
         drawn,
         agreed["rhat"],

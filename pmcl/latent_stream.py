@@ -93,6 +93,11 @@ class LatentPosterior(OnlinePosterior):
             At the first batch, where rows depend on one another.
         ValueError
             Where time runs backwards.
+
+        Warns
+        -----
+        UserWarning
+            Where most steps had a gradient that is not finite.
         """
         data = self._read(batch)
         updates = self.state.updates
@@ -121,10 +126,8 @@ class LatentPosterior(OnlinePosterior):
                 problem, self._known, self.state, data, imagined, now, self.settings, key,
                 bar.advance,
             )  # fmt: skip
-        record = UpdateRecord(label, now, info, clock.perf_counter() - begin)
-        return replace(
-            self, problem=problem, state=state, latents=known, records=(*self.records, record)
-        )
+        records = self._recorded(UpdateRecord(label, now, info, clock.perf_counter() - begin))
+        return replace(self, problem=problem, state=state, latents=known, records=records)
 
     def sample_local(
         self,
@@ -273,8 +276,10 @@ class LatentPosterior(OnlinePosterior):
                 self.problem.rows, self._known.variables, self.encoder.learning_rate, network
             )
             key = jax.random.key(seed_of(random_seed, self.seed))
-            given = {k: jnp.asarray(v) for k, v in values.items()}
-            return latent.weigh(rows, q, given, key, positive("draws", draws), keep=keep)
+            n = rows.length(values)
+            given, _ = latent.lengthened(self.problem.rows, values, n)
+            u, ratio = latent.weigh(rows, q, given, key, positive("draws", draws), keep=keep)
+            return None if u is None else u[:, :n], ratio[:, :n]
 
     def _row_stats(self, ratio: np.ndarray) -> xr.Dataset:
         found = importance_diagnostics(ratio.T)

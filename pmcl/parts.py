@@ -3,6 +3,7 @@
 import os
 import tempfile
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from pmcl.correction import Asked, sample_task
 from pmcl.data import Layout, Task, TaskLike
 from pmcl.devices import DevicesLike
 from pmcl.devices import scope as device_scope
+from pmcl.reference.nuts import Cache
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -94,12 +96,18 @@ def engine(
     posterior: "AmortizedPosterior", stored: np.ndarray | None, asked: Asked, devices: DevicesLike
 ) -> Engine:
     """Return what samples a part, and says which of its datasets are far from simulations."""
+    cache: Cache = {}
 
     def work(task: Task) -> tuple[xr.DataTree, dict[str, Any]]:
         checked = posterior.checked(task)
         with device_scope(devices):
             tree = sample_task(
-                posterior.amortizer, posterior.density, checked, asked, progressbar=False
+                posterior.amortizer,
+                posterior.density,
+                checked,
+                asked,
+                progressbar=False,
+                cache=cache,
             )
         return tree, {"far": posterior.far(checked, stored)}
 
@@ -128,7 +136,7 @@ def sample_parts(
     """
     check_devices(client, devices)
     terms = int(asked.log_likelihood) + int(asked.posterior_predictive)
-    each = bytes_of(posterior.compiled, asked.draws, terms=terms)
+    each = partial(bytes_of, posterior.compiled, asked.draws, asked.names, terms=terms)
     parts = Parts.of(data, posterior.layout, each)
     work = None if client is None else SampleWork.of(posterior, asked, devices)
     tree, notes = run(

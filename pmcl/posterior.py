@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import jax
 import numpy as np
 import xarray as xr
 
@@ -425,10 +426,11 @@ class AmortizedPosterior:
             untouched: "auto" only where k-hat or efficiency is poor, True or a
             :class:`pmcl.Refine` everywhere, False nowhere (the network as it is).
         correct : "auto", "psis", "imh" or None
-            How draws come to count alike: "psis" resamples them by their Pareto-smoothed weights,
-            "imh" walks over them by independence Metropolis-Hastings, which has the exact posterior
-            as its limit, and stays long at one place where weights have no bound. "auto": by "psis"
-            with refinement. None keeps the proposal's draws, to be weighted by `log_weight`.
+            How draws come to count alike: "psis" resamples them by their Pareto-smoothed weights
+            (refined draws whose k-hat is above 1 keep theirs, and a note says so), "imh" walks over
+            them by independence Metropolis-Hastings, which has the exact posterior as its limit,
+            and stays long at one place where weights have no bound. "auto": by "psis" with
+            refinement. None keeps the proposal's draws, to be weighted by `log_weight`.
         fallback : "nuts" or None
             NUTS for the datasets whose k-hat is too high, and only for those, from the best draws
             at hand; compiled once. `dataset_stats` has the engine, r-hat, effective sample size and
@@ -835,8 +837,14 @@ def check_objective(objective: AbstractObjective | None) -> None:
 
 
 def seed_of(given: int | None, derived: int | None) -> int:
+    """Return the seed that was given, one that follows from another, or one out of nothing."""
     if given is not None:
         return int(given)
-    return (
-        derived if derived is not None else int(np.random.SeedSequence().generate_state(1)[0] >> 1)
-    )
+    if derived is not None:
+        return derived
+    if jax.process_count() > 1:
+        raise ValueError(
+            "random_seed: expected a number, as several processes work together "
+            "(`jax.distributed`) and have to draw alike."
+        )
+    return int(np.random.SeedSequence().generate_state(1)[0] >> 1)

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
@@ -32,6 +33,7 @@ from pmcl.data import Layout, Task, TaskLike
 from pmcl.devices import DevicesLike
 from pmcl.devices import scope as device_scope
 from pmcl.posterior import positive, seed_of
+from pmcl.reference.nuts import Cache
 from pmcl.reference.posterior import covariates_among, layout_of, task_of
 from pmcl.refinement import FEWEST_STARTS, Refine
 from pmcl.results import flat_z, posterior_tree, warn_of_doubts
@@ -116,7 +118,7 @@ def refine(
     asked = _Asked(
         positive("draws", draws),
         Refine() if refine is None else refine,
-        way_of(correct, fallback, refined=True),
+        way_of(correct, fallback, draws, refined=True),
         fallback,
         sampling.pick(compiled, var_names),
         seed,
@@ -134,7 +136,8 @@ def refine(
             raise ValueError("start: expected none where results go to a `store`, part by part.")
         check_devices(client, devices)
         layout = layout_of(compiled)
-        parts = Parts.of(data, layout, bytes_of(compiled, asked.draws))
+        each = partial(bytes_of, compiled, asked.draws, asked.names)
+        parts = Parts.of(data, layout, each)
         prior = _prior(compiled, parts.first(layout), seed)
         work = RefineWork(compiled.model, tuple(i.name for i in compiled.covariates), prior, asked)
         tree, _ = run(
@@ -194,9 +197,10 @@ class RefineWork(Work):
 
 def engine(compiled: CompiledModel, prior: np.ndarray, asked: _Asked) -> Engine:
     """Return what refines a part."""
+    cache: Cache = {}
 
     def work(task: Task) -> tuple[xr.DataTree, dict[str, Any]]:
-        return _refined(compiled, prior, asked, task, None, progressbar=False), {}
+        return _refined(compiled, prior, asked, task, None, cache, progressbar=False), {}
 
     return work
 
@@ -207,6 +211,7 @@ def _refined(
     asked: _Asked,
     task: Task,
     start: np.ndarray | None,
+    cache: Cache | None = None,
     *,
     progressbar: bool,
 ) -> xr.DataTree:
@@ -228,6 +233,7 @@ def _refined(
             fallback=asked.fallback,
             seed=asked.seed,
             progressbar=progressbar,
+            cache=cache,
         )
         found = finished(compiled, task, corrected, asked.names, begin)
     return posterior_tree(compiled, task, found, engine=engine_of(found))

@@ -184,10 +184,12 @@ def embed(amortizer: Amortizer, task: Task, *, size: int = 64) -> np.ndarray:
     )
 
 
-def features(amortizer: Amortizer, task: Task, *, size: int = 256) -> np.ndarray:
+def features(
+    amortizer: Amortizer, task: Task, *, extremes: bool = True, size: int = 256
+) -> np.ndarray:
     """What a task's inputs are like, whatever the network makes of them: (dataset, feature)."""
     parts = [
-        devices.gathered(input_features(amortizer, c))[:n]
+        devices.gathered(input_features(amortizer, c, extremes=extremes))[:n]
         for c, n in chunks(task, size * devices.number())
     ]
     return np.concatenate(parts).astype(float)

@@ -161,6 +161,11 @@ class OnlinePosterior:
             Where time is not a number.
         ValueError
             Where time runs backwards.
+
+        Warns
+        -----
+        UserWarning
+            Where most steps had a gradient that is not finite.
         """
         data = self._read(batch)
         updates = self.state.updates
@@ -188,8 +193,20 @@ class OnlinePosterior:
                 state, info = inference.update(
                     problem, self.state, arrived, self.settings, key, bar.advance
                 )
-        record = UpdateRecord(label, now, info, clock.perf_counter() - begin)
-        return replace(self, problem=problem, state=state, records=(*self.records, record))
+        records = self._recorded(UpdateRecord(label, now, info, clock.perf_counter() - begin))
+        return replace(self, problem=problem, state=state, records=records)
+
+    def _recorded(self, record: UpdateRecord) -> tuple[UpdateRecord, ...]:
+        """Records with one more; warns of an update that hardly learned."""
+        info = record.info
+        if info.skipped > info.steps / 2:
+            warnings.warn(
+                f"Update {record.name!r}: {info.skipped} of {info.steps} steps were left out, as a "
+                "gradient was not finite: little of this batch was learned. Look for values that "
+                "the model cannot have made, or pass a `start` nearer to what is possible.",
+                stacklevel=3,
+            )
+        return (*self.records, record)
 
     def approximation(
         self, *, time: float | None = None, task: str | None = None, random_seed: int | None = None

@@ -32,7 +32,7 @@ from pmcl.state.errors import StateError
 from pmcl.state.weights import from_dataset, to_dataset
 from pmcl.stream import OnlinePosterior, UpdateRecord, scope_of
 
-SCHEMA = 1
+SCHEMA = 2
 KIND = "online"
 _SETTINGS: dict[str, tuple[type, ...]] = {
     "memory": (AbstractMemory, type(None)),
@@ -69,7 +69,6 @@ def to_datatree(stream: OnlinePosterior, *, include_memory: bool = True) -> xr.D
                 "precision": s.precision,
                 "local": s.problem.rows.local is not None,
                 **_about_latents(s),
-                "normal": s.problem.normal,
                 "gaussian": s.problem.gaussian,
                 "settings": dumps([encode(v, where="settings") for v in s.settings]),
                 "time": float(state.time),
@@ -81,6 +80,7 @@ def to_datatree(stream: OnlinePosterior, *, include_memory: bool = True) -> xr.D
     }
     for name, q in (("prior", s.problem.prior), ("q", state.q), ("predictive", state.predictive)):
         groups[f"/{name}"] = xr.Dataset({k: ("z", np.asarray(v)) for k, v in q._asdict().items()})
+    groups["/prior"]["normal"] = ("z", s.problem.normal)
     if len(memory):
         infos = {i.name: i for i in s.compiled.data}
         values = {k: (infos[k].dims, np.asarray(v)) for k, v in memory.data.items()}
@@ -134,7 +134,7 @@ def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> OnlinePo
         problem = Problem(
             rows,
             prior,
-            normal=_flag(attrs, "normal", where),
+            normal=_entries(group(tree, "prior", where), compiled.dim, f"{where}: prior"),
             gaussian=_flag(attrs, "gaussian", where),
         )
         state = State(
@@ -263,6 +263,12 @@ def _normal(data: xr.Dataset, dim: int, where: str) -> MeanField:
             raise StateError(f"{where}: {name}: expected finite numbers.")
         values.append(jnp.asarray(data[name].values))
     return MeanField(*values)
+
+
+def _entries(data: xr.Dataset, dim: int, where: str) -> np.ndarray:
+    if "normal" not in data or data["normal"].shape != (dim,) or data["normal"].dtype.kind != "b":
+        raise StateError(f"{where}: expected {dim} truth values 'normal'.")
+    return data["normal"].values
 
 
 def _memory(tree: xr.DataTree, rows: Rows, where: str) -> Stored:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import xarray as xr
 
 import pmcl
 from pmcl import cluster
+from pmcl.compile import compile_model
 from pmcl.extras import MissingExtraError
 from pmcl.storing import folder_for
 
@@ -127,38 +129,80 @@ def test_references_and_refinement_without_a_network(client, tmp_path, together)
     found = pmcl.sample_reference(model(), data, store=tmp_path / "a.zarr", client=client, **nuts)
     same(found, pmcl.sample_reference(model(), data, **nuts))
     aligned = {"refine": pmcl.Refine(steps=0, rounds=0), "draws": 300, "random_seed": 3}
-    found = pmcl.refine(model(), data, store=tmp_path / "b.zarr", progressbar=False, **aligned)
+    aligned |= {"store": tmp_path / "b.zarr", "client": client}
+    found = pmcl.refine(model(), data, progressbar=False, **aligned)
+    aligned = {k: v for k, v in aligned.items() if k not in ("store", "client")}
     same(found, pmcl.refine(model(), data, progressbar=False, **aligned))
 
 
-def test_calibration_on_a_cluster(posterior, client):
+def test_nuts_is_compiled_once_for_all_parts(tmp_path, together, monkeypatch):
+    import nutpie
+
+    compiled: list[int] = []
+    compile_model = nutpie.compile_pymc_model
+    monkeypatch.setattr(
+        nutpie, "compile_pymc_model", lambda *a, **k: compiled.append(1) or compile_model(*a, **k)
+    )
+    options = {"draws": 50, "tune": 50, "chains": 2, "random_seed": 3, "progressbar": False}
+    found = pmcl.sample_reference(model(), datasets(9), store=tmp_path / "a.zarr", **options)
+    assert len(compiled) == 1
+    same(found, pmcl.sample_reference(model(), datasets(9), **options))
+
+
+def test_calibration_on_a_cluster(posterior, client, together):
     options = {"simulations": 30, "draws": 50, "random_seed": 0, "progressbar": False}
     same(pmcl.calibrate(posterior, client=client, **options), pmcl.calibrate(posterior, **options))
 
 
-def test_a_worker_that_dies_costs_its_part(posterior, client, tmp_path, together, monkeypatch):
+def test_calibration_around_data_is_one_job_for_a_cluster(client, together, monkeypatch):
+    with pm.Model(coords={"obs": range(6)}) as exchangeable:
+        mu = pm.Normal("mu", 0, 1)
+        pm.Normal("y", mu, 1, observed=np.zeros(6), dims="obs")
+    posterior = pmcl.fit_amortized(
+        exchangeable, network=NETWORK, exchangeable="obs", steps=40, random_seed=0,
+        progressbar=False,
+    )  # fmt: skip
+    jobs: list[int] = []
+    register = distributed.Client.register_plugin
+    monkeypatch.setattr(
+        distributed.Client, "register_plugin", lambda *a, **k: jobs.append(1) or register(*a, **k)
+    )
+    data = {"y": np.random.default_rng(0).normal(size=(2, 6))}
+    options = {"simulations": 30, "draws": 50, "random_seed": 0, "progressbar": False}
+    options |= {"refine": False}
+    found = pmcl.calibrate(posterior, data, client=client, **options)
+    assert len(jobs) == 1
+    same(found, pmcl.calibrate(posterior, data, **options))
+
+
+def test_a_worker_that_dies_costs_its_part(posterior, client, tmp_path, together):
     data = datasets(80)
     path = tmp_path / "draws.zarr"
     hidden = tmp_path / ".draws.zarr.part"
     killed: list[int] = []
+    written: dict[Path, int] = {}
 
     def kill() -> None:
+        until = time.monotonic() + 300
         while len(list(hidden.glob("[0-9]*.json"))) < 2:
+            assert time.monotonic() < until
             time.sleep(0.01)
+        noted = {p.stem for p in hidden.glob("[0-9]*.json")}
+        for chunk in hidden.rglob("unconstrained_posterior/slope/c/*/*/*"):
+            if chunk.name in noted:
+                begin = chunk.parts.index("unconstrained_posterior")
+                written[Path(*chunk.parts[begin:])] = chunk.stat().st_mtime_ns
         pids = client.run(os.getpid)
         killed.append(next(iter(pids.values())))
         os.kill(killed[0], signal.SIGKILL)
 
-    worked: list[int] = []
-    real = cluster.Folder.notes
-    monkeypatch.setattr(
-        cluster.Folder, "notes", lambda self: worked.append(self.parts) or real(self)
-    )
     thread = threading.Thread(target=kill)
     thread.start()
     found = posterior.sample(data, 20, refine=False, random_seed=1, store=path, client=client)
     thread.join()
-    assert killed and worked == [20]
+    assert killed and 2 <= len(written) < 20
+    # what was written before is what is there now
+    assert {p: (path / p).stat().st_mtime_ns for p in written} == written
     same(found, posterior.sample(data, 20, refine=False, random_seed=1))
 
 
@@ -168,6 +212,7 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 import test_cluster as t
 from pmcl import cluster
+from pmcl.compile import compile_model
 cluster.TOGETHER = 4
 real = cluster.run_part
 
@@ -248,15 +293,26 @@ def test_parts_fit_memory_and_chunks(posterior):
     def size(each: int, chunk: int | None = None) -> int:
         data = datasets(600)
         return cluster.Parts.of(
-            data if chunk is None else data.chunk(dataset=chunk), layout, each
+            data if chunk is None else data.chunk(dataset=chunk), layout, lambda first: each
         ).size
 
     assert size(0) == cluster.TOGETHER == 256
     assert size(2**24) == 16 and size(2**40) == 1
     assert size(0, 10) == 250  # whole chunks
     assert size(0, 500) == 250 and size(2**24, 30) == 15  # whole parts of a chunk
-    small, large = (cluster.bytes_of(posterior.compiled, n, terms=1) for n in (10, 1000))
-    assert large == 100 * small > 8 * 1000 * 6
+    with pm.Model(coords={"obs": range(2), "cell": range(50)}) as wide:
+        x = pm.Data("x", np.zeros(2), dims="obs")
+        slope = pm.Normal("slope")
+        pm.Deterministic("map", slope * np.ones(50), dims="cell")
+        pm.Deterministic("line", slope * x, dims="obs")
+        pm.Normal("y", slope * x, 1, observed=np.zeros(2), dims="obs")
+    compiled = compile_model(wide, covariates=["x"])
+    first = {k: v.values[0] for k, v in datasets(1).items()}  # six rows, where the model has two
+    each = partial(cluster.bytes_of, compiled, 1000)
+    z_and_stats = 8 * 1000 * (1 + 8)
+    assert each([], first) == z_and_stats
+    assert each(["map", "line"], first) == z_and_stats + 8 * 1000 * (50 + 6)
+    assert each([], first, terms=1) == z_and_stats + 8 * 1000 * 6
 
 
 def test_another_model_or_other_data_are_another_job(posterior, tmp_path):

@@ -51,7 +51,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict:
 
 
 def same(found: dict, expected: dict) -> None:
-    for name in found.keys() - {"devices"}:
+    for name in found.keys() - {"devices", "shared"}:
         a, b = np.asarray(found[name]), np.asarray(expected[name])
         assert a.shape == b.shape and np.isfinite(a).all()
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-3, err_msg=name)
@@ -60,6 +60,7 @@ def same(found: dict, expected: dict) -> None:
 def test_eight_devices_give_what_one_gives(alone: dict, tmp_path: Path) -> None:
     found = result(started(tmp_path / "eight.json", 8, host_devices=8), tmp_path / "eight.json")
     assert found["devices"] == 8 and found.keys() == alone.keys()
+    assert max(found["shared"]) == 8 and alone["shared"] == [1]
     same(found, alone)
 
 
@@ -68,7 +69,7 @@ def test_two_processes_give_what_one_gives(alone: dict, tmp_path: Path) -> None:
     both = [started(path, 4, rank, port, host_devices=2) for rank, path in enumerate(paths)]
     for process, path in zip(both, paths, strict=True):
         found = result(process, path)
-        assert found["devices"] == 4
+        assert found["devices"] == 4 and max(found["shared"]) == 4
         same(found, alone)
 
 

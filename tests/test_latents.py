@@ -10,6 +10,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from scipy import stats
+from test_stream import compilations
 
 import pmcl
 from pmcl.compile import UnsupportedModelError, compile_model, localise
@@ -266,6 +267,18 @@ def stream() -> pmcl.LatentPosterior:
     return followed
 
 
+def test_batches_of_about_one_length_compile_once(stream):
+    """57 to 64 rows are one length for the compiler."""
+    now = stream.update({"y": groups(57, 7)}, progressbar=False)
+    now.log_predictive({"y": groups(59, 8)}, draws=50)
+    again = compilations(
+        lambda: now.update({"y": groups(63, 9)}, progressbar=False).log_predictive(
+            {"y": groups(58, 3)}, draws=50
+        )
+    )
+    assert not again & {"_chunk", "_weigh", "_reached"}
+
+
 def test_learned_posterior_is_the_closed_form(stream):
     y = np.concatenate([groups(60, i) for i in range(2)])
     # Independent entries: the mean is right, the precision that of mu given the effects.
@@ -509,6 +522,29 @@ def test_an_encoder_that_begins_with_one_row_is_not_blind():
     found = tree["posterior"]["effect"].mean(("chain", "draw")).values
     assert np.corrcoef(found, truth[:, 0])[0, 1] > 0.98
     assert float((tree["row_stats"]["khat"] < 0.7).mean()) > 0.9
+
+
+def test_a_variable_that_is_wholly_missing_does_not_stop_the_others():
+    """What stands in its place has a density of its own, whose gradient must be finite."""
+    with pm.Model(coords={"row": range(1)}) as model:
+        mu = pm.Normal("mu", 0, 10)
+        effect = pm.Normal("effect", mu, 1.0, dims="row")
+        pm.Normal("y", effect, 1.0, observed=np.zeros(1), dims="row")
+        pm.LogNormal("w", effect, 1.0, observed=np.ones(1), dims="row")
+        pm.Beta("share", pm.math.exp(effect), 1.0, observed=np.full(1, 0.5), dims="row")
+    y = np.random.default_rng(0).normal(3, 1, 40)
+    stream = pmcl.fit_online(
+        model, local="effect", encoder=Encoder(width=8, depth=1, learning_rate=5e-3),
+        search=pmcl.Search(steps=1500, draws=4), random_seed=0, progressbar=False,
+    )  # fmt: skip
+    nothing = np.full(40, np.nan)
+    stream = stream.update({"y": y, "w": nothing, "share": nothing}, progressbar=False)
+    assert int(stream.history["skipped"][0]) == 0
+    q = stream.approximation()
+    # of y alone: normal, with variance 2 around mu
+    precision = 1 / 100 + 40 / 2
+    assert float(q.mean[0]) == pytest.approx(y.sum() / 2 / precision, abs=0.3 * precision**-0.5)
+    assert float(np.exp(q.log_sd[0])) == pytest.approx(precision**-0.5, rel=0.5)
 
 
 def test_heads_of_unseen_tasks_stay_at_the_prior():

@@ -35,9 +35,10 @@ def test_memories_and_drifts_are_compared_on_the_same_batches(tmp_path, monkeypa
     """A made-up table: a curve, and labels whose boundary stays where it is."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(260, 2))
+    y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=len(X))
 
     def curve() -> tuple[np.ndarray, np.ndarray]:
-        return X, np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=len(X))
+        return X, y
 
     def line() -> tuple[np.ndarray, np.ndarray]:
         return X, (X[:, 0] > 0).astype(float)
@@ -67,6 +68,26 @@ def test_memories_and_drifts_are_compared_on_the_same_batches(tmp_path, monkeypa
     capsys.readouterr()
     run(online_streams, monkeypatch, "memory", *common)
     assert "..." not in capsys.readouterr().out
+    # cut off in its middle, a run goes on there and ends as it would have
+    update, calls = pmcl.OnlinePosterior.update, [0]
+
+    def counted(self, *arguments, **options):
+        calls[0] += 1
+        if calls[0] == 4:
+            raise KeyboardInterrupt
+        return update(self, *arguments, **options)
+
+    monkeypatch.setattr(pmcl.OnlinePosterior, "update", counted)
+    again = ["--out", tmp_path / "again", *common[2:], "--every", 0]
+    for part, batches, runs in (("memory", 8, 4), ("drift", 11, 4)):
+        calls[0] = 0
+        with pytest.raises(KeyboardInterrupt):
+            run(online_streams, monkeypatch, part, *again)
+        run(online_streams, monkeypatch, part, *again)
+        assert calls[0] == runs * batches + 1  # the one that was cut off
+    for path in (tmp_path / "again" / "runs").iterdir():
+        whole = json.loads((tmp_path / "out" / "runs" / path.name).read_text())
+        assert json.loads(path.read_text())["log_predictive"] == whole["log_predictive"]
 
 
 def test_images_are_learned_task_by_task_and_go_on_where_they_stopped(

@@ -11,6 +11,7 @@ import xarray as xr
 
 import pmcl
 from pmcl import metrics
+from pmcl.report.monitoring import _LEAST, _as_normal
 
 # Not a plain float: PyTensor keeps 1.5 in float32, and its logarithm with it.
 SIGMA, ROWS = np.float64(1.5), 20
@@ -534,7 +535,44 @@ def test_datasets_of_other_lengths_are_no_change(posterior: pmcl.AmortizedPoster
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = posterior.monitor([whole.isel(dataset=slice(30)), half], baseline=30, random_seed=0)
-    assert not found["raised"].sel(series="evidence").any()
+    assert not found["raised"].sel(series=["evidence", "inputs"]).any()
+    with pytest.raises(ValueError, match="false_alarms: expected a number of at least 2.5e-06"):
+        posterior.monitor(whole, baseline=30, false_alarms=1e-7)
+
+
+def test_inputs_of_fewer_rows_are_not_unlike() -> None:
+    """Means, spreads and correlations of fewer rows vary more, and that is all."""
+
+    def features(rng: np.random.Generator, n: int, rows: int) -> np.ndarray:
+        x = rng.normal(size=(n, rows, 6))
+        correlation = np.stack([np.corrcoef(one.T)[np.triu_indices(6, 1)] for one in x])
+        return np.concatenate([x.mean(axis=1), np.log(x.std(axis=1)), correlation], axis=1)
+
+    raised, wide = [], []
+    for rng in np.random.default_rng(0).spawn(40):
+        counts = np.repeat([100, 30], [50, 50])
+        values = np.concatenate([features(rng, 50, 100), features(rng, 50, 30)])
+        distance = metrics.unlike(values, 50, counts)
+        raised.append(metrics.alarm(distance, 50, rate=1e-4).raised.any())
+        values[75:, 0] += 1.0  # five standard errors
+        distance = metrics.unlike(values, 50, counts)
+        wide.append(metrics.alarm(distance, 50, rate=1e-4).raised.any())
+    assert sum(raised) == 0
+    assert sum(wide) == 40
+
+
+@pytest.mark.parametrize("middle", [-np.inf, -0.5, -0.2, 0.0, 0.3])
+def test_khats_of_a_good_network_raise_no_alarm(middle: float) -> None:
+    raised, late = [], []
+    for rng in np.random.default_rng(0).spawn(40):
+        khat = np.where(np.isinf(middle), -np.inf, middle + 0.15 * rng.normal(size=250))
+        options = {"rate": 2.5e-5, "least": _LEAST["khat"]}
+        raised.append(metrics.alarm(_as_normal(khat), 50, **options).raised.any())
+        khat[50:] = np.maximum(khat[50:], -0.1) + 0.7
+        found = metrics.alarm(_as_normal(khat), 50, **options).raised
+        late.append(int(np.argmax(found)) - 50 if found.any() else 200)
+    assert sum(raised) <= 1
+    assert np.median(late) <= 5
 
 
 def test_an_impossible_dataset_in_the_baseline_does_not_silence_the_alarm() -> None:

@@ -108,3 +108,21 @@ def test_it_is_replaced_inside_of_loops_too() -> None:
     h = 1e-4
     exact = (log_density(0.4 + h) - 2 * log_density(0.4) + log_density(0.4 - h)) / h**2
     np.testing.assert_allclose(found, exact, rtol=1e-5)
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_logits_far_from_zero_have_gradients(wide: bool) -> None:
+    """exp(|x|) overflows from 88 on in single precision, and from 709 in double."""
+    with pm.Model() as model:
+        x = pm.Normal("x", 0, 1e4, shape=6)
+        pm.Bernoulli("y", logit_p=x, observed=np.zeros(6, int))
+    compiled = compile_model(model)
+    far = 1000.0 if wide else 100.0
+    z = np.array([-far, far, -far, far, 0.5, -0.5])
+    y = np.array([0, 0, 1, 1, 0, 1])
+    with jax.enable_x64(wide):
+        data, at = {"y": np.asarray(y)}, jax.numpy.asarray(z)
+        gradient = jax.grad(lambda z: compiled.log_likelihood_terms(z, data)["y"].sum())(at)
+        value = compiled.log_likelihood_terms(at, data)["y"]
+    np.testing.assert_allclose(gradient, y - scipy_special.expit(z), rtol=1e-5, atol=1e-30)
+    np.testing.assert_allclose(value, -np.logaddexp(0, np.where(y, -z, z)), rtol=1e-5, atol=1e-30)

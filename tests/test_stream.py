@@ -395,7 +395,7 @@ def test_a_prior_that_is_not_normal_counts_as_it_is():
     mean, log_sd = minimize(loss, np.zeros(2), method="BFGS").x
     search = pmcl.Search(steps=3000, draws=20, learning_rate=3e-2)
     stream = pmcl.fit_online(model, search=search, random_seed=0, progressbar=False)
-    assert not stream.problem.normal
+    assert stream.problem.remainder is not None
     q = stream.update({"y": y}, progressbar=False).approximation()
     np.testing.assert_allclose((q.mean - mean) / np.exp(log_sd), 0, atol=0.03)
     np.testing.assert_allclose(q.log_sd, log_sd, atol=0.03)
@@ -513,6 +513,56 @@ def test_unseen_heads_stay_where_they_are_whatever_is_stored_and_forgotten():
         assert q.mean[0] > 0.6
         assert float(q.mean[2]) == pytest.approx(0.3, abs=1e-5)
         assert float(q.log_sd[2]) == pytest.approx(np.log(0.7), abs=1e-5)
+
+
+@pytest.mark.parametrize("memory", [None, pmcl.RandomCoreset(3)])
+def test_unseen_heads_stay_at_the_prior_where_other_priors_are_not_normal(memory, tmp_path):
+    """The search for the prior of the one must not move the other, however early it ends."""
+    with pm.Model(coords={"row": range(1), "head": range(3)}) as model:
+        head = pm.Data("head_of_row", np.zeros(1, int), dims="row")
+        V = pm.Normal("V", 0.3, 0.7, dims="head")
+        pm.Normal("y", V[head], pm.HalfNormal("sigma"), observed=np.zeros(1), dims="row")
+    stream = pmcl.fit_online(
+        model, memory=memory, start=pmcl.ScatteredStart(means=1 - 1e-6),
+        search=pmcl.Search(steps=300, learning_rate=1e-2), precision="single", random_seed=0,
+        progressbar=False,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    for task in (0, 1):
+        batch = {"y": rng.normal(2 - task, 0.5, 200), "head_of_row": np.full(200, task)}
+        stream = stream.update(batch, progressbar=False)
+        for q in (stream.state.q, stream.state.predictive):
+            V = stream.compiled.unravel(q.mean)["V"], stream.compiled.unravel(q.log_sd)["V"]
+            np.testing.assert_allclose(V[0][task + 1 :], 0.3, rtol=1e-6)
+            np.testing.assert_allclose(V[1][task + 1 :], np.log(0.7), rtol=1e-6)
+            assert V[1][task] < np.log(0.1)
+    path = tmp_path / "stream.zarr.zip"
+    stream.save(path)
+    loaded = pmcl.load(path, model)
+    np.testing.assert_array_equal(loaded.problem.normal, stream.problem.normal)
+    assert sorted(loaded.problem.normal.tolist()) == [False, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: pmcl.Start(scale=0.0), "Start: expected scale, a number above 0, got 0.0"),
+        (lambda: pmcl.ScatteredStart(means=1.0), "expected means, a number of at least 0 and bel"),
+        (lambda: pmcl.MaximumLikelihoodStart(variance=0.0), "expected variance, a number above 0"),
+        (lambda: pmcl.ResidualMemory(5, draws=1), "expected draws, at least 2, got 1"),
+    ],
+)
+def test_settings_that_cannot_be(make, match):
+    with pytest.raises(ValueError, match=match):
+        make()
+
+
+def test_a_batch_that_cannot_be_learned_is_said_to_be():
+    with pm.Model(coords={"row": range(1)}) as model:
+        pm.Normal("y", pm.Normal("mu") * 1e300, 1e-300, observed=np.zeros(1), dims="row")
+    stream = pmcl.fit_online(model, search=pmcl.Search(steps=20), random_seed=0, progressbar=False)
+    with pytest.warns(UserWarning, match=r"Update '0': 20 of 20 steps were left out"):
+        stream.update({"y": np.ones(3)}, progressbar=False)
 
 
 @pytest.mark.parametrize("start", [pmcl.ScatteredStart(), pmcl.MaximumLikelihoodStart()])
@@ -646,7 +696,7 @@ def test_a_prior_far_from_the_origin_is_found():
         model, search=pmcl.Search(epochs=3, batch_size=5), random_seed=0, progressbar=False
     )
     prior = stream.problem.prior
-    assert not stream.problem.normal
+    assert stream.problem.remainder is not None
     assert float(prior.mean[0]) == pytest.approx(50_000)
     assert float(np.exp(prior.log_sd[0])) == pytest.approx(10_000)
     # sigma's: where both derivatives of the bound vanish, E[d log p / dz] and E[-d2 log p] = 1 / v

@@ -7,8 +7,13 @@ import pytest
 import xarray as xr
 
 import pmcl
+from pmcl.compile import compile_model
+from pmcl.data import as_task
+from pmcl.fallback import by_nuts
 from pmcl.metrics import importance_diagnostics, independence_chain, posterior_discrepancy
 from pmcl.reference.data import check_datasets
+from pmcl.reference.nuts import Begin
+from pmcl.reference.posterior import layout_of
 from pmcl.reference.shared import share_data
 from pmcl.reference.whitened import Metric, whitened
 
@@ -133,9 +138,56 @@ def test_nuts_takes_over_where_khat_is_too_high(banana, monkeypatch) -> None:
     xr.testing.assert_equal(again["posterior"].to_dataset(), tree["posterior"].to_dataset())
 
 
+@pytest.mark.filterwarnings("ignore:NUTS, too:UserWarning")
+def test_nuts_that_fails_on_one_dataset_leaves_the_others(banana, monkeypatch) -> None:
+    model, data = banana
+    sample, calls = nutpie.sample, []
+
+    def fails_at_first(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("all initialization points failed")
+        return sample(*args, **kwargs)
+
+    args = {"draws": 400, "refine": pmcl.Refine(steps=0, rounds=0), "progressbar": False}
+    with pytest.warns(UserWarning, match="high Pareto k-hat"):
+        plain = pmcl.refine(model, data, random_seed=0, **args)
+    monkeypatch.setattr(nutpie, "sample", fails_at_first)
+    with pytest.warns(UserWarning, match="'0'"):
+        tree = pmcl.refine(model, data, fallback="nuts", random_seed=0, **args)
+    stats = tree["dataset_stats"].to_dataset()
+    assert stats["engine"].values[2] == "nuts" and stats["engine"].values[0] != "nuts"
+    assert "NUTS failed on dataset '0': all init" in stats["warning"].values[0]
+    assert "k-hat" in stats["warning"].values[0]
+    np.testing.assert_array_equal(
+        tree["posterior"]["a"].isel(dataset=0), plain["posterior"]["a"].isel(dataset=0)
+    )
+
+
+def test_chains_begin_at_the_best_draws_in_every_mode() -> None:
+    """Two modes: chains that all began between them might all find the same one, and agree."""
+    with pm.Model(coords={"obs": range(1)}) as model:
+        a = pm.Normal("a", 0, 5)
+        pm.Normal("y", a**2, 0.5, observed=np.zeros(1), dims="obs")
+    rng = np.random.default_rng(0)
+    z = rng.choice([-4.0, 4.0], size=(500, 1)) + 0.06 * rng.normal(size=(500, 1))
+    begin = Begin.at(z)
+    starts = np.array([begin.metric.back(begin.start(seed)) for seed in range(20)])
+    assert np.all(np.abs(starts[:, None] - z[None]).min(axis=1) < 1e-12)
+    assert len(set(np.sign(starts[:, 0]))) == 2
+    compiled = compile_model(model)
+    task = as_task({"y": np.full((1, 1), 16.0)}, layout_of(compiled))
+    options = {"draws": 400, "seed": 0, "progressbar": False}
+    found = by_nuts(compiled, task, z[None], np.array([0]), **options)
+    assert set(np.sign(found.drawn.z[0, :, 0])) == {-1.0, 1.0}
+    assert "r-hat of NUTS" in found.warning[0]
+
+
 def test_what_is_asked_for_is_checked(banana) -> None:
     model, data = banana
     with pytest.raises(ValueError, match="correct: expected 'auto', 'psis', 'imh' or None"):
         pmcl.refine(model, data, correct="smc", progressbar=False)
+    with pytest.raises(ValueError, match="draws: with a fallback expected at least 25, .* got 20"):
+        pmcl.refine(model, data, draws=20, fallback="nuts", progressbar=False)
     with pytest.raises(ValueError, match="fallback: expected 'nuts' or None, got 'vi'"):
         pmcl.refine(model, data, fallback="vi", progressbar=False)

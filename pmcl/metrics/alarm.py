@@ -13,6 +13,7 @@ _ALLOWANCE = 2.5
 # No single dataset raises an alarm: of an outlier no more is believed than this.
 _MOST = 10.0
 _SERIES, _LENGTH = 20_000, 400  # simulated, for the threshold
+LEAST_RATE = 5 / (_SERIES * _LENGTH)
 
 
 class Alarm(NamedTuple):
@@ -32,7 +33,14 @@ class Alarm(NamedTuple):
     raised: NDArray[np.bool_]
 
 
-def alarm(values: ArrayLike, baseline: int, *, rate: float, two_sided: bool = False) -> Alarm:
+def alarm(
+    values: ArrayLike,
+    baseline: int,
+    *,
+    rate: float,
+    two_sided: bool = False,
+    least: float = 0.0,
+) -> Alarm:
     """Watch a series for a change: upwards, or to either side.
 
     Values are compared with the first ones by Student's t for one more value of a normal sample,
@@ -48,6 +56,8 @@ def alarm(values: ArrayLike, baseline: int, *, rate: float, two_sided: bool = Fa
     rate : float
         False alarms a value, on average.
     two_sided : bool
+    least : float
+        Standard deviation that the first values are taken to have, at least.
 
     Returns
     -------
@@ -56,7 +66,7 @@ def alarm(values: ArrayLike, baseline: int, *, rate: float, two_sided: bool = Fa
     Raises
     ------
     ValueError
-        With fewer than 10 finite values to compare with, or a rate outside (0, 0.1).
+        With fewer than 10 finite values to compare with, or a rate that is too high or too low.
 
     References
     ----------
@@ -69,8 +79,11 @@ def alarm(values: ArrayLike, baseline: int, *, rate: float, two_sided: bool = Fa
             f"baseline: expected at least 10 values and no more than there are ({x.size}), "
             f"got {baseline}."
         )
-    if not 0 < rate < 0.1:
-        raise ValueError(f"rate: expected a number in (0, 0.1), got {rate}.")
+    if not LEAST_RATE <= rate < 0.1:
+        raise ValueError(
+            f"rate: expected a number of at least {LEAST_RATE:g}, which is what simulations tell, "
+            f"and below 0.1, got {rate}."
+        )
     first = x[None, :baseline][:, np.isfinite(x[:baseline])]
     if first.size < 10:
         raise ValueError(
@@ -78,7 +91,7 @@ def alarm(values: ArrayLike, baseline: int, *, rate: float, two_sided: bool = Fa
             f"{first.size}."
         )
     p = np.full(len(x), np.nan)
-    p[baseline:] = _p_values(first, x[None, baseline:], two_sided)[0]
+    p[baseline:] = _p_values(first, x[None, baseline:], two_sided, least)[0]
     evidence = np.zeros(len(x))
     evidence[baseline:] = _cumulated(p[None, baseline:])[0]
     return Alarm(p, evidence, evidence > threshold(first.size, rate))
@@ -109,13 +122,15 @@ def _peaks(baseline: int) -> FloatArray:
     return np.concatenate(peaks)
 
 
-def _p_values(first: FloatArray, rest: FloatArray, two_sided: bool) -> FloatArray:
+def _p_values(
+    first: FloatArray, rest: FloatArray, two_sided: bool, least: float = 0.0
+) -> FloatArray:
     """Student's t for new values (series, n), given a sample (series, baseline)."""
     from scipy.special import stdtr
 
     m = first.shape[1]
     centre, sd = first.mean(axis=1, keepdims=True), first.std(axis=1, ddof=1, keepdims=True)
-    t = (rest - centre) / np.maximum(sd, 1e-12) / np.sqrt(1 + 1 / m)
+    t = (rest - centre) / np.maximum(sd, max(least, 1e-12)) / np.sqrt(1 + 1 / m)
     upper = stdtr(m - 1, -np.abs(t) if two_sided else -t)
     found = 2 * upper if two_sided else upper
     return np.where(np.isfinite(rest), np.clip(found, 1e-300, 1.0), np.exp(-_MOST))
@@ -160,7 +175,7 @@ def apart(mean: ArrayLike, variance: ArrayLike, baseline: int) -> FloatArray:
     return _log(np.mean((m - centre) ** 2 / np.maximum(spread, 1e-24), axis=1))
 
 
-def unlike(features: ArrayLike, baseline: int) -> FloatArray:
+def unlike(features: ArrayLike, baseline: int, counts: ArrayLike | None = None) -> FloatArray:
     """Distance of each dataset's features from those of the first ones, as log(0.3 + d).
 
     Parameters
@@ -168,6 +183,9 @@ def unlike(features: ArrayLike, baseline: int) -> FloatArray:
     features : array_like, shape (n, feature)
     baseline : int
         First datasets; each is compared with the others of them.
+    counts : array_like, shape (n,), optional
+        Of how many values each row of features tells. Those of fewer than the first ones' vary
+        more; all of their variance is taken to go with one over the number.
 
     Returns
     -------
@@ -181,6 +199,9 @@ def unlike(features: ArrayLike, baseline: int) -> FloatArray:
     less = (first - first.mean(axis=0)) ** 2 * baseline / (baseline - 1)
     variance = np.repeat(total[None] / (baseline - 1), len(f), axis=0)
     variance[:baseline] = np.maximum(total - less, 0.0) / (baseline - 2)
+    if counts is not None:
+        n = np.maximum(np.asarray(counts, float), 1.0)
+        variance = variance * np.maximum(n[:baseline].mean() / n, 1.0)[:, None]
     moving = variance.mean(axis=0) > 1e-18
     if not moving.any():
         return _log(np.zeros(len(f)))

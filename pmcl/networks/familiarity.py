@@ -68,11 +68,12 @@ class Familiar(NamedTuple):
         return ~(distance <= _FAR * self.distances[-1])
 
 
-def describe_inputs(amortizer: Amortizer, batch: Batch) -> Array:
+def describe_inputs(amortizer: Amortizer, batch: Batch, *, extremes: bool = True) -> Array:
     """What a dataset's inputs are like, whatever the network makes of them: (dataset, feature).
 
     Of every standardised column the mean, sd, lowest and highest value, of pairs of columns the
-    correlation, and all values of fixed size.
+    correlation, and all values of fixed size. Without `extremes` no lowest and highest values,
+    which are further out the more rows there are.
     """
 
     def one(data: dict[str, Array], mask: Mask | None) -> Array:
@@ -89,7 +90,8 @@ def describe_inputs(amortizer: Amortizer, batch: Batch) -> Array:
         high = jnp.max(jnp.where(keep[:, None], rows, -jnp.inf), axis=0)
         some = (centred / sd)[:, :_MOST_PAIRS]
         correlation = (some.T @ some / n)[jnp.triu_indices(some.shape[1], 1)]
-        return jnp.concatenate([mean, jnp.log(sd + 1e-3), low, high, correlation, fixed])
+        ends = [low, high] if extremes else []
+        return jnp.concatenate([mean, jnp.log(sd + 1e-3), *ends, correlation, fixed])
 
     return over_datasets(one, batch)
 

@@ -1,7 +1,7 @@
 """Online variational inference: `init` and `update`, pure functions of a state."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
@@ -17,7 +17,7 @@ from pmcl.online.drift import AbstractDrift, Static
 from pmcl.online.gaussian import Factor, MeanField
 from pmcl.online.memory import AbstractMemory, Candidates, ResidualMemory, Stored
 from pmcl.online.projection import AnyRows, Search
-from pmcl.online.rows import Batch, Rows, padded
+from pmcl.online.rows import Batch, Rows, padding
 from pmcl.online.start import AbstractStart, Start
 
 _ROUNDING = 1e-5  # in the prior's standard deviations
@@ -37,16 +37,21 @@ class Problem:
     rows : Rows
     prior : MeanField
         The model's prior of z, or the normal nearest to it.
-    normal : bool
-        Whether the prior is that normal.
+    normal : ndarray of bool of shape (dim,)
+        Entries that are normal in the model's prior, and independent of all others.
     gaussian : bool
         Whether the likelihood is Gaussian in z too: updates are exact then.
     """
 
     rows: Rows
     prior: MeanField
-    normal: bool
+    normal: np.ndarray
     gaussian: bool
+
+    @property
+    def remainder(self) -> projection.Remainder | None:
+        """What the normal `prior` lacks of the model's prior; None: nothing."""
+        return None if self.normal.all() else projection.Remainder(self.prior, self.normal)
 
 
 class State(NamedTuple):
@@ -140,14 +145,15 @@ def prepare(
         jnp.where(normal, factor.shift / factor.precision, 0.0),
         jnp.where(normal, -jnp.log(jnp.where(normal, factor.precision, 1.0)) / 2, 0.0),
     )
-    if normal.all():
-        return Problem(rows, known, normal=True, gaussian=False)
+    problem = Problem(rows, known, np.asarray(normal), gaussian=False)
+    if problem.remainder is None:
+        return problem
     nothing = Batch({}, jnp.zeros(0))
     found = projection.climb(
-        rows, known, known, nothing, PRIOR, search_key, remainder=known, advance=advance
-    )
-    prior = MeanField(*(jnp.where(normal, k, f) for k, f in zip(known, found.q, strict=True)))
-    return Problem(rows, prior, normal=False, gaussian=False)
+        rows, known, known, nothing, PRIOR, search_key, remainder=problem.remainder,
+        advance=advance,
+    )  # fmt: skip
+    return replace(problem, prior=found.q)
 
 
 def init(problem: Problem) -> State:
@@ -159,7 +165,7 @@ def init(problem: Problem) -> State:
 def is_exact(problem: Problem, arrived: Stored, key: Array) -> bool:
     """Whether the posterior is normal after a batch: told at all of its rows."""
     rows = problem.rows
-    if not problem.normal or rows.compiled.dim > projection.LARGEST:
+    if problem.remainder is not None or rows.compiled.dim > projection.LARGEST:
         return False
     batch = as_batch(rows, arrived, np.ones(len(arrived)))
     return bool(projection.is_gaussian(rows, problem.prior, batch.data, key))
@@ -224,7 +230,7 @@ def update(
         n = len(everything)
         weights = np.asarray(batch.weights)
         begun = moved.factor
-        if untouched and not problem.normal:
+        if untouched and problem.remainder is not None:
             begun = begun.times(
                 residual.of_prior(rows, predictive, problem.prior, keys[3], rule.draws)
             )
@@ -341,9 +347,9 @@ def begin(
         n = int((batch.weights > 0).sum())
         begun = settings.start.first(rows, prior, batch, settings.search, start_key, advance)
         steps = settings.start.length(n, settings.search)
-        if not problem.normal:  # what the likelihood says nothing of is searched for too
-            return begun, steps
     reached = projection.reached(rows, begun, prior, batch, settings.search, key)
+    if first:  # of what is not normal the search finds the prior itself better than `prior` does
+        reached = reached | ~problem.normal
     triples = zip(begun, prior, known, strict=True)
     start = (jnp.where(new, jnp.where(reached, b, p), k) for b, p, k in triples)
     return MeanField(*start), steps
@@ -391,7 +397,7 @@ class _Work:
         self.first = first
         self.steps = self.skipped = 0
         self.lower_bound = np.nan
-        self.projected: list[tuple[MeanField, MeanField, Batch, MeanField | None]] = []
+        self.projected: list[tuple[MeanField, MeanField, Batch, projection.Remainder | None]] = []
 
     def project(
         self,
@@ -407,7 +413,7 @@ class _Work:
         the model's prior, or the normal in its place.
         """
         p, settings = self.problem, self.settings
-        remainder = None if p.normal or not untouched else p.prior
+        remainder = p.remainder if untouched else None
         if p.gaussian:
             q = projection.exact(p.rows, prior, batch)
         else:
@@ -436,10 +442,8 @@ class _Work:
 
 def as_batch(rows: Rows, part: Stored, weights: np.ndarray) -> Batch:
     """Arrays of a length of which there are few: what was compiled for it serves again."""
-    n = len(part)
-    length = padded(n)
-    index = np.concatenate([np.arange(n), np.zeros(length - n, int)])
-    filled = np.concatenate([weights, np.zeros(length - n)])
+    index = padding(len(part))
+    filled = np.concatenate([weights, np.zeros(len(index) - len(part))])
     data = {k: jnp.asarray(v) for k, v in rows.take(part.data, index).items()}
     return Batch(data, jnp.asarray(filled, jnp.result_type(float)))
 
@@ -492,14 +496,14 @@ def _log_ratios(
     q: MeanField,
     prior: MeanField,
     batch: Batch,
-    remainder: MeanField | None,
+    remainder: projection.Remainder | None,
     key: Array,
 ) -> Array:
     def one(key: Array) -> Array:
         z = q.at(jax.random.normal(key, q.mean.shape, q.mean.dtype))
         before = prior.log_density(z)
         if remainder is not None:
-            before = before + rows.compiled.log_prior(z) - remainder.log_density(z)
+            before = before + remainder(rows, z)
         return before + projection.log_likelihood(rows, z, batch) - q.log_density(z)
 
     return jax.lax.map(one, jax.random.split(key, _DRAWS))
@@ -510,7 +514,7 @@ def _khat(
     q: MeanField,
     prior: MeanField,
     batch: Batch,
-    remainder: MeanField | None,
+    remainder: projection.Remainder | None,
     key: Array,
 ) -> float:
     if batch.weights.size * q.mean.size * _DRAWS > _DEAR:

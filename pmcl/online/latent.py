@@ -24,7 +24,7 @@ from pmcl.online.inference import (
     drifted,
     follow,
 )
-from pmcl.online.rows import Batch, Data, Rows
+from pmcl.online.rows import Batch, Data, Rows, padding
 
 _THERE = " is there"  # after a variable's name: which of its values are not missing
 _FARTHEST = 10.0  # standard deviations: an encoder does not see beyond
@@ -186,10 +186,18 @@ class LatentRows(eqx.Module):
             return batch
         return Batch(self.take(batch.data, index), batch.weights[index])
 
-    def map[T](self, function: Callable[[Array, Data], T], data: Data) -> T:
-        """Apply a function to the position of every row and the row alone, one at a time."""
-        n = self.length(data)
-        return jax.lax.map(lambda i: function(i, self.take(data, i[None])), jnp.arange(n))
+    def total[T](self, function: Callable[[Array, Data], T], data: Data) -> T:
+        """Sum a function of the position of every row and the row alone, one after another."""
+
+        def one(i: Array) -> T:
+            return function(i, self.take(data, i[None]))
+
+        def add(so_far: T, i: Array) -> tuple[T, None]:
+            return jax.tree.map(jnp.add, so_far, one(i)), None
+
+        index = jnp.arange(self.length(data))
+        nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(one, index[0]))
+        return jax.lax.scan(add, nothing, index)[0]
 
     def encode(self, data: Data) -> tuple[Array, Array]:
         """Mean and log standard deviation of every row's u, each of shape (row, size)."""
@@ -295,6 +303,15 @@ def take[T: (Array, np.ndarray)](rows: Rows, data: Mapping[str, T], index: T) ->
     """Choose rows of a batch's data, with what is missing of them."""
     axes = {name: rows.axis(name.removesuffix(_THERE)) for name in data}
     return {k: v if axes[k] is None else v.take(index, axis=axes[k]) for k, v in data.items()}
+
+
+def lengthened(
+    rows: Rows, data: Mapping[str, np.ndarray], n: int
+) -> tuple[dict[str, Array], np.ndarray]:
+    """Add copies of the first of n rows (:func:`pmcl.online.rows.padding`); say which are not."""
+    index = padding(n)
+    filled = take(rows, {k: np.asarray(v) for k, v in data.items()}, index)
+    return {k: jnp.asarray(v) for k, v in filled.items()}, np.arange(len(index)) < n
 
 
 def length(
@@ -466,7 +483,8 @@ def update(
     network = encoder_for(latents, problem, data, imagined, network_key)
     rows = LatentRows(problem.rows, latents.variables, latents.encoder.learning_rate, network)
     n = rows.length(data)
-    batch = Batch({k: jnp.asarray(v) for k, v in data.items()}, jnp.ones(n))
+    filled, there = lengthened(problem.rows, data, n)
+    batch = Batch(filled, jnp.asarray(there, jnp.result_type(float)))
     first = not state.updates
     moved = state.q
     if not first:
@@ -475,7 +493,7 @@ def update(
         start, steps = begin(
             problem, rows, moved, batch, settings, None if first else moved, start_key, advance
         )
-        remainder = None if problem.normal or not first else problem.prior
+        remainder = problem.remainder if first else None
         climbed = projection.climb(
             rows, start, moved, batch, settings.search, key, remainder=remainder, first=first,
             advance=advance,

@@ -196,6 +196,8 @@ class ResidualMemory(AbstractMemory):
             raise ValueError(
                 f"ResidualMemory: expected score 'misfit' or 'gain', got {self.score!r}."
             )
+        if self.draws < 2:
+            raise ValueError(f"ResidualMemory: expected draws, at least 2, got {self.draws}.")
 
     def choose(self, among: Candidates, rng: np.random.Generator) -> np.ndarray:
         assert among.score is not None

@@ -1,5 +1,6 @@
 """One z in place of a distribution: maximum likelihood, and what holds it near earlier ones."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -182,16 +183,24 @@ def fisher(rows: AnyRows, z: Array, batch: Batch, key: Array) -> Array:
     some = rng.choice(n, min(n, _ROWS), replace=False)
     data = {k: np.asarray(v) for k, v in rows.take(batch.data, jnp.asarray(some)).items()}
     known = rows.fisher_data(z, data, rng)
-    total = _squares(rows, z, jax.tree.map(jnp.asarray, known), key)
+    total, finite = _squares(rows, z, jax.tree.map(jnp.asarray, known), key)
+    if finite < len(some):
+        warnings.warn(
+            f"{len(some) - int(finite)} of {len(some)} rows have a gradient that is not finite: "
+            "they have no part in how important parameters are taken to be.",
+            stacklevel=2,
+        )
     # Estimates of squares that are right in the mean may be below zero.
-    return n / len(some) * jnp.maximum(total, 0.0)
+    return n / max(int(finite), 1) * jnp.maximum(total, 0.0)
 
 
 @jit
-def _squares(rows: AnyRows, z: Array, data: Data, key: Array) -> Array:
-    """Sum the rows' squared gradients."""
+def _squares(rows: AnyRows, z: Array, data: Data, key: Array) -> tuple[Array, Array]:
+    """Sum the rows' squared gradients, where they are finite; and how many are."""
 
-    def one(i: Array, datum: Data) -> Array:
-        return rows.squared_slope(z, datum, jax.random.fold_in(key, i))
+    def one(i: Array, datum: Data) -> tuple[Array, Array]:
+        found = rows.squared_slope(z, datum, jax.random.fold_in(key, i))
+        finite = jnp.isfinite(found).all()
+        return jnp.where(finite, found, 0.0), finite.astype(int)
 
-    return rows.map(one, data).sum(axis=0)
+    return rows.total(one, data)

@@ -90,6 +90,25 @@ class Climbed(NamedTuple):
     skipped: int
 
 
+class Remainder(NamedTuple):
+    """What a normal lacks of the model's prior.
+
+    Attributes
+    ----------
+    prior : MeanField
+    normal : Array of bool of shape (dim,)
+        Entries of which it lacks nothing.
+    """
+
+    prior: MeanField
+    normal: Array | np.ndarray
+
+    def __call__(self, rows: AnyRows, z: Array) -> Array:
+        """Log density (nats), whose gradient is zero, exactly, where nothing lacks."""
+        z = jnp.where(self.normal, jax.lax.stop_gradient(z), z)
+        return rows.compiled.log_prior(z) - self.prior.log_density(z)
+
+
 def log_likelihood(rows: Rows, z: Array, batch: Batch) -> Array:
     """Weighted log likelihood of a batch (nats)."""
     return weighted(rows(z, batch.data), batch.weights)
@@ -175,7 +194,7 @@ def lower_bound(
     *,
     draws: int,
     scale: Array | float = 1.0,
-    remainder: MeanField | None = None,
+    remainder: Remainder | None = None,
 ) -> Array:
     """Evidence lower bound of a batch, estimated by draws (nats).
 
@@ -188,9 +207,9 @@ def lower_bound(
     draws : int
     scale : float
         What the batch's likelihood counts: more than once where it stands for more rows.
-    remainder : MeanField, optional
-        The normal that stands for the model's prior in `prior`: what it lacks of that is added.
-        While nothing is known but a prior that is not normal.
+    remainder : Remainder, optional
+        Of the normal that stands for the model's prior in `prior`, while nothing is known but a
+        prior that is not normal.
 
     References
     ----------
@@ -207,7 +226,7 @@ def lower_bound(
                 found = found + scale * weighted(terms, batch.weights)
             if remainder is not None:
                 z = q.at(sign * jax.random.normal(prior_key, q.mean.shape, q.mean.dtype))
-                found = found + rows.compiled.log_prior(z) - remainder.log_density(z)
+                found = found + remainder(rows, z)
         return found / len(signs)
 
     keys = jax.random.split(key, max(draws // 2, 1))
@@ -233,7 +252,7 @@ def climb(
     search: Search,
     key: Array,
     *,
-    remainder: MeanField | None = None,
+    remainder: Remainder | None = None,
     first: bool = False,
     advance: Callable[[int, str], None] = lambda n, note: None,
 ) -> Climbed:
@@ -249,7 +268,7 @@ def climb(
         Rows of weight 0 do not count.
     search : Search
     key : Array
-    remainder : MeanField, optional
+    remainder : Remainder, optional
         Of :func:`lower_bound`.
     first : bool
         Whether it is the first search of all.
@@ -383,7 +402,7 @@ def _chunk(
     rates: Array,
     taken: Array | None,
     scale: Array,
-    remainder: MeanField | None,
+    remainder: Remainder | None,
     draws: int,
     pace: float,
 ) -> tuple[_Climb, Array]:

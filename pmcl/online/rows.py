@@ -140,6 +140,10 @@ class Rows:
 
         return jax.lax.map(one, jnp.arange(n), batch_size=together)
 
+    def total[T](self, function: Callable[[Array, Data], T], data: Data) -> T:
+        """Sum a function of the position of every row and the row alone."""
+        return jax.tree.map(lambda v: v.sum(axis=0), self.map(function, data))
+
     def length(self, data: Mapping[str, Array] | Mapping[str, np.ndarray]) -> int:
         """Number of rows of a batch's data."""
         first = self.compiled.observed[0]
@@ -210,6 +214,14 @@ def check_separate(
     if any(layer.ndim == 0 or layer.shape[0] != n for layer in noise[:-1]):
         return False
     return not any(others(jacobian, 0) for jacobian in jit(jax.jacobian(at))(noise[:-1]))
+
+
+def padding(n: int) -> np.ndarray:
+    """Positions of n rows, and of the first again up to a length of which there are few.
+
+    What was compiled for it serves again.
+    """
+    return np.concatenate([np.arange(n), np.zeros(padded(n) - n, int)])
 
 
 def padded(n: int) -> int:

@@ -58,6 +58,10 @@ class Start(AbstractStart):
     scale: float = 0.1
     scatter: float = 0.0
 
+    def __check_init__(self) -> None:
+        _check(self, "scale", self.scale > 0, "above 0")
+        _check(self, "scatter", self.scatter >= 0, "of at least 0")
+
     def __call__(self, prior: MeanField, key: Array) -> MeanField:
         mean = scattered(prior, self.scatter, key) if self.scatter else prior.mean
         return MeanField(mean, prior.log_sd + np.log(self.scale))
@@ -82,6 +86,10 @@ class ScatteredStart(AbstractStart):
 
     means: float = 0.999
     spread: float = 1e-3
+
+    def __check_init__(self) -> None:
+        _check(self, "means", 0 <= self.means < 1, "of at least 0 and below 1")
+        _check(self, "spread", self.spread >= 0, "of at least 0")
 
     def __call__(self, prior: MeanField, key: Array) -> MeanField:
         mean, log_sd = jax.random.normal(key, (2, *prior.mean.shape), prior.mean.dtype)
@@ -113,6 +121,11 @@ class MaximumLikelihoodStart(AbstractStart):
     scale: float = 0.1
     learning_rate: float = 1e-3
 
+    def __check_init__(self) -> None:
+        for name in ("variance", "learning_rate"):
+            _check(self, name, getattr(self, name) > 0, "above 0")
+        _check(self, "scale", self.scale >= 0, "of at least 0")
+
     def __call__(self, prior: MeanField, key: Array) -> MeanField:
         mean = scattered(prior, self.scale, key)
         return MeanField(mean, jnp.full_like(mean, np.log(self.variance) / 2))
@@ -135,6 +148,14 @@ class MaximumLikelihoodStart(AbstractStart):
     def length(self, n: int, search: Search) -> int:
         """Those of the search for the maximum."""
         return search.length(n, first=True)
+
+
+def _check(start: AbstractStart, name: str, valid: bool, wanted: str) -> None:
+    value = getattr(start, name)
+    if not (valid and np.isfinite(value)):
+        raise ValueError(
+            f"{type(start).__name__}: expected {name}, a number {wanted}, got {value!r}."
+        )
 
 
 def scattered(prior: MeanField, scale: float, key: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
@@ -43,12 +44,15 @@ class NutsDraws(NamedTuple):
         Wall time of sampling each dataset, tuning included, shape (dataset,).
     compile_seconds
         Wall time of the compilation that all datasets share.
+    failures
+        What the sampler said of datasets on which it failed, by position; their draws are NaN.
     """
 
     unconstrained: np.ndarray
     stats: dict[str, np.ndarray]
     seconds: np.ndarray
     compile_seconds: float
+    failures: dict[int, str]
 
 
 class _Settings(NamedTuple):
@@ -66,8 +70,38 @@ class _Chains(NamedTuple):
     stats: dict[str, np.ndarray]
 
 
-# draws one dataset, which the shared variables hold, with one seed and perhaps a metric
-type _Sampler = Callable[[Arrays, Mapping[str, int], int, Metric | None], _Chains]
+class Begin(NamedTuple):
+    """Where the chains of one dataset begin.
+
+    Attributes
+    ----------
+    metric : Metric
+        They walk in its coordinates.
+    draws : array of shape (draw, dim)
+        Draws of z that are thought to be good; each chain begins at one of them.
+    """
+
+    metric: Metric
+    draws: np.ndarray
+
+    @classmethod
+    def at(cls, z: np.ndarray) -> "Begin":
+        """At draws of shape (draw, dim), with their moments for a metric."""
+        z = np.asarray(z, float)
+        return cls(Metric.of(z), z[np.isfinite(z).all(axis=1)])
+
+    def start(self, seed: int) -> np.ndarray:
+        """Return where one chain begins, in the metric's coordinates."""
+        if not len(self.draws):
+            return np.zeros(len(self.metric.centre))
+        return self.metric.to(self.draws[np.random.default_rng(seed).integers(len(self.draws))])
+
+
+# draws one dataset, which the shared variables hold, with one seed and perhaps a beginning
+type _Sampler = Callable[[Arrays, Mapping[str, int], int, Begin | None], _Chains]
+
+# what was compiled of one model, by the kind of datasets and the settings
+type Cache = dict[Any, tuple[SharedModel, _Sampler]]
 
 
 def nuts(
@@ -81,8 +115,10 @@ def nuts(
     cores: int | None = None,
     target_accept: float = 0.8,
     sampler: Literal["nutpie", "pymc"] = "nutpie",
-    metrics: Sequence[Metric] | None = None,
+    begins: Sequence[Begin] | None = None,
     agreed: Callable[[np.ndarray], bool] | None = None,
+    keep_going: bool = False,
+    cache: Cache | None = None,
     random_seed: int | np.random.Generator | Sequence[int] | None = None,
     progressbar: bool = True,
 ) -> NutsDraws:
@@ -114,12 +150,16 @@ def nuts(
     sampler
         ``"nutpie"`` compiles with Numba, once. ``"pymc"`` also compiles once, unless the prior of a
         free variable depends on what the datasets set: then once a dataset, within ``seconds``.
-    metrics
-        Where each dataset's posterior is thought to lie, and its shape: chains start there and walk
-        in those coordinates. With nutpie only.
+    begins
+        Where each dataset's chains begin, and in which coordinates they walk. With nutpie only.
     agreed
         Whether a dataset's chains, z of shape (chain, draw, dim), agree. Where they do not, they
-        run once more, in the coordinates of what they found: a metric may have been far off.
+        run once more, from what they found: a metric may have been far off.
+    keep_going
+        Whether datasets on which the sampler fails are left out rather than raised. With `begins`.
+    cache
+        What calls with the same model compiled before, and where this one puts what it compiles:
+        empty at first.
     random_seed
         Seed from which every dataset's own seed is derived, or those of all datasets. The same
         seed, the same draws.
@@ -147,41 +187,71 @@ def nuts(
     settings = _check_settings(_Settings(draws, tune, chains, cores, target_accept))
     if sampler not in ("nutpie", "pymc"):
         raise ValueError(f'Expected sampler="nutpie" or "pymc", got {sampler!r}.')
-    if metrics is not None and sampler != "nutpie":
-        raise ValueError(f'Expected sampler="nutpie" with metrics, got {sampler!r}.')
+    if begins is not None and sampler != "nutpie":
+        raise ValueError(f'Expected sampler="nutpie" with begins, got {sampler!r}.')
     checked = check_datasets(model, datasets, names)
     seeds = seeds_of(random_seed, len(datasets))
 
     start = perf_counter()
-    shared = share_data(model, checked.arrays)
+    dim = None if begins is None else len(begins[0].metric.centre)
+    cache = {} if cache is None else cache
+    key = (sampler, settings, dim, _kind(checked))
+    shared = cache[key][0] if key in cache else share_data(model, checked.arrays)
     check_rebuilt(shared, checked, names)
-    order = [value.name for value in model.value_vars]
-    shared.set(checked.arrays[0], checked.lengths[0])  # the one that compilation sees
-    with _explained(f"to compile with dataset {names[0]!r}"):
-        if sampler == "nutpie":
-            dim = None if metrics is None else len(metrics[0].centre)
-            sample = _nutpie(shared, order, settings, dim)
-        else:
-            sample = _pymc(shared, checked, order, settings)
+    if key not in cache:
+        order = [value.name for value in model.value_vars]
+        shared.set(checked.arrays[0], checked.lengths[0])  # the one that compilation sees
+        with _explained(f"to compile with dataset {names[0]!r}"):
+            if sampler == "nutpie":
+                compiled = _nutpie(shared, order, settings, dim)
+            else:
+                compiled = _pymc(shared, checked, order, settings)
+        cache[key] = shared, compiled
+    sample = cache[key][1]
     compile_seconds = perf_counter() - start
+
+    def one(i: int) -> _Chains:
+        arrays, lengths = checked.arrays[i], checked.lengths[i]
+        with _explained(f"on dataset {names[i]!r}"):
+            begin = None if begins is None else begins[i]
+            found = sample(arrays, lengths, seeds[i], begin)
+            if begin is not None and agreed is not None and not agreed(found.z):
+                begin = Begin.at(found.z.reshape(-1, found.z.shape[-1]))
+                found = sample(arrays, lengths, seeds[i] ^ 1, begin)
+        return found
 
     parts: list[_Chains] = []
     seconds: list[float] = []
+    failures: dict[int, str] = {}
     for i in _progress(names, shown=progressbar):
         start = perf_counter()
-        with _explained(f"on dataset {names[i]!r}"):
-            metric = None if metrics is None else metrics[i]
-            one = sample(checked.arrays[i], checked.lengths[i], seeds[i], metric)
-            if metric is not None and agreed is not None and not agreed(one.z):
-                found = Metric.of(one.z.reshape(-1, one.z.shape[-1]))
-                one = sample(checked.arrays[i], checked.lengths[i], seeds[i] ^ 1, found)
-            parts.append(one)
+        try:
+            parts.append(one(i))
+        except RuntimeError as error:
+            if begins is None or not keep_going:
+                raise
+            failures[i] = str(error)
+            parts.append(_nothing(settings, len(begins[i].metric.centre)))
         seconds.append(perf_counter() - start)
     return NutsDraws(
         unconstrained=np.stack([part.z for part in parts]),
         stats={name: np.stack([part.stats[name] for part in parts]) for name in parts[0].stats},
         seconds=np.array(seconds),
         compile_seconds=compile_seconds,
+        failures=failures,
+    )
+
+
+def _kind(checked: Checked) -> frozenset:
+    """Which arrays datasets have, and of which shapes: what the rebuilt model depends on."""
+    return frozenset((name, a.shape) for arrays in checked.arrays for name, a in arrays.items())
+
+
+def _nothing(settings: _Settings, dim: int) -> _Chains:
+    """Stand in the place of chains that could not be run."""
+    shape = (settings.chains, settings.draws)
+    return _Chains(
+        np.full((*shape, dim), np.nan), {name: np.zeros(shape, dtype) for name, _, dtype in _STATS}
     )
 
 
@@ -253,14 +323,17 @@ def _nutpie(
     read = {variable.name for variable in compiled.shared_var_keys}
 
     def sample(
-        arrays: Arrays, lengths: Mapping[str, int], seed: int, metric: Metric | None
+        arrays: Arrays, lengths: Mapping[str, int], seed: int, begin: Begin | None
     ) -> _Chains:
         shared.set(arrays, lengths)
         values = shared.updates(arrays, lengths)
-        if white is not None and metric is not None:
-            values |= white.updates(metric)
+        if white is not None and begin is not None:
+            values |= white.updates(begin.metric)
+        ready = compiled.with_data(**{v.name: x for v, x in values.items() if v.name in read})
+        if begin is not None:  # PyMC's initial points are what they jitter around
+            ready = replace(ready, initial_point_func=begin.start)
         background = nutpie.sample(
-            compiled.with_data(**{v.name: value for v, value in values.items() if v.name in read}),
+            ready,
             draws=settings.draws,
             tune=settings.tune,
             chains=settings.chains,
@@ -284,7 +357,7 @@ def _nutpie(
             for name, own, dtype in _STATS
         }
         walked = _concatenate(z, columns)
-        return _Chains(walked if metric is None else metric.back(walked), stats)
+        return _Chains(walked if begin is None else begin.metric.back(walked), stats)
 
     return sample
 
@@ -325,7 +398,7 @@ def _pymc(
             )
 
     def sample(
-        arrays: Arrays, lengths: Mapping[str, int], seed: int, metric: Metric | None
+        arrays: Arrays, lengths: Mapping[str, int], seed: int, begin: Begin | None
     ) -> _Chains:
         shared.set(arrays, lengths)
         tree = run(settings.tune, settings.draws, settings.chains, seed)

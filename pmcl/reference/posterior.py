@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from pmcl.cluster import Engine, Parts, Work, about_model, bytes_of, need_store,
 from pmcl.compile import CompiledModel, compile_model, precision
 from pmcl.compile.refuse import model_or_context
 from pmcl.data import DATASET, Layout, Task, TaskLike, as_task
-from pmcl.reference.nuts import nuts, seeds_of
+from pmcl.reference.nuts import Cache, nuts, seeds_of
 from pmcl.results import Draws, posterior_tree
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ def sample_reference(
     var_names : list of str, optional
         Variables of the group `posterior`; all free variables and deterministics by default.
     store : path, optional
-        A new folder, as in `AmortizedPosterior.sample`; each part compiles once. An interrupted
-        call is gone on with where `random_seed` is given.
+        A new folder, as in `AmortizedPosterior.sample`. An interrupted call is gone on with where
+        `random_seed` is given.
     client : distributed.Client, optional
         The Dask cluster to work on, as in `AmortizedPosterior.sample`.
     random_seed : int, optional
@@ -77,7 +78,7 @@ def sample_reference(
         draws,
         tune,
         chains,
-        os.cpu_count() if cores is None else cores,
+        cores,
         target_accept,
         sampler,
         sampling.pick(compiled, var_names),
@@ -88,7 +89,7 @@ def sample_reference(
         seeds = seeds_of(random_seed, len(task))
         return _sampled(model, compiled, asked, seeds, task, progressbar=progressbar)
     layout = layout_of(compiled)
-    parts = Parts.of(data, layout, bytes_of(compiled, draws * chains))
+    parts = Parts.of(data, layout, partial(bytes_of, compiled, draws * chains, asked.names))
     # by position in the whole that a task may be a part of
     begin = parts.source.first if isinstance(parts.source, Task) else 0
     seeds = [0] * begin + seeds_of(random_seed, len(parts))
@@ -148,11 +149,12 @@ class ReferenceWork(Work):
 
 
 def engine(model: pm.Model, compiled: CompiledModel, asked: _Asked, seeds: Sequence[int]) -> Engine:
-    """Return what samples a part."""
+    """Return what samples a part; it compiles for the first one."""
+    cache: Cache = {}
 
     def work(task: Task) -> tuple[xr.DataTree, dict[str, Any]]:
         own = seeds[task.first : task.first + len(task)]
-        return _sampled(model, compiled, asked, own, task, progressbar=False), {}
+        return _sampled(model, compiled, asked, own, task, cache, progressbar=False), {}
 
     return work
 
@@ -163,6 +165,7 @@ def _sampled(
     asked: _Asked,
     seeds: Sequence[int],
     task: Task,
+    cache: Cache | None = None,
     *,
     progressbar: bool,
 ) -> xr.DataTree:
@@ -179,6 +182,7 @@ def _sampled(
         cores=asked.cores,
         target_accept=asked.target_accept,
         sampler=asked.sampler,
+        cache=cache,
         random_seed=seeds,
         progressbar=progressbar,
     )

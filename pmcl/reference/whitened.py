@@ -8,6 +8,7 @@ import pymc as pm
 import pytensor
 from pytensor.compile import SharedVariable
 from pytensor.graph.replace import graph_replace
+from scipy.linalg import solve_triangular
 
 WHITE = "u"
 _DENSE = 200  # dims of z above which only standard deviations are used: a matrix is too large
@@ -44,6 +45,13 @@ class Metric(NamedTuple):
         # A little towards none: resampled draws may lie in fewer dimensions than z has.
         correlation = 0.99 * correlation + 0.01 * np.eye(dim)
         return cls(centre, sd[:, None] * np.linalg.cholesky(correlation))
+
+    def to(self, z: np.ndarray) -> np.ndarray:
+        """Return u of z, of shape (dim,)."""
+        far = z - self.centre
+        if self.scale.ndim == 1:
+            return far / self.scale
+        return solve_triangular(self.scale, far, lower=True)
 
     def back(self, u: np.ndarray) -> np.ndarray:
         """Return z of u, of shape (..., dim)."""

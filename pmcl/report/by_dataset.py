@@ -204,6 +204,16 @@ def counted_alike(tree: xr.DataTree) -> xr.DataTree:
     return xr.DataTree.from_dict(groups)
 
 
+def unconstrained_alike(idata: xr.DataTree) -> xr.DataTree:
+    """Resample the unconstrained draws of every dataset by their weights, where these differ."""
+    if not weighted(idata).any():
+        return idata
+    group = "unconstrained_posterior"
+    return xr.DataTree.from_dict(
+        {group: _joined(idata, [part[group].to_dataset() for part in _each(idata)])}
+    )
+
+
 def _each(idata: xr.DataTree) -> list[xr.DataTree]:
     return [counted_alike(one(idata, name)) for name in _names(idata)]
 

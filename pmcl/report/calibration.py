@@ -12,7 +12,7 @@ import xarray as xr
 from pmcl import sampling
 from pmcl.compile import CompiledModel, precision
 from pmcl.correction import RefineLike
-from pmcl.data import DATASET, Layout, Task, TaskLike, as_task
+from pmcl.data import DATASET, Layout, Task, TaskLike, as_task, concatenate
 from pmcl.metrics import coverage, learned, pit, tarp
 from pmcl.posterior import AmortizedPosterior, positive, seed_of
 from pmcl.prediction import predictions
@@ -42,6 +42,17 @@ class _Trial(NamedTuple):
     truth_z: np.ndarray
     z: np.ndarray
     stats: xr.Dataset
+
+    def part(self, begin: int, number: int) -> "_Trial":
+        """Return some simulations after one another."""
+        some = slice(begin, begin + number)
+        return _Trial(
+            {n: v[some] for n, v in self.truth.items()},
+            {n: v[some] for n, v in self.drawn.items()},
+            self.truth_z[some],
+            self.z[some],
+            self.stats.isel({DATASET: some}),
+        )
 
 
 def calibrate(
@@ -129,14 +140,24 @@ def calibrate(
     given = as_task(data, posterior.layout)
     _check_exchangeable(posterior, given)
     refined: RefineLike = "auto" if refine is None else refine
+    around = [
+        _around(posterior, given.select([i]), simulations, refined, seed + i)
+        for i in range(len(given))
+    ]
+    if given.ragged:  # what is padded for one would be left out for all
+        trials = [
+            _tried(posterior, z, task, refined, draws, names, seed + i, client, progressbar)
+            for i, (z, task) in enumerate(around)
+        ]
+    else:
+        z, task = np.concatenate([z for z, _ in around]), concatenate([t for _, t in around])
+        whole = _tried(posterior, z, task, refined, draws, names, seed, client, progressbar)
+        trials = [whole.part(i * simulations, simulations) for i in range(len(given))]
     parts, stats = [], []
-    for i in range(len(given)):
-        alone = given.select([i])
-        z, task = _around(posterior, alone, simulations, refined, seed + i)
-        trial = _tried(posterior, z, task, refined, draws, names, seed + i, client, progressbar)
+    for i, trial in enumerate(trials):
         parts.append(_verdict(posterior, trial, levels, seed + i))
         stats.append(trial.stats.rename({DATASET: _SIMULATION}).drop_vars(_SIMULATION))
-        stats[-1] = stats[-1].assign_coords({_SIMULATION: np.arange(len(z))})
+        stats[-1] = stats[-1].assign_coords({_SIMULATION: np.arange(simulations)})
     dim = xr.DataArray(list(given.names), dims=DATASET, name=DATASET)
     groups = {k: xr.concat([p[k] for p in parts], dim=dim) for k in parts[0]}
     groups["posterior_sbc"] = groups.pop("sbc")
@@ -294,6 +315,6 @@ def _around(
         second = new[info.name][0, :, 0] if info.name in new else first
         axis = 1 + info.dims.index(str(row))
         values[info.name] = np.concatenate([first, second.astype(first.dtype)], axis=axis)
-    names = tuple(f"simulated {i}" for i in range(n))
+    names = tuple(f"simulated {i} around {alone.names[0]}" for i in range(n))
     assert alone.lengths is not None
     return z, Task(alone.layout, values, names, np.repeat(2 * alone.lengths, n))

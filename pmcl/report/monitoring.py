@@ -11,11 +11,22 @@ from pmcl.compile import precision
 from pmcl.correction import RefineLike
 from pmcl.data import DATASET, TaskLike, as_task, listed
 from pmcl.metrics import alarm, apart, unlike
+from pmcl.metrics.alarm import LEAST_RATE
 from pmcl.posterior import AmortizedPosterior, positive, seed_of
 from pmcl.results import flat_z
 
 # What is watched, and whether it may change to either side.
 SERIES = {"parameters": False, "evidence": True, "inputs": False, "khat": False}
+# Standard deviations below which a difference is none: k-hat itself is an estimate.
+_LEAST = {"khat": 0.1}
+
+
+def _as_normal(khat: np.ndarray) -> np.ndarray:
+    """k-hat on a scale on which it is about normal, as far as measured: log(0.1 + k), and straight
+    on below 0.2, where small ones differ by chance alone.
+    """
+    k = np.clip(khat, -1.0, 2.0)
+    return np.where(k > 0.2, np.log(0.1 + np.maximum(k, 0.2)), np.log(0.3) + (k - 0.2) / 0.3)
 
 
 def monitor(
@@ -39,10 +50,17 @@ def monitor(
             f"baseline: expected at least 10 datasets and fewer than there are ({len(names)}), "
             f"got {baseline}."
         )
+    lowest = len(SERIES) * LEAST_RATE
+    if not lowest <= false_alarms < 0.1:
+        raise ValueError(
+            f"false_alarms: expected a number of at least {lowest:g} (simulations tell of no rarer "
+            f"ones) and below 0.1, got {false_alarms}."
+        )
+    count = np.concatenate([task.counts for task in tasks])
+    even = bool(np.ptp(count) == 0)
     seed = seed_of(random_seed, posterior.seed + 3)
     parts: dict[str, list[np.ndarray]] = {
-        k: []
-        for k in ("mean", "variance", "features", "log_evidence", "khat", "efficiency", "count")
+        k: [] for k in ("mean", "variance", "features", "log_evidence", "khat", "efficiency")
     }
     for i, task in enumerate(tasks):
         with warnings.catch_warnings():
@@ -60,12 +78,11 @@ def monitor(
         parts["mean"].append(z.mean(axis=0))
         parts["variance"].append(z.var(axis=0, ddof=1))
         parts["log_evidence"].append(stats["log_evidence"].values)
-        parts["count"].append(task.counts)
         parts["efficiency"].append(stats["efficiency"].values)
         # k-hat of the network's own draws: what refinement has mended is a change, too
         parts["khat"].append(stats["khat_amortized"].values)
         with precision.scope():
-            parts["features"].append(sampling.features(posterior.amortizer, task))
+            parts["features"].append(sampling.features(posterior.amortizer, task, extremes=even))
     found = {k: np.concatenate(v) for k, v in parts.items()}
     unknown = ~np.isfinite(found["log_evidence"][:baseline])
     if baseline - unknown.sum() < 10:
@@ -75,17 +92,21 @@ def monitor(
             f"{listed([n for n, u in zip(names, unknown, strict=False) if u], 10)}."
         )
     # Each value adds to the evidence: where numbers differ it is the mean that is compared.
-    even = np.ptp(found["count"]) == 0
-    evidence = found["log_evidence"] / (1 if even else np.maximum(found["count"], 1))
+    evidence = found["log_evidence"] / (1 if even else np.maximum(count, 1))
     values = {
         "parameters": apart(found["mean"], found["variance"], baseline),
         "evidence": evidence,
-        "inputs": unlike(found["features"], baseline),
-        # on this scale about normal, as far as measured
-        "khat": np.log(0.1 + np.clip(found["khat"], 0.0, 2.0)),
+        "inputs": unlike(found["features"], baseline, None if even else count),
+        "khat": _as_normal(found["khat"]),
     }
     watched = {
-        k: alarm(v, baseline, rate=false_alarms / len(SERIES), two_sided=SERIES[k])
+        k: alarm(
+            v,
+            baseline,
+            rate=false_alarms / len(SERIES),
+            two_sided=SERIES[k],
+            least=_LEAST.get(k, 0.0),
+        )
         for k, v in values.items()
     }
     raised = np.stack([a.raised for a in watched.values()])

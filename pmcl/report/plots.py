@@ -23,7 +23,8 @@ _LETTER, _CELL = 0.09, 0.8  # inches that a letter, and a column of a matrix, ta
 _COLUMNS = 4  # plots beside each other
 _DOTS = 100  # an inch, in a browser
 _CELLS = 15  # columns of a matrix that leave room for numbers
-_BLUE, _ORANGE = "#0072B2", "#D55E00"  # told apart by the colour-blind (Okabe and Ito)
+# told apart by the colour-blind (Okabe and Ito)
+_BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#888888"
 # from bad to good, readable in print and by the colour-blind (a part of matplotlib's cividis)
 _SCALE = ("#fee838", "#cbba69", "#a59c74", "#7c7b78", "#575d6d", "#233e6c", "#00224e")
 _MEASURES = {"efficiency": (0.0, 1.0), "khat": (1.0, 0.0), "sc_variance": (10.0, 0.0)}
@@ -192,19 +193,23 @@ def plot_khat_by_dataset(
     def points(da: xr.DataArray, target: Any, **kwargs: Any) -> None:
         plot = _backend(target)
         x = np.arange(len(names))
-        series = [("khat", _BLUE, "blue: as returned")]
+        fallen = stats["engine"].values == "nuts"
+        series = [("khat", ~fallen, _BLUE, "blue: as returned")]
+        if fallen.any():  # NUTS has no k-hat of its own
+            series.insert(0, ("khat", fallen, _GREY, "grey: before NUTS"))
         if "khat_amortized" in stats:
-            series.insert(0, ("khat_amortized", _ORANGE, "orange: of the network"))
-        for name, colour, _ in series:
+            every = np.ones(len(names), bool)
+            series.insert(0, ("khat_amortized", every, _ORANGE, "orange: of the network"))
+        for name, which, colour, _ in series:
             # an exact posterior has no tail at all: -inf
-            value = np.clip(stats[name].values, -0.5, 2.0)
-            plot.scatter(x, value, target, color=colour, alpha=0.8)
+            value = np.clip(stats[name].values, -0.5, 2.0)[which]
+            plot.scatter(x[which], value, target, color=colour, alpha=0.8)
         plot.hline(khat_threshold(max(draws, 2)), target, color="black", linestyle="C1")
         if len(names) <= _MANY:
             plot.xticks(x, names, target, rotation=90 if len(names) > 5 else 0)
-        plot.ylabel("k-hat", target)
+        plot.ylabel("k-hat (from -0.5 to 2)", target)
         plot.xlabel(DATASET, target)
-        plot.title(", ".join(text for _, _, text in series), target)
+        plot.title(", ".join(text for *_, text in series), target)
 
     longest = max(map(len, names)) if 5 < len(names) <= _MANY else 0
     size = (8.0, 4.0 + _LETTER * longest)

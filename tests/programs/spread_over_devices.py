@@ -23,8 +23,12 @@ if process:
 import pymc as pm  # noqa: E402
 
 import pmcl  # noqa: E402
+from pmcl import devices as spreading  # noqa: E402
 
 warnings.simplefilter("ignore")
+shared: set[int] = set()  # by how many devices work was shared
+number = spreading.number
+spreading.number = lambda: shared.add(number()) or number()  # type: ignore[func-returns-value]
 spread = {"devices": devices} if devices else {}
 quiet = {"progressbar": False}
 
@@ -59,6 +63,7 @@ def weights(posterior: pmcl.AmortizedPosterior) -> list[float]:
 
 found = {
     "devices": jax.device_count(),
+    "shared": sorted(shared),
     "fitted": weights(posterior),
     "adapted": weights(adapted),
     "losses": posterior.pretraining[0].losses.tolist(),

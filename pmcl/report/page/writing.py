@@ -12,6 +12,7 @@ from pmcl.correction import RefineLike
 from pmcl.extras import need
 from pmcl.files import written_whole
 from pmcl.posterior import AmortizedPosterior
+from pmcl.report.by_dataset import unconstrained_alike
 from pmcl.report.calibration import calibrate
 from pmcl.report.comparison import compare
 from pmcl.report.page.parts import Verdict, pictures
@@ -54,7 +55,9 @@ def report(
     of_memory = idata is None and len(posterior.memory) > 0
     if idata is not None:
         _check(idata)
-    compared = None if idata is None or reference is None else compare(idata, reference)
+    compared = None
+    if idata is not None and reference is not None:
+        compared = compare(unconstrained_alike(idata), reference)
     if of_memory:
         idata = posterior.sample(
             posterior.memory.stored(),
