@@ -5,14 +5,17 @@
     python experiments/sbibm.py --tables            # the table of what there is
 
 Each task is a PyMC model (`sbibm_tasks.py`). The network learns from 10,000 simulations; draws are
-judged as they are, after adaptation to the five observations at test time, and corrected with the
-model's density, by the benchmark's own classifier. Beside them stands the best published algorithm.
+judged as they are, after adaptation to the five observations at test time, and from there refined
+and corrected with the model's density, by the benchmark's own classifier. Beside them stands the
+best published algorithm. Networks and runs are kept in `--out`.
 """
 
 import argparse
+import itertools
 import json
 import time
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -49,40 +52,59 @@ def c2st(reference: np.ndarray, draws: np.ndarray, seed: int = 1) -> float:
     return float(cross_val_score(network, both, labels, cv=folds, scoring="accuracy").mean())
 
 
-def run(benchmark: Benchmark, seed: int, draws: int, kinds: tuple[str, ...]) -> dict:
-    """Train, sample, and judge every kind of draws by every observation."""
-    began = time.perf_counter()
-    posterior = pmcl.fit_amortized(
-        benchmark.model(),
-        simulations=SIMULATIONS,
-        steps=STEPS,
-        patience=PATIENCE,
-        random_seed=seed,
-        progressbar=False,
-    )
-    seconds = {"training": time.perf_counter() - began}
-    steps = posterior.pretraining[0].steps
-    data = benchmark.observed()
-    found: dict = {"c2st": {}, "khat": {}, "efficiency": {}, "engine": {}, "steps": steps}
-    for kind in kinds:
+def network(benchmark: Benchmark, seed: int, states: Path, *, adapted: bool) -> tuple:
+    """Return the pretrained or adapted posterior, from its file or trained now, and the seconds."""
+    path = states / f"{benchmark.name}_{seed}_{'adapted' if adapted else 'pretrained'}.zarr.zip"
+    took = path.with_suffix(".seconds")
+    if took.exists():
+        return pmcl.load(path, benchmark.model()), float(took.read_text())
+    if adapted:
+        posterior, _ = network(benchmark, seed, states, adapted=False)
         began = time.perf_counter()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            here = posterior
-            if kind == "adapted":
-                here = posterior.at_test_time(data, random_seed=seed, progressbar=False)
-                record = here.records[0]
-                found["objective"] = type(record.objective).__name__
-                found["lost"] = list(record.lost)
-            theta, stats = _sampled(benchmark, here, data, kind, seed, draws)
-        seconds[kind] = time.perf_counter() - began
-        for name in ("khat", "efficiency", "engine"):
-            found[name][kind] = stats[name].values.tolist()
-        found["c2st"][kind] = [
-            c2st(benchmark.reference(o), theta[:, i]) for i, o in enumerate(OBSERVATIONS)
-        ]
-        print(benchmark.name, kind, np.round(found["c2st"][kind], 4), flush=True)
-    return {**found, "seconds": seconds, "draws": draws, "simulations": SIMULATIONS}
+            posterior = posterior.at_test_time(
+                benchmark.observed(), random_seed=seed, progressbar=False
+            )
+    else:
+        began = time.perf_counter()
+        posterior = pmcl.fit_amortized(
+            benchmark.model(),
+            simulations=SIMULATIONS,
+            steps=STEPS,
+            patience=PATIENCE,
+            random_seed=seed,
+            progressbar=False,
+        )
+    seconds = time.perf_counter() - began
+    states.mkdir(parents=True, exist_ok=True)
+    posterior.save(path)
+    took.write_text(str(seconds))  # the last thing: without it the state is not whole
+    return posterior, seconds
+
+
+def run(benchmark: Benchmark, kind: str, seed: int, draws: int, states: Path) -> dict:
+    """Sample in one of `KINDS`, and judge the draws by every observation."""
+    posterior, training = network(benchmark, seed, states, adapted=kind != "amortized")
+    data = benchmark.observed()
+    began = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        theta, stats = _sampled(benchmark, posterior, data, kind, seed, draws)
+    seconds = time.perf_counter() - began
+    found: dict = {
+        "c2st": [c2st(benchmark.reference(o), theta[:, i]) for i, o in enumerate(OBSERVATIONS)],
+        **{name: stats[name].values.tolist() for name in ("khat", "efficiency", "engine")},
+        "seconds": {"training": training, "sampling": seconds},
+        "draws": draws,
+        "simulations": SIMULATIONS,
+    }
+    if kind == "amortized":
+        found["steps"] = posterior.pretraining[0].steps
+    else:
+        record = posterior.records[0]
+        found |= {"objective": type(record.objective).__name__, "lost": list(record.lost)}
+    return found
 
 
 def _sampled(
@@ -119,29 +141,37 @@ def _sampled(
 
 def written(runs: Path, results: Path) -> None:
     """Write the table of what there is."""
-    found = {p.stem: json.loads(p.read_text()) for p in sorted(runs.glob("*.json"))}
-    found = {n: found[n] for n in BENCHMARKS if n in found}
+    paths = {(n, k): runs / f"{n}_{k}.json" for n in BENCHMARKS for k in KINDS}
+    found: dict[str, dict[str, dict]] = {}
+    for (name, kind), path in paths.items():
+        if path.exists():
+            found.setdefault(name, {})[kind] = json.loads(path.read_text())
     if not found:
         return
     peers = published()
     lines = [
         "# Benchmark of simulation-based inference", "",
         "`python experiments/sbibm.py`: C2ST to the reference (0.5: no difference), mean over "
-        "observations 1 to 5, with the benchmark's classifier. Published: the best algorithm on "
-        "these observations. Reached: corrected at most 0.01 above the best at 100,000.", "",
-        f"| task | {' | '.join(KINDS)} | adapted by | best at 10,000 | best at 100,000 | reached |",
-        "|---|" + "---|" * (len(KINDS) + 4),
+        "observations 1 to 5, with the benchmark's classifier. Adapted at test time to these five; "
+        "refined and corrected from there. Published: the best algorithm on these observations. "
+        "Reached: corrected at most 0.01 above the best at 100,000, or above 0.5.", "",
+        f"| task | {' | '.join(KINDS)} | adapted by | corrected: engine | best at 10,000 "
+        "| best at 100,000 | reached |",
+        "|---|" + "---|" * (len(KINDS) + 5),
     ]  # fmt: skip
     for name, row in found.items():
-        cells = [f"{np.mean(row['c2st'][k]):.3f}" if k in row["c2st"] else "" for k in KINDS]
-        cells.append(row.get("objective", ""))
+        cells = [f"{np.mean(row[k]['c2st']):.3f}" if k in row else "" for k in KINDS]
+        later = [row[k] for k in KINDS[1:] if k in row]
+        cells.append(later[0]["objective"] if later else "")
+        last = row.get(KINDS[-1])
+        engines = Counter(last["engine"] if last else ())
+        cells.append(", ".join(f"{n} {engine}" for engine, n in engines.most_common()))
         for budget in (10_000, 100_000):
             some = peers[(peers["task"] == name) & (peers["num_simulations"] == budget)]
             best = some.loc[some["C2ST"].idxmin()]
             cells.append(f"{best['C2ST']:.3f} ({best['algorithm']})")
-        last = row["c2st"].get(KINDS[-1])
-        reached = last and np.mean(last) <= best["C2ST"] + 0.01
-        cells.append("" if last is None else "yes" if reached else "no")
+        aim = max(best["C2ST"], 0.5) + 0.01
+        cells.append("" if last is None else "yes" if np.mean(last["c2st"]) <= aim else "no")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     results.mkdir(parents=True, exist_ok=True)
     (results / "sbibm.md").write_text("\n".join(lines) + "\n")
@@ -163,13 +193,15 @@ def main() -> None:
     parser.add_argument("--tables", action="store_true", help="run nothing")
     given = parser.parse_args()
     if not given.tables:
-        for name in given.tasks:
+        for name, kind in itertools.product(given.tasks, given.kinds):
             kept(
-                given.out, name,
-                lambda n=name: run(BENCHMARKS[n], given.seed, given.draws, tuple(given.kinds)),
-                lambda r: ", ".join(f"{k} {np.mean(v):.3f}" for k, v in r["c2st"].items()),
+                given.out / "runs", f"{name} {kind}",
+                lambda n=name, k=kind: run(
+                    BENCHMARKS[n], k, given.seed, given.draws, given.out / "states"
+                ),
+                lambda r: f"{np.mean(r['c2st']):.3f}",
             )  # fmt: skip
-    written(given.out, given.results)
+    written(given.out / "runs", given.results)
 
 
 if __name__ == "__main__":
