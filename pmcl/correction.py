@@ -13,7 +13,7 @@ from pmcl.data import Task
 from pmcl.fallback import by_nuts
 from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold
 from pmcl.networks import Amortizer
-from pmcl.prediction import observed_group, predictions, scalars_group
+from pmcl.prediction import Extra, extra_groups
 from pmcl.reference.nuts import Cache
 from pmcl.refinement import FEWEST_STARTS, Drawn, Refine, judge, poor, refine_task
 from pmcl.results import Draws, posterior_tree
@@ -274,9 +274,7 @@ class Asked(NamedTuple):
     seed: int
     correct: CorrectLike = "auto"
     fallback: FallbackLike = None
-    log_likelihood: bool = False
-    log_prior: bool = False
-    posterior_predictive: bool = False
+    extra: Extra = Extra()
 
 
 def sample_task(
@@ -319,18 +317,8 @@ def sample_task(
             cache=cache,
         )
         found = finished(compiled, task, corrected, asked.names, begin)
-        extra = {}
         z = np.asarray(corrected.drawn.z)
-        if asked.log_likelihood:
-            terms = sampling.pointwise(compiled, z, task)
-            extra["log_likelihood"] = observed_group(compiled, task, terms)
-        if asked.log_prior:
-            terms = sampling.prior_terms(compiled, z, task)
-            extra["log_prior"] = scalars_group(compiled, task, terms)
-        if asked.posterior_predictive:
-            at = [task.dataset(i) for i in range(len(task))]
-            drawn = predictions(compiled, z, at, seed=asked.seed, first=task.first)
-            extra["posterior_predictive"] = observed_group(compiled, task, drawn)
+        extra = extra_groups(compiled, task, z, asked.extra, seed=asked.seed)
     return posterior_tree(compiled, task, found, engine=engine_of(found), extra=extra)
 
 

@@ -135,8 +135,7 @@ def sample_parts(
         Names of datasets that are far from simulations.
     """
     check_devices(client, devices)
-    terms = int(asked.log_likelihood) + int(asked.posterior_predictive)
-    each = partial(bytes_of, posterior.compiled, asked.draws, asked.names, terms=terms)
+    each = partial(bytes_of, posterior.compiled, asked.draws, asked.names, terms=asked.extra.terms)
     parts = Parts.of(data, posterior.layout, each)
     work = None if client is None else SampleWork.of(posterior, asked, devices)
     tree, notes = run(

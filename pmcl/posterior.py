@@ -58,7 +58,7 @@ from pmcl.networks import (
 )
 from pmcl.networks.familiarity import Familiar, FarDataWarning
 from pmcl.parts import sample_parts
-from pmcl.prediction import predictions_groups
+from pmcl.prediction import Extra, predictions_groups
 from pmcl.results import SAMPLE, flat_z, warn_of_doubts
 from pmcl.training import PretrainingRecord, PretrainingSettings, Simulated, pretrain
 
@@ -492,9 +492,7 @@ class AmortizedPosterior:
             seed_of(random_seed, self.seed),
             correct,
             fallback,
-            log_likelihood,
-            log_prior,
-            posterior_predictive,
+            Extra(log_likelihood, log_prior, posterior_predictive),
         )
         if store is None:
             need_store(client)

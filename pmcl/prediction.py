@@ -1,14 +1,54 @@
-"""Posterior predictive draws: of the same datasets, or at new covariates of any length."""
+"""What is asked for beside draws: log density terms, and predictions at the same or new data."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
 
+from pmcl import sampling
 from pmcl.compile import CompiledModel, VariableInfo
 from pmcl.compile.predictive import lengths_of, predict
 from pmcl.data import DATASET, Layout, Task
 from pmcl.results import SAMPLE, labelled
+
+
+class Extra(NamedTuple):
+    """Groups that a user asked for beside the draws."""
+
+    log_likelihood: bool = False
+    log_prior: bool = False
+    posterior_predictive: bool = False
+
+    @property
+    def terms(self) -> int:
+        """How many of them hold a value for every observed one."""
+        return int(self.log_likelihood) + int(self.posterior_predictive)
+
+
+def extra_groups(
+    compiled: CompiledModel, task: Task, z: np.ndarray, asked: Extra, *, seed: int, chains: int = 1
+) -> dict[str, xr.Dataset]:
+    """Build the groups asked for, of draws z of shape (dataset, chain * draw, dim)."""
+    found = {}
+    if asked.log_likelihood:
+        terms = sampling.pointwise(compiled, z, task)
+        found["log_likelihood"] = observed_group(compiled, task, terms)
+    if asked.log_prior:
+        terms = sampling.prior_terms(compiled, z, task)
+        found["log_prior"] = scalars_group(compiled, task, terms)
+    if asked.posterior_predictive:
+        at = [task.dataset(i) for i in range(len(task))]
+        drawn = predictions(compiled, z, at, seed=seed, first=task.first)
+        found["posterior_predictive"] = observed_group(compiled, task, drawn)
+    if chains > 1:
+        found = {k: group.map(lambda v: _by_chain(v, chains)) for k, group in found.items()}
+    return found
+
+
+def _by_chain(value: xr.DataArray, chains: int) -> xr.DataArray:
+    shape = (chains, -1, *value.shape[2:])
+    return xr.DataArray(value.values.reshape(shape), dims=value.dims, coords=value.coords)
 
 
 def observed_group(

@@ -33,6 +33,7 @@ from pmcl.data import Layout, Task, TaskLike
 from pmcl.devices import DevicesLike
 from pmcl.devices import scope as device_scope
 from pmcl.posterior import positive, seed_of
+from pmcl.prediction import Extra, extra_groups
 from pmcl.reference.nuts import Cache
 from pmcl.reference.posterior import covariates_among, layout_of, task_of
 from pmcl.refinement import FEWEST_STARTS, Refine
@@ -52,6 +53,9 @@ def refine(
     correct: CorrectLike = "psis",
     fallback: FallbackLike = None,
     var_names: list[str] | None = None,
+    log_likelihood: bool = False,
+    log_prior: bool = False,
+    posterior_predictive: bool = False,
     store: str | os.PathLike | None = None,
     client: "Client | None" = None,
     devices: DevicesLike = None,
@@ -84,6 +88,8 @@ def refine(
         NUTS for the datasets whose k-hat is too high, from the best draws at hand.
     var_names : list of str, optional
         Variables of the group `posterior`; all free variables and deterministics by default.
+    log_likelihood, log_prior, posterior_predictive : bool
+        Add the group of that name, as `AmortizedPosterior.sample` does.
     store : path, optional
         A new folder, as in `AmortizedPosterior.sample`. An interrupted call is gone on with where
         `random_seed` is given.
@@ -123,6 +129,7 @@ def refine(
         sampling.pick(compiled, var_names),
         seed,
         devices,
+        Extra(log_likelihood, log_prior, posterior_predictive),
     )
     if store is None:
         need_store(client)
@@ -136,7 +143,7 @@ def refine(
             raise ValueError("start: expected none where results go to a `store`, part by part.")
         check_devices(client, devices)
         layout = layout_of(compiled)
-        each = partial(bytes_of, compiled, asked.draws, asked.names)
+        each = partial(bytes_of, compiled, asked.draws, asked.names, terms=asked.extra.terms)
         parts = Parts.of(data, layout, each)
         prior = _prior(compiled, parts.first(layout), seed)
         work = RefineWork(compiled.model, tuple(i.name for i in compiled.covariates), prior, asked)
@@ -170,6 +177,7 @@ class _Asked(NamedTuple):
     names: tuple[str, ...]
     seed: int
     devices: DevicesLike
+    extra: Extra
 
 
 @dataclass(frozen=True)
@@ -236,7 +244,9 @@ def _refined(
             cache=cache,
         )
         found = finished(compiled, task, corrected, asked.names, begin)
-    return posterior_tree(compiled, task, found, engine=engine_of(found))
+        z = np.asarray(corrected.drawn.z)
+        extra = extra_groups(compiled, task, z, asked.extra, seed=asked.seed)
+    return posterior_tree(compiled, task, found, engine=engine_of(found), extra=extra)
 
 
 def _given(compiled: CompiledModel, start: xr.DataTree, number: int, seed: int) -> np.ndarray:

@@ -126,9 +126,11 @@ def plugins(dask_worker: "distributed.Worker") -> list[str]:
 def test_references_and_refinement_without_a_network(client, tmp_path, together):
     data = datasets(6)
     nuts = {"draws": 50, "tune": 50, "chains": 2, "random_seed": 3, "progressbar": False}
+    nuts |= {"posterior_predictive": True, "log_likelihood": True}
     found = pmcl.sample_reference(model(), data, store=tmp_path / "a.zarr", client=client, **nuts)
     same(found, pmcl.sample_reference(model(), data, **nuts))
     aligned = {"refine": pmcl.Refine(steps=0, rounds=0), "draws": 300, "random_seed": 3}
+    aligned |= {"posterior_predictive": True, "log_prior": True}
     aligned |= {"store": tmp_path / "b.zarr", "client": client}
     found = pmcl.refine(model(), data, progressbar=False, **aligned)
     aligned = {k: v for k, v in aligned.items() if k not in ("store", "client")}

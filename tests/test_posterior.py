@@ -8,6 +8,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
+from scipy.stats import norm
 
 import pmcl
 from pmcl import metrics
@@ -72,6 +73,9 @@ def shifted() -> xr.Dataset:
     return make(4, slope=6.0, seed=3, scale=4.0)
 
 
+GROUPS = {"log_likelihood": True, "log_prior": True, "posterior_predictive": True}
+
+
 @pytest.fixture(scope="module")
 def idata(posterior: pmcl.AmortizedPosterior, data: xr.Dataset) -> xr.DataTree:
     return posterior.sample(
@@ -79,15 +83,13 @@ def idata(posterior: pmcl.AmortizedPosterior, data: xr.Dataset) -> xr.DataTree:
         2000,
         refine=False,
         random_seed=2,
-        log_likelihood=True,
-        log_prior=True,
-        posterior_predictive=True,
+        **GROUPS,
     )
 
 
 @pytest.fixture(scope="module")
 def reference(model: pm.Model, data: xr.Dataset) -> xr.DataTree:
-    return pmcl.sample_reference(model, data, random_seed=3, progressbar=False)
+    return pmcl.sample_reference(model, data, random_seed=3, progressbar=False, **GROUPS)
 
 
 PLAIN = pmcl.Replay(capacity=3, weighting="dataset", pseudo=0, simulations=0)
@@ -141,8 +143,6 @@ def test_groups_dims_and_attributes(idata: xr.DataTree) -> None:
 
 
 def test_densities_in_sample_stats(idata: xr.DataTree, data: xr.Dataset) -> None:
-    from scipy.stats import norm
-
     slope = idata["posterior"]["slope"].values[0]  # (draw, dataset)
     np.testing.assert_allclose(
         idata["sample_stats"]["log_prior"].values[0], norm.logpdf(slope), rtol=1e-9
@@ -193,8 +193,6 @@ def test_single_dataset_and_ragged_data(posterior: pmcl.AmortizedPosterior) -> N
     lonely = posterior.sample({"short": short}, 20, refine=False)
     both = tree["sample_stats"].to_dataset().sel(dataset="short")
     z = tree["unconstrained_posterior"]["slope"].sel(dataset="short").values[0]
-    from scipy.stats import norm
-
     expected = norm.logpdf(short["y"].values, z[:, None] * short["x"].values, SIGMA).sum(-1)
     np.testing.assert_allclose(both["log_likelihood"].values[0], expected, rtol=1e-8)
     assert lonely["observed_data"].sizes["obs"] == 12
@@ -505,6 +503,32 @@ def test_checks_of_arviz_by_dataset(posterior: pmcl.AmortizedPosterior) -> None:
     assert float(check["loo_pit"]["y"].sel(dataset="d0")) > 0.01
     with pytest.raises(ValueError, match=r"ask for them with `sample\(..., log_likelihood=True\)"):
         pmcl.loo(posterior.sample(data, 50, random_seed=0))
+
+
+def test_nuts_and_refinement_have_the_same_groups(
+    model: pm.Model, data: xr.Dataset, reference: xr.DataTree
+) -> None:
+    refined = pmcl.refine(model, data, draws=4000, random_seed=3, progressbar=False, **GROUPS)
+    for tree in (reference, refined):
+        slope = tree["posterior"]["slope"]
+        value = tree["log_likelihood"]["y"]
+        line = (slope * data["x"]).transpose(*value.dims)
+        terms = norm.logpdf(data["y"].values, line, SIGMA)
+        assert value.dims == ("chain", "draw", "dataset", "obs")
+        np.testing.assert_allclose(value, terms, rtol=1e-8)
+        np.testing.assert_allclose(tree["log_prior"]["slope"], norm.logpdf(slope), rtol=1e-9)
+        noise = ((tree["posterior_predictive"]["y"] - line) / SIGMA).values
+        assert noise.mean() == pytest.approx(0, abs=5 / noise.size**0.5)
+        assert noise.std() == pytest.approx(1, rel=0.02)
+        # one draw of the data for each of the parameters, in their order
+        assert abs(np.corrcoef(noise.sum(-1).ravel(), slope.values.ravel())[0, 1]) < 0.05
+        # each value predicted from the others, in closed form
+        x, y = data["x"].values, data["y"].values
+        precision = 1 + ((x**2).sum(1, keepdims=True) - x**2) / SIGMA**2
+        mean = ((x * y).sum(1, keepdims=True) - x * y) / SIGMA**2 / precision
+        left_out = norm.logpdf(y, x * mean, np.sqrt(SIGMA**2 + x**2 / precision)).sum(axis=1)
+        np.testing.assert_allclose(pmcl.loo(tree)["elpd"], left_out, atol=0.15)
+    assert pmcl.check_predictive(reference)["p_value"]["y"].sizes["dataset"] == 4
 
 
 def test_a_change_in_a_sequence_is_seen(posterior: pmcl.AmortizedPosterior) -> None:

@@ -16,6 +16,7 @@ from pmcl.cluster import Engine, Parts, Work, about_model, bytes_of, need_store,
 from pmcl.compile import CompiledModel, compile_model, precision
 from pmcl.compile.refuse import model_or_context
 from pmcl.data import DATASET, Layout, Task, TaskLike, as_task
+from pmcl.prediction import Extra, extra_groups
 from pmcl.reference.nuts import Cache, nuts, seeds_of
 from pmcl.results import Draws, posterior_tree
 
@@ -34,6 +35,9 @@ def sample_reference(
     target_accept: float = 0.8,
     sampler: Literal["nutpie", "pymc"] = "nutpie",
     var_names: list[str] | None = None,
+    log_likelihood: bool = False,
+    log_prior: bool = False,
+    posterior_predictive: bool = False,
     store: str | os.PathLike | None = None,
     client: "Client | None" = None,
     random_seed: int | None = None,
@@ -53,6 +57,8 @@ def sample_reference(
         One compilation serves all datasets with either.
     var_names : list of str, optional
         Variables of the group `posterior`; all free variables and deterministics by default.
+    log_likelihood, log_prior, posterior_predictive : bool
+        Add the group of that name, as `AmortizedPosterior.sample` does.
     store : path, optional
         A new folder, as in `AmortizedPosterior.sample`. An interrupted call is gone on with where
         `random_seed` is given.
@@ -82,6 +88,8 @@ def sample_reference(
         target_accept,
         sampler,
         sampling.pick(compiled, var_names),
+        Extra(log_likelihood, log_prior, posterior_predictive),
+        seeds_of(random_seed, 1)[0],
     )
     if store is None:
         need_store(client)
@@ -89,7 +97,8 @@ def sample_reference(
         seeds = seeds_of(random_seed, len(task))
         return _sampled(model, compiled, asked, seeds, task, progressbar=progressbar)
     layout = layout_of(compiled)
-    parts = Parts.of(data, layout, partial(bytes_of, compiled, draws * chains, asked.names))
+    size = partial(bytes_of, compiled, draws * chains, asked.names, terms=asked.extra.terms)
+    parts = Parts.of(data, layout, size)
     # by position in the whole that a task may be a part of
     begin = parts.source.first if isinstance(parts.source, Task) else 0
     seeds = [0] * begin + seeds_of(random_seed, len(parts))
@@ -103,7 +112,6 @@ def sample_reference(
         client=client,
         about={
             "reference": repr(asked._replace(cores=None)),
-            "seed": seeds[begin],
             **about_model(compiled, parts.first(layout)),
         },
         whole=parts.whole(compiled),
@@ -123,6 +131,8 @@ class _Asked(NamedTuple):
     target_accept: float
     sampler: Literal["nutpie", "pymc"]
     names: tuple[str, ...]
+    extra: Extra
+    seed: int  # of the draws of the observed
 
 
 @dataclass(frozen=True)
@@ -191,6 +201,7 @@ def _sampled(
     with precision.scope():
         constrained = sampling.constrain(compiled, flat, task, asked.names)
         log_prior, log_likelihood = sampling.densities(compiled, flat, task)
+        extra = extra_groups(compiled, task, flat, asked.extra, seed=asked.seed, chains=chains)
 
     def ordered(value: np.ndarray) -> np.ndarray:
         shaped = value.reshape(len(task), chains, draws, *value.shape[2:])
@@ -208,7 +219,7 @@ def _sampled(
         dataset_stats=convergence(z, stats, found.seconds),
         seconds=float(found.seconds.sum()),
     )
-    return posterior_tree(compiled, task, result, engine=f"nuts ({asked.sampler})")
+    return posterior_tree(compiled, task, result, engine=f"nuts ({asked.sampler})", extra=extra)
 
 
 def task_of(compiled: CompiledModel, data: TaskLike) -> Task:

@@ -19,7 +19,8 @@ def loo(idata: xr.DataTree, *, var_name: str | None = None) -> xr.Dataset:
     Parameters
     ----------
     idata : xarray.DataTree
-        From `sample` with ``log_likelihood=True``; padding is dropped.
+        From `sample`, `refine` or `sample_reference` with ``log_likelihood=True``; padding is
+        dropped.
     var_name : str, optional
         Observed variable, where there are several.
 
@@ -65,7 +66,7 @@ def psense(idata: xr.DataTree, *, var_names: Sequence[str] | None = None) -> xr.
     Parameters
     ----------
     idata : xarray.DataTree
-        From `sample` with ``log_prior=True, log_likelihood=True``.
+        From `sample`, `refine` or `sample_reference` with ``log_prior=True, log_likelihood=True``.
     var_names : sequence of str, optional
 
     Returns
@@ -113,8 +114,8 @@ def check_predictive(
     Parameters
     ----------
     idata : xarray.DataTree
-        From `sample` with ``posterior_predictive=True``; with ``log_likelihood=True``, too, the
-        values left out are predicted from the others.
+        From `sample`, `refine` or `sample_reference` with ``posterior_predictive=True``; with
+        ``log_likelihood=True``, too, the values left out are predicted from the others.
     statistics : mapping of str to callable
         Functions of all values of an observed variable.
 
