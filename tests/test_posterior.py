@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from pathlib import Path
 
 import arviz as az
 import numpy as np
@@ -234,6 +235,31 @@ def test_warns_by_name_where_the_draws_are_not_to_be_trusted(
         tree = posterior.sample(shifted, 500, refine=False, random_seed=0)
     assert (tree["dataset_stats"]["khat"] > 0.7).all()
     assert all("k-hat" in w for w in tree["dataset_stats"]["warning"].values)
+
+
+def test_nuts_takes_over_from_the_network_where_it_is_poor(
+    posterior: pmcl.AmortizedPosterior, data: xr.Dataset, shifted: xr.Dataset, tmp_path: Path
+) -> None:
+    both = xr.concat([data.isel(dataset=[0, 1]), shifted.isel(dataset=[2, 3])], "dataset")
+    options = {"refine": False, "fallback": "nuts", "random_seed": 0, "progressbar": False}
+    tree = posterior.sample(both, 2000, log_likelihood=True, **options)
+    stats = tree["dataset_stats"].to_dataset()
+    assert stats["engine"].values.tolist() == ["amortized"] * 2 + ["nuts"] * 2
+    assert not stats["warning"].values.any()
+    # what its diagnostics were is there, and those of NUTS beside it
+    assert (stats["khat"].values[2:] > 0.7).all() and (stats["rhat"].values[2:] < 1.05).all()
+    assert np.isnan(stats["rhat"].values[:2]).all()
+    mean, sd = exact(both)
+    slope = tree["posterior"]["slope"]
+    assert (np.abs(slope.mean(("chain", "draw")) - mean) / sd).max() < 0.15
+    np.testing.assert_allclose(slope.std(("chain", "draw")), sd, rtol=0.12)
+    # all that is given of these draws is of these draws, and they count alike
+    terms = norm.logpdf(both["y"].values, slope.values[..., None] * both["x"].values, SIGMA)
+    np.testing.assert_allclose(tree["log_likelihood"]["y"], terms, rtol=1e-8)
+    weight = tree["sample_stats"]["log_weight"].values[..., 2:]
+    np.testing.assert_allclose(weight, -np.log(2000))
+    stored = posterior.sample(both, 2000, store=tmp_path / "draws.zarr", **options)
+    np.testing.assert_array_equal(stored["posterior"]["slope"], slope)
 
 
 def test_retention_against_references(
