@@ -22,7 +22,6 @@ from pmcl.online import (
     expectation,
     prior_scale,
 )
-from pmcl.online.inference import padded
 from pmcl.online.projection import (
     Search,
     climb,
@@ -33,7 +32,7 @@ from pmcl.online.projection import (
     steps_of,
 )
 from pmcl.online.residual import debiased, exact_residuals, product, residuals
-from pmcl.online.rows import Batch, Rows, check_separate
+from pmcl.online.rows import Batch, Rows, check_separate, padded
 
 Q = MeanField(jnp.array([0.5, -1.0]), jnp.log(jnp.array([0.3, 2.0])))
 PRIOR = MeanField(jnp.array([0.0, 1.0]), jnp.log(jnp.array([1.0, 1.5])))

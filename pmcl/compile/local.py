@@ -70,8 +70,8 @@ class LocalLikelihood:
 
     def noise(self, dataset: Dataset, key: Array) -> list[Array]:
         """Standard normal noise of every layer's output for a dataset, and of z's other entries."""
-        arguments = self._arguments(jnp.zeros(self.compiled.dim), dataset)
-        shapes = [o.shape for o in jax.eval_shape(self._outputs, *arguments)]
+        zeros = self.compiled.split(jnp.zeros(self.compiled.dim))
+        shapes = [o.shape for o in jax.eval_shape(self._outputs, *zeros, *self._read(dataset))]
         shapes.append(self.others.shape)
         keys = jax.random.split(key, len(shapes))
         dtype = jnp.result_type(float)
@@ -91,15 +91,20 @@ class LocalLikelihood:
             From :meth:`noise`.
         """
         i = self.others
-        z = mean.at[i].add(sd[i] * noise[-1])
-        parts = dict(zip(self.compiled.values, self.compiled.split(sd), strict=True))
+        c = self.compiled
+        drawn = c.split(mean.at[i].add(sd[i] * noise[-1]))
+        # From the mean itself: of many draws at a time, a layer's first product is then made once.
+        means = c.split(mean)
+        each = zip(c.values, means, drawn, strict=True)
+        values = [still if v in self.weights else moved for v, still, moved in each]
+        parts = dict(zip(c.values, c.split(sd), strict=True))
         sds = [parts[w] for w in self.weights]
-        found = self._terms(*self._arguments(z, dataset), *sds, *noise[:-1])
+        found = self._terms(*values, *self._read(dataset), *sds, *noise[:-1])
         return {i.name: term for i, term in zip(self.compiled.observed, found, strict=True)}
 
-    def _arguments(self, z: Array, dataset: Dataset) -> list[Array]:
+    def _read(self, dataset: Dataset) -> list[Array]:
         c = self.compiled
-        return [*c.split(z), *c._read([*c.observed, *c._log_likelihood.data], dataset)]
+        return list(c._read([*c.observed, *c._log_likelihood.data], dataset))
 
 
 def localise(compiled: CompiledModel) -> LocalLikelihood | None:

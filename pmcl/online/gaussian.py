@@ -30,8 +30,8 @@ class Factor(NamedTuple):
         return Factor(self.precision + power * other.precision, self.shift + power * other.shift)
 
     def log(self, z: Array) -> Array:
-        """Logarithm at z, up to the constant that makes it a density."""
-        return jnp.sum(self.shift * z - self.precision * z**2 / 2, axis=-1)
+        """Logarithm at z, up to the constant that makes it a density; all factors at all z."""
+        return jnp.inner(self.shift, z) - jnp.inner(self.precision, z**2) / 2
 
 
 class MeanField(NamedTuple):

@@ -4,11 +4,15 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from pmcl.compile.jitting import jit
 from pmcl.online.gaussian import Factor, MeanField, expectation
 from pmcl.online.rows import Data, Rows
+
+_DRAWS = 64  # at most, at a time
+_NUMBERS = 2**18  # rows times draws at a time
 
 
 class Residuals(NamedTuple):
@@ -49,30 +53,42 @@ def residuals(rows: Rows, q: MeanField, data: Data, key: Array, draws: int) -> R
     Kurle et al. (2020), eqs. 5a, 5b and 8 (`gain`).
     """
 
-    def one(datum: Data, key: Array) -> tuple[Array, MeanField]:
-        def expected(q: MeanField) -> Array:
+    # Where weights have no noise of their own, the gradients of many draws are summed before they
+    # are made: of x @ W they are products of x with what is few numbers a draw.
+    most = 1 if rows.local is None else _DRAWS
+    together = max(d for d in range(1, most + 1) if draws % d == 0)
+
+    def expected(q: MeanField, datum: Data, keys: Array) -> Array:
+        def pair(key: Array) -> Array:
             up, down = (rows.drawn(q, datum, key, sign)[0] for sign in (1.0, -1.0))
             return (up + down) / 2
 
-        return jax.value_and_grad(expected)(q)
+        return jnp.sum(jax.vmap(pair)(keys))
 
     def row(i: Array, datum: Data) -> tuple[Array, MeanField]:
-        def add(total: tuple, key: Array) -> tuple[tuple, None]:
-            return jax.tree.map(jnp.add, total, one(datum, key)), None
+        def add(total: tuple, keys: Array) -> tuple[tuple, None]:
+            found = jax.value_and_grad(expected)(q, datum, keys)
+            return jax.tree.map(jnp.add, total, found), None
 
         start = (jnp.zeros((), q.mean.dtype), jax.tree.map(jnp.zeros_like, q))
-        total, _ = jax.lax.scan(add, start, jax.random.split(jax.random.fold_in(key, i), draws))
+        keys = jax.random.split(jax.random.fold_in(key, i), draws)
+        total, _ = jax.lax.scan(add, start, keys.reshape(-1, together))
         return jax.tree.map(lambda v: v / draws, total)
 
     value, slope = rows.map(row, data)
     factor = _factor(slope, q)
 
-    def remainder(key: Array) -> Array:
-        z = q.at(jax.random.normal(key, q.mean.shape, q.mean.dtype))
-        return rows(z, data) - factor.log(z)
+    around = factor._replace(shift=slope.mean)  # the same by the distance from the mean
 
-    keys = jax.random.split(jax.random.fold_in(key, rows.length(data)), 2 * draws)
-    misfit = jnp.var(jax.lax.map(remainder, keys), axis=0, ddof=1)
+    def remainder(key: Array) -> Array:
+        change = q.at(jax.random.normal(key, q.mean.shape, q.mean.dtype)) - q.mean
+        # Less the factor's logarithm at the mean, which has no share in the variance.
+        return rows(q.mean + change, data) - around.log(change)
+
+    n = rows.length(data)
+    keys = jax.random.split(jax.random.fold_in(key, n), 2 * draws)
+    some = int(np.clip(_NUMBERS // n, 1, _DRAWS))
+    misfit = jnp.var(jax.lax.map(remainder, keys, batch_size=some), axis=0, ddof=1)
     return Residuals(factor, _gain(value, factor, q), misfit)
 
 
