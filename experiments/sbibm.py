@@ -27,7 +27,7 @@ import pmcl
 
 HERE = Path(__file__).parent
 DRAWS, SIMULATIONS = 10_000, 10_000
-STEPS, PATIENCE = 6000, 10  # at most, and blocks of a hundred without progress
+STEPS, PATIENCE = 30_000, 20  # at most, and blocks of a hundred without progress
 PROPOSALS = 5  # for each corrected draw: resampling gives draws twice, and a classifier sees that
 KINDS = ("amortized", "adapted", "refined", "corrected")
 
