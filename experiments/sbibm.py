@@ -27,7 +27,8 @@ import pmcl
 
 HERE = Path(__file__).parent
 DRAWS, SIMULATIONS = 10_000, 10_000
-STEPS, PATIENCE = 30_000, 20  # at most, and blocks of a hundred without progress
+STEPS = 10_000
+FLOW = pmcl.CouplingFlow(layers=5, width=50, affine_width=50)  # about the peers' size
 PROPOSALS = 5  # for each corrected draw: resampling gives draws twice, and a classifier sees that
 KINDS = ("amortized", "adapted", "refined", "corrected")
 
@@ -70,9 +71,9 @@ def network(benchmark: Benchmark, seed: int, states: Path, *, adapted: bool) -> 
         began = time.perf_counter()
         posterior = pmcl.fit_amortized(
             benchmark.model(),
+            network=pmcl.Network(benchmark.summary, FLOW),
             simulations=SIMULATIONS,
             steps=STEPS,
-            patience=PATIENCE,
             random_seed=seed,
             progressbar=False,
         )

@@ -6,7 +6,7 @@ appendix T. Observations and reference draws come from the folder PMCL_DATA, `sb
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,8 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import xarray as xr
+
+import pmcl
 
 OBSERVATIONS = (1, 2, 3, 4, 5)
 
@@ -33,6 +35,8 @@ class Benchmark:
         From a group `posterior` to draws of shape (draw, dataset, dim), as the reference has them.
     raw : bool
         Observations are those before summaries.
+    summary : AbstractSummary
+        Of the network.
     """
 
     name: str
@@ -40,6 +44,7 @@ class Benchmark:
     shape: tuple[int, ...]
     parameters: Callable[[xr.Dataset], np.ndarray]
     raw: bool = False
+    summary: pmcl.AbstractSummary = field(default_factory=pmcl.Flatten)
 
     def observed(self) -> dict[str, np.ndarray]:
         """All observations, as datasets."""
@@ -209,7 +214,7 @@ BENCHMARKS = {
     for b in (
         Benchmark("gaussian_linear", gaussian_linear, (10,), _theta),
         Benchmark("gaussian_linear_uniform", gaussian_linear_uniform, (10,), _theta),
-        Benchmark("slcp", slcp, (4, 2), _theta),
+        Benchmark("slcp", slcp, (4, 2), _theta, summary=pmcl.DeepSet()),
         Benchmark("gaussian_mixture", gaussian_mixture, (2,), _theta),
         Benchmark("two_moons", two_moons, (2,), _theta),
         Benchmark("bernoulli_glm", bernoulli_glm, (100,), _theta, raw=True),
