@@ -61,14 +61,14 @@ def network(benchmark: Benchmark, seed: int, states: Path, *, adapted: bool) -> 
         return pmcl.load(path, benchmark.model()), float(took.read_text())
     if adapted:
         posterior, _ = network(benchmark, seed, states, adapted=False)
-        began = time.perf_counter()
+    began = time.perf_counter()
+    if adapted:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             posterior = posterior.at_test_time(
                 benchmark.observed(), random_seed=seed, progressbar=False
             )
     else:
-        began = time.perf_counter()
         posterior = pmcl.fit_amortized(
             benchmark.model(),
             network=pmcl.Network(benchmark.summary, FLOW),
@@ -142,9 +142,9 @@ def _sampled(
 
 def written(runs: Path, results: Path) -> None:
     """Write the table of what there is."""
-    paths = {(n, k): runs / f"{n}_{k}.json" for n in BENCHMARKS for k in KINDS}
     found: dict[str, dict[str, dict]] = {}
-    for (name, kind), path in paths.items():
+    for name, kind in itertools.product(BENCHMARKS, KINDS):
+        path = runs / f"{name}_{kind}.json"
         if path.exists():
             found.setdefault(name, {})[kind] = json.loads(path.read_text())
     if not found:

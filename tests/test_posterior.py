@@ -503,9 +503,7 @@ def test_checks_of_arviz_by_dataset(posterior: pmcl.AmortizedPosterior) -> None:
         f"d{i}": make(1, slope=0.5, seed=i, rows=n).isel(dataset=0) for i, n in ((0, 12), (1, 20))
     }
     data["d1"]["y"] = 4 * data["d1"]["y"]  # noise that the model does not know
-    tree = posterior.sample(
-        data, 500, random_seed=0, log_likelihood=True, log_prior=True, posterior_predictive=True
-    )
+    tree = posterior.sample(data, 500, random_seed=0, **GROUPS)
     found, power, check = pmcl.loo(tree), pmcl.psense(tree), pmcl.check_predictive(tree)
     for name, rows in (("d0", 12), ("d1", 20)):
         alone = pmcl.one(tree, name)

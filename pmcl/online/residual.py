@@ -81,7 +81,7 @@ def residuals(rows: Rows, q: MeanField, data: Data, key: Array, draws: int) -> R
     around = factor._replace(shift=slope.mean)  # the same by the distance from the mean
 
     def remainder(key: Array) -> Array:
-        change = q.at(jax.random.normal(key, q.mean.shape, q.mean.dtype)) - q.mean
+        change = jnp.exp(q.log_sd) * jax.random.normal(key, q.mean.shape, q.mean.dtype)
         # Less the factor's logarithm at the mean, which has no share in the variance.
         return rows(q.mean + change, data) - around.log(change)
 
