@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from pretraining import ours
 from refinement_models import linear_regression
-from results import parser, run_json, table, write
+from results import Table, parser, run_json, write
 
 import pmcl
 
@@ -25,7 +25,7 @@ def measured(batch: int, steps: int, datasets: int, draws: int) -> dict:
     compiled = pmcl.compile_model(model, covariates=["X"])
     warnings.simplefilter("ignore", UserWarning)
     seconds = []
-    for n in (min(datasets, 16), datasets):  # the first compiles
+    for n in (min(datasets, 1024), datasets):  # the first compiles
         begin = time.perf_counter()
         tree = pmcl.refine(
             compiled, {k: v[:n] for k, v in data.items()}, draws=draws, random_seed=0,
@@ -64,7 +64,7 @@ def main() -> None:
         for key in ("pretraining_steps_per_second", "refined_datasets_per_second"):
             ratios[key] = default[key] / runs["cores"][key]
     columns = list(runs["cores"])
-    table(
+    table = Table(
         f"Pretraining with batches of {given.batch}, refinement of {given.datasets} datasets",
         ["run", *columns],
         [[name, *(row[c] for c in columns)] for name, row in runs.items()],
@@ -72,7 +72,7 @@ def main() -> None:
     if ratios:
         print(ratios)
     settings = {k: getattr(given, k) for k in ("batch", "steps", "datasets", "draws")}
-    write("accelerator", given.out, {"settings": settings, "runs": runs, "ratios": ratios})
+    write("accelerator", given.out, {"settings": settings, "runs": runs, "ratios": ratios}, table)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pymc as pm
-from results import parser, table, write
+from results import Table, parser, write
 
 import pmcl
 from pmcl.batching import chunks
@@ -66,12 +66,12 @@ def main() -> None:
         }
         print(name, rows[name], flush=True)
     columns = ["validation_loss", "fit_seconds", "draw_seconds"]
-    table(
+    table = Table(
         f"Flows after {given.steps} steps of 64 simulations",
         ["flow", *columns],
         [[k, *(v[c] for c in columns)] for k, v in rows.items()],
     )
-    write("default_network", given.out, {"steps": given.steps, "flows": rows})
+    write("default_network", given.out, {"steps": given.steps, "flows": rows}, table)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
 """Memory and start: peak memory of pretraining, import time, cold start to the first adaptation.
 
-The last with nothing compiled, and with JAX's compilation cache as a first process left it.
-
-Each figure is measured in a process of its own.
+The last with nothing compiled, and with JAX's compilation cache as a first process left it; with
+the default pretraining, and with a short one. Each figure is measured in a process of its own.
 """
 
 import json
 import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 
-from results import parser, run_json, table, write
+from results import Table, parser, run_json, write
 
 IMPORTS = {
     "import pymc, jax": "import pymc, jax",
@@ -57,8 +57,14 @@ def pretraining(steps: int) -> dict[str, float]:
     return {"peak_gib": peak, "seconds": time.perf_counter() - begin}
 
 
-def cold_start() -> dict[str, float]:
-    """From a new process to the first adapted posterior, with the defaults."""
+SHORT = 1000  # steps of pretraining
+
+
+def cold_start(steps: int | None = None) -> dict[str, float]:
+    """From a new process to the first adapted posterior, with the defaults but for `steps`.
+
+    And how good the network's own draws are then, for the datasets that it was adapted to.
+    """
     begin = time.perf_counter()
     import pymc as pm
 
@@ -73,15 +79,25 @@ def cold_start() -> dict[str, float]:
         exchangeable="obs",
         random_seed=0,
         progressbar=False,
+        **({} if steps is None else {"steps": steps}),
     )
     fitted = time.perf_counter()
     table = next(iter(bundled_tables().values()))
-    posterior.adapt(draw_datasets(table, random_seed=0), name=table.name, progressbar=False)
+    data = draw_datasets(table, random_seed=0)
+    posterior = posterior.adapt(data, name=table.name, progressbar=False)
+    adapted = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        stats = posterior.sample(data, 1000, refine=False, random_seed=0)["dataset_stats"]
     return {
         "import": imported - begin,
         "fit_amortized": fitted - imported,
-        "adapt": time.perf_counter() - fitted,
-        "total": time.perf_counter() - begin,
+        "adapt": adapted - fitted,
+        "total": adapted - begin,
+        "pretraining_steps": posterior.pretraining[0].steps,
+        "adaptation_steps": posterior.records[0].record.steps,
+        "khat_highest": float(stats["khat"].max()),
+        "efficiency_mean": float(stats["efficiency"].mean()),
     }
 
 
@@ -89,48 +105,49 @@ def main() -> None:
     """Measure everything and write one JSON file."""
     arguments = parser(__doc__ or "")
     arguments.add_argument("--steps", type=int, default=3200)
-    arguments.add_argument("--only", choices=["pretraining", "cold_start"])
+    arguments.add_argument("--only", choices=["pretraining", "cold_start", "short_start"])
     given = arguments.parse_args()
     if given.only:
-        found = pretraining(given.steps) if given.only == "pretraining" else cold_start()
-        print("\n" + json.dumps(found))
+        measures = {
+            "pretraining": lambda: pretraining(given.steps),
+            "cold_start": cold_start,
+            "short_start": lambda: cold_start(SHORT),
+        }
+        print("\n" + json.dumps(measures[given.only]()))
         return
     imports = {k: seconds_of(v) for k, v in IMPORTS.items()}
     base = imports["import pymc, jax"]
     me = [sys.executable, __file__, "--steps", str(given.steps), "--only"]
     memory = run_json([*me, "pretraining"])
-    with tempfile.TemporaryDirectory() as folder:
-        # the same twice: what was compiled is kept for the next process
-        cache = {
-            "JAX_COMPILATION_CACHE_DIR": folder,
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        }
-        start, cached = (run_json([*me, "cold_start"], **cache) for _ in range(2))
-    table(
+    starts = {}
+    for name, label in (("cold_start", "default pretraining"), ("short_start", f"{SHORT:,} steps")):
+        with tempfile.TemporaryDirectory() as folder:
+            # the same twice: what was compiled is kept for the next process
+            cache = {
+                "JAX_COMPILATION_CACHE_DIR": folder,
+                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            }
+            for kind in ("cold", "cached"):
+                starts[f"{label}, {kind}"] = run_json([*me, name], **cache)
+    ratio = imports["import pymc, jax, pmcl"] / base
+    table = Table(
         "Start and memory",
         ["what", "value"],
         [
-            *([f"{k} (s)", v] for k, v in imports.items()),
-            [
-                "import pymc, jax, pmcl, relative to pymc and jax",
-                imports["import pymc, jax, pmcl"] / base,
-            ],
-            ["peak memory of pretraining experiment 1 (GiB)", memory["peak_gib"]],
-            ["cold start to the first adapted posterior (s)", start["total"]],
-            ["the same with JAX's compilation cache (s)", cached["total"]],
+            *([f"`{k}`, s", v] for k, v in imports.items()),
+            ["`import pymc, jax, pmcl`, relative to pymc and jax", ratio],
+            ["peak memory of pretraining experiment 1, GiB", memory["peak_gib"]],
         ],
     )
-    write(
-        "footprint",
-        given.out,
-        {
-            "import_seconds": imports,
-            "import_ratio": imports["import pymc, jax, pmcl"] / base,
-            "pretraining": memory,
-            "cold_start": start,
-            "cached_start": cached,
-        },
+    columns = list(next(iter(starts.values())))
+    by_part = Table(
+        "From nothing to the first adapted posterior, seconds; then steps, and the network's own "
+        "draws for these datasets",
+        ["start", *columns],
+        [[k, *(v[c] for c in columns)] for k, v in starts.items()],
     )
+    figures = {"import_seconds": imports, "import_ratio": ratio, "pretraining": memory}
+    write("footprint", given.out, {**figures, "starts": starts}, table, by_part)
 
 
 if __name__ == "__main__":

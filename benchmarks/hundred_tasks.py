@@ -11,7 +11,7 @@ import time
 import jax
 import numpy as np
 import pymc as pm
-from results import parser, table, write
+from results import Table, parser, write
 
 import pmcl
 from pmcl.demo.model import linear_regression_model
@@ -64,7 +64,7 @@ def main() -> None:
         "memory_ratio": middle(last, "gib") / middle(first, "gib"),
         "compilations_after_the_second": sum(r["compilations"] for r in rows[2:]),
     }
-    table(
+    table = Table(
         f"{given.tasks} tasks of {given.steps} steps",
         ["what", "tasks 3 to 12", "the last ten", "ratio"],
         [
@@ -74,7 +74,7 @@ def main() -> None:
             ["compilations after the second task", "", found["compilations_after_the_second"], ""],
         ],
     )  # fmt: skip
-    write("hundred_tasks", given.out, {**found, "tasks": rows})
+    write("hundred_tasks", given.out, {**found, "tasks": rows}, table)
 
 
 if __name__ == "__main__":

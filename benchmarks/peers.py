@@ -13,13 +13,13 @@ whose environment is not there are left out, which the table says.
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 from peer_problem import simulate
-from results import HERE, machine, parser, run_json, without_folders, write
+from results import HERE, machine, markdown, parser, run_json, without_folders, write
 
 ROOT = HERE.parent
 ROWS, PREDICTORS = 100, 5
@@ -226,7 +226,7 @@ def text(figures: Mapping) -> str:
         f"{machine_of['jax']}. "
         f"*Accurate* is a mean MMD² of {ACCURATE} or less to NUTS.",
         "",
-        *_head(heads),
+        *markdown(heads),
     ]
     for name, one in figures["amortized"].items():
         if "trained" not in one:
@@ -246,7 +246,7 @@ def text(figures: Mapping) -> str:
         "one dataset at a time", "import, s", "the first dataset, s", "each other, s", "MMD²",
         "draws/s", "peak, GiB",
     )  # fmt: skip
-    lines += ["", *_head(heads)]
+    lines += ["", *markdown(heads)]
     for name, one in figures["one_by_one"].items():
         if "mmd2" not in one:
             lines.append(f"| {name} | {'failed' if 'failed' in one else 'left out'} |||||| ")
@@ -261,7 +261,7 @@ def text(figures: Mapping) -> str:
     columns = sorted(set(sizes))
     lines += [
         "", f"Seconds for {DRAWS_OF_MANY} draws of each of so many datasets, warm:", "",
-        *_head(["", *(f"{c:,}" for c in columns)]),
+        *markdown(["", *(f"{c:,}" for c in columns)]),
     ]  # fmt: skip
     for name, one in figures["amortized"].items():
         if "drawn" in one:
@@ -272,11 +272,11 @@ def text(figures: Mapping) -> str:
             ("Steps per second", "steps_per_second"),
             ("Peak memory, GiB", "peak_gib"),
         ):
-            lines += ["", f"{what}, by {kind}:", "", *_head(["", *by_value])]
+            lines += ["", f"{what}, by {kind}:", "", *markdown(["", *by_value])]
             for name in AMORTIZED:
                 cells = [_cell(by_value[v].get(name), key) for v in by_value]
                 lines.append(f"| {name} | {' | '.join(cells)} |")
-        lines += ["", f"Seconds a dataset, warm, by {kind}:", "", *_head(["", *by_value])]
+        lines += ["", f"Seconds a dataset, warm, by {kind}:", "", *markdown(["", *by_value])]
         for name in (*AMORTIZED, *ONE_BY_ONE):
             cells = [_cell(by_value[v].get(name), "seconds_a_dataset") for v in by_value]
             lines.append(f"| {name} | {' | '.join(cells)} |")
@@ -331,10 +331,6 @@ def ahead(figures: Mapping) -> list[str]:
                 f"{number(first)} s, the time of {number(many)} datasets."
             )
     return lines or ["Nowhere in these tables."]
-
-
-def _head(names: Sequence[str]) -> list[str]:
-    return [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
 
 
 def _cell(one: Mapping | None, key: str) -> str:

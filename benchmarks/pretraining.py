@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from results import HERE, parser, run_json, table, write
+from results import HERE, Table, parser, run_json, write
 
 
 def matrix_rate(size: int = 2048, repeats: int = 10) -> float:
@@ -125,7 +125,7 @@ def main() -> None:
     ratios = {k: speed / v["steps_per_second"] for k, v in runs.items() if "Bayes" in k}
     keys = ("steps_per_second", "seconds_to_first_step", "parameters", "cpu_seconds_per_step")
     own = ("operations_per_step", "matrix_rate", "share_of_matrix_rate")
-    table(
+    table = Table(
         "Pretraining, experiment 1: batch 32, 100 rows",
         ["run", *keys, *own, "pmcl is faster by"],
         [
@@ -133,7 +133,7 @@ def main() -> None:
             for k, v in runs.items()
         ],
     )
-    write("pretraining", given.out, {"runs": runs, "ratios": ratios})
+    write("pretraining", given.out, {"runs": runs, "ratios": ratios}, table)
 
 
 if __name__ == "__main__":

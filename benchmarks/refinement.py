@@ -14,7 +14,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 from refinement_models import CASES
-from results import parser, table, write
+from results import Table, parser, write
 
 import pmcl
 from pmcl.refinement import stages
@@ -108,7 +108,7 @@ def main() -> None:
         rows[name] = run(name, given.datasets, spent)
         print(name, json.dumps(rows[name]), flush=True)
         write("refinement", given.out, {"models": rows})
-    table(
+    table = Table(
         f"ms a dataset, {given.datasets} datasets, warm (ratio to nutpie)",
         ["model", "nutpie", "search", "aligned", "full", "k-hat < 0.7", "MMD2 (null)"],
         [
@@ -129,6 +129,7 @@ def main() -> None:
             for name, row in rows.items()
         ],
     )
+    write("refinement", given.out, {"models": rows}, table)
 
 
 if __name__ == "__main__":

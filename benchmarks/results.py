@@ -1,4 +1,4 @@
-"""What the benchmark scripts share: a table on the screen and a JSON file beside it."""
+"""What the benchmark scripts share: tables on the screen and in Markdown, figures in JSON."""
 
 import argparse
 import json
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).parent
 
@@ -17,7 +18,9 @@ HERE = Path(__file__).parent
 def parser(description: str) -> argparse.ArgumentParser:
     """Arguments that every benchmark takes."""
     found = argparse.ArgumentParser(description=description)
-    found.add_argument("--out", type=Path, default=HERE / "results", help="folder of the JSON")
+    found.add_argument(
+        "--out", type=Path, default=HERE / "results", help="folder of the JSON and the tables"
+    )
     return found
 
 
@@ -37,26 +40,55 @@ def without_folders(command: Sequence[str]) -> list[str]:
     return [Path(word).name if "/" in word else word for word in command]
 
 
-def write(name: str, out: Path, figures: Mapping[str, object]) -> None:
-    """Write the figures with the machine and the command that made them."""
+class Table(NamedTuple):
+    """A table; floats in it are rounded where it is shown."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+    def cells(self) -> list[list[str]]:
+        """Text of every cell."""
+        return [[f"{v:.4g}" if isinstance(v, float) else str(v) for v in r] for r in self.rows]
+
+    def show(self) -> None:
+        """Print it."""
+        import rich.table
+        from rich.console import Console
+
+        found = rich.table.Table(*self.columns, title=self.title)
+        for row in self.cells():
+            found.add_row(*row)
+        Console().print(found)
+
+
+def markdown(columns: Sequence[str], cells: Sequence[Sequence[str]] = ()) -> list[str]:
+    """Lines of a table, or its head alone."""
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    return lines + [f"| {' | '.join(row)} |" for row in cells]
+
+
+def write(name: str, out: Path, figures: Mapping[str, object], *tables: Table) -> None:
+    """Write the figures with the machine and the command that made them, and show the tables.
+
+    The tables are written for the documentation, too.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    command = " ".join(["python", *without_folders(sys.argv)])
+    command, where = " ".join(["python", *without_folders(sys.argv)]), machine()
     path = out / f"{name}.json"
-    path.write_text(
-        json.dumps({"command": command, "machine": machine(), **figures}, indent=1) + "\n"
-    )
+    path.write_text(json.dumps({"command": command, "machine": where, **figures}, indent=1) + "\n")
     print(f"written to {path}")
-
-
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table."""
-    from rich.console import Console
-    from rich.table import Table
-
-    found = Table(*columns, title=title)
-    for row in rows:
-        found.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row))
-    Console().print(found)
+    if not tables:
+        return
+    made = (
+        f"`{command.replace('python ', 'python benchmarks/', 1)}`, {where['cores']} cores, pmcl "
+        f"{where['pmcl']}, JAX {where['jax']}, {str(where['date'])[:10]}."
+    )
+    lines = [made]
+    for each in tables:
+        each.show()
+        lines += ["", f"{each.title}:", "", *markdown(each.columns, each.cells())]
+    (out / f"{name}.md").write_text("\n".join(lines) + "\n")
 
 
 def run_json(command: Sequence[str], **environment: str) -> dict:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pymc as pm
-from results import parser, table, write
+from results import Table, parser, write
 
 import pmcl
 from pmcl.batching import chunks
@@ -96,7 +96,7 @@ def main() -> None:
     seconds["nutpie"] = {"sampling": min(reference() for _ in range(2))}
     nuts = seconds["nutpie"]["sampling"]
     ratios = {f"{name}, {what}": nuts / s for name in NETWORKS for what, s in seconds[name].items()}
-    table(
+    table = Table(
         f"1,000 draws for each of {given.datasets} datasets",
         ["engine", "seconds", "ms a dataset", "faster than nutpie by"],
         [
@@ -110,7 +110,7 @@ def main() -> None:
     )
     print(f"diagnostics on top of the draws alone: {cost}")
     figures = {"datasets": given.datasets, "seconds": seconds, "ratios": ratios}
-    write("sampling", given.out, {**figures, "diagnostics_on_top": cost})
+    write("sampling", given.out, {**figures, "diagnostics_on_top": cost}, table)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import warnings
 
 import numpy as np
 from refinement_models import linear_regression
-from results import parser, table, write
+from results import Table, parser, write
 
 import pmcl
 
@@ -49,8 +49,9 @@ def main() -> None:
             )
             print(rows[-1], flush=True)
     columns = list(rows[0])
-    table("Refinement by number of datasets", columns, [[r[c] for c in columns] for r in rows])
-    write("scaling", given.out, {"draws": given.draws, "rows": rows})
+    cells = [[r[c] for c in columns] for r in rows]
+    table = Table("Refinement by number of datasets", columns, cells)
+    write("scaling", given.out, {"draws": given.draws, "rows": rows}, table)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import xarray as xr
 from pmcl.data import DATASET, DataError, Layout, Task, TaskLike, as_task, listed
 from pmcl.extras import need
 from pmcl.progress import progress_bar
-from pmcl.storing import Folder, folder_for
+from pmcl.storing import Folder, folder_for, one_writer
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -332,22 +332,23 @@ def run(
             "store: expected one process to write it, this one is of several (`jax.distributed`). "
             "Leave `store` out, or sample on a cluster from one process."
         )
-    folder = folder_for(path, {**about, **parts.about()}, len(parts), parts.size)
-    left = folder.left()
-    total = len(parts)
+    with one_writer(Path(path)):
+        folder = folder_for(path, {**about, **parts.about()}, len(parts), parts.size)
+        left = folder.left()
+        total = len(parts)
 
-    def size(number: int) -> int:
-        return min(parts.size, total - folder.begin(number))
+        def size(number: int) -> int:
+            return min(parts.size, total - folder.begin(number))
 
-    with progress_bar(description, total, unit="datasets", enabled=progressbar) as bar:
-        bar.advance(total - sum(map(size, left)))
-        if client is None or work is None:
-            done: Iterator[int] = _here(layout, engine, parts, folder, left)
-        else:
-            done = _there(client, work, parts, folder, left)
-        for number in done:
-            bar.advance(size(number))
-    return folder.finish(Path(path), parts.names, whole)
+        with progress_bar(description, total, unit="datasets", enabled=progressbar) as bar:
+            bar.advance(total - sum(map(size, left)))
+            if client is None or work is None:
+                done: Iterator[int] = _here(layout, engine, parts, folder, left)
+            else:
+                done = _there(client, work, parts, folder, left)
+            for number in done:
+                bar.advance(size(number))
+        return folder.finish(Path(path), parts.names, whole)
 
 
 def _here(

@@ -69,6 +69,12 @@ def number() -> int:
     return 1 if mesh.empty else mesh.size
 
 
+def accelerated() -> bool:
+    """Whether the present scope computes on accelerators, rather than on cores."""
+    mesh = jax.sharding.get_mesh()
+    return (jax.default_backend() if mesh.empty else mesh.devices.flat[0].platform) != "cpu"
+
+
 def even(n: int) -> int:
     """Return the smallest number of datasets, not below `n`, of which each device has as many."""
     return -(-n // number()) * number()

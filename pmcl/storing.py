@@ -3,12 +3,14 @@
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
+from filelock import FileLock, Timeout
 
 from pmcl.data import DATASET
 from pmcl.files import written_whole
@@ -144,6 +146,32 @@ class Folder(NamedTuple):
             array = there[str(name)]
             assert isinstance(array, zarr.Array)
             array.resize(tuple(self.number if d == DATASET else n for d, n in v.sizes.items()))
+
+
+@contextmanager
+def one_writer(target: Path) -> Iterator[None]:
+    """Refuse results that another process is writing at this moment; of one that died, go on.
+
+    Raises
+    ------
+    FileExistsError
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    path = target.absolute().with_name(f".{target.name}.lock")
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise FileExistsError(
+            f"store: another process is writing {target} now. Wait for it, or choose another "
+            "folder."
+        ) from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # the next one makes it anew
+            path.unlink()
+        lock.release()
 
 
 def folder_for(path: str | os.PathLike, about: Mapping[str, Any], number: int, size: int) -> Folder:

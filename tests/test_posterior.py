@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import arviz as az
@@ -9,6 +10,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
+from numpy.typing import ArrayLike
 from scipy.stats import norm
 
 import pmcl
@@ -654,6 +656,66 @@ def texts(figure) -> list[str]:
     from matplotlib.text import Text
 
     return [t.get_text() for t in figure.findobj(Text) if t.get_text()]
+
+
+def drawn_values(pc) -> list[np.ndarray]:
+    """Points of every line, and of every cloud, of a figure: arrays of shape (point, 2)."""
+    from matplotlib.collections import PathCollection
+    from matplotlib.lines import Line2D
+
+    figure = pc.viz["figure"].item()
+    lines = [np.stack(np.broadcast_arrays(*li.get_data()), 1) for li in figure.findobj(Line2D)]
+    clouds = [np.asarray(c.get_offsets()) for c in figure.findobj(PathCollection)]
+    return [np.asarray(v, float) for v in (*lines, *clouds) if len(v)]
+
+
+def is_drawn(pc, x: ArrayLike, y: ArrayLike) -> bool:
+    """Whether these points are one line or one cloud of a figure."""
+    points = np.column_stack([x, y])
+    return any(v.shape == points.shape and np.allclose(v, points) for v in drawn_values(pc))
+
+
+def test_plots_draw_the_numbers(
+    posterior: pmcl.AmortizedPosterior,
+    adapted: pmcl.AmortizedPosterior,
+    idata: xr.DataTree,
+    data: xr.Dataset,
+) -> None:
+    import matplotlib
+
+    matplotlib.use("agg")
+    twice = adapted.adapt(data, name="near", steps=3, progressbar=False)
+    pc = pmcl.plot_losses(twice)
+    for record in (r.record for r in twice.records):
+        steps = np.arange(len(record.losses))
+        assert is_drawn(pc, steps, record.losses)
+    efficiency = twice.records[1].record.efficiency
+    at = np.linspace(0, twice.records[1].record.steps, len(efficiency) + 1)[1:]
+    assert is_drawn(pmcl.plot_losses(twice, measure="efficiency"), at, efficiency)
+    tree = posterior.sample(data, 100, random_seed=0)
+    pc = pmcl.plot_khat_by_dataset(tree)
+    for name in ("khat", "khat_amortized"):
+        assert is_drawn(pc, range(4), tree["dataset_stats"][name].values.clip(-0.5, 2.0))
+    limit = pmcl.metrics.khat_threshold(100)
+    assert any(np.allclose(v[:, 1], limit) for v in drawn_values(pc))
+    pc = pmcl.plot_ratio({"naive": {"a": 2.0, "b": 0.1}, "replay": {"a": 0.2, "b": 0.3}})
+    assert is_drawn(pc, [0, 1], [2.0, 0.1]) and is_drawn(pc, [0, 1], [0.2, 0.3])
+    thrice = twice.adapt(data, name="late", steps=3, progressbar=False)
+    pc = pmcl.plot_memory(thrice)
+    clouds = [np.asarray(c.get_offsets()) for c in pc.viz["figure"].item().axes[0].collections]
+    assert sorted(map(len, clouds)) == sorted(Counter(thrice.memory.tasks).values())
+    points = np.concatenate(clouds)
+    # principal components: centred, not correlated, the first the larger
+    np.testing.assert_allclose(points.mean(axis=0), 0, atol=1e-6)
+    scatter = points.T @ points
+    assert abs(scatter[0, 1]) < 1e-6 * scatter[0, 0] and scatter[0, 0] >= scatter[1, 1]
+    pc = pmcl.plot_agreement(idata, idata, "d1", var_names=["slope"], kind="ecdf")
+    slope = np.sort(pmcl.one(idata, "d1")["posterior"]["slope"].values.ravel())
+    curves = [v for v in drawn_values(pc) if len(v) > 50]
+    assert len(curves) == 2
+    for curve in curves:
+        middle = np.interp(0.5, curve[:, 1], curve[:, 0])
+        assert abs(middle - np.median(slope)) < 0.1 * slope.std()
 
 
 def test_plots_show_what_they_are_of(

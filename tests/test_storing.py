@@ -106,6 +106,23 @@ def test_what_is_there_already_is_left_alone(posterior, tmp_path):
     assert list((tmp_path / "mine").iterdir()) == []
 
 
+def test_two_do_not_write_the_same_results(posterior, tmp_path, monkeypatch):
+    data, store = ragged([8] * 4), tmp_path / "draws.zarr"
+    options = {"refine": False, "random_seed": 0, "store": store}
+    work, refused = cluster.run_part, []
+
+    def meanwhile(*args):
+        with pytest.raises(FileExistsError, match="another process is writing"):
+            posterior.sample(data, 20, **options)
+        refused.append(store.exists())
+        return work(*args)
+
+    monkeypatch.setattr(cluster, "run_part", meanwhile)
+    tree = posterior.sample(data, 20, **options)
+    assert refused == [False] and np.isfinite(tree["posterior"]["slope"]).all()
+    assert [p.name for p in tmp_path.iterdir()] == ["draws.zarr"]
+
+
 MANY = """
 import resource, sys
 import numpy as np, pymc as pm

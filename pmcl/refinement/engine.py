@@ -25,10 +25,9 @@ from pmcl.refinement.groups import Group, Verdict, candidates, distinct, sizes
 from pmcl.refinement.proposals import Pool, Student
 from pmcl.refinement.stages import Drawn, Search
 
-_SIZES = (
-    2,
-    16,
-)  # datasets that a device works on together: two compilations of a stage serve any number
+# Datasets that a device works on together: a few compilations of a stage serve any number.
+_SIZES = (2, 16)
+_SIZES_OF_ACCELERATORS = (2, 16, 512)
 FEWEST_STARTS = 200  # draws that searches and covariances are made from
 
 
@@ -184,7 +183,7 @@ class _Run(NamedTuple):
         """
         key = jax.random.fold_in(jax.random.key(self.seed), stage)
         parts = []
-        size = _SIZES[-1] * devices.number()
+        size = _sizes()[-1]
         for begin in range(0, len(rows), size):
             which = np.arange(begin, min(begin + size, len(rows)))
             fill = _filled(which)
@@ -401,9 +400,15 @@ class _Run(NamedTuple):
             result.engine[some.rows] = verdict.engine[members]
 
 
+def _sizes() -> list[int]:
+    """Numbers of datasets that stages are compiled for."""
+    each = _SIZES_OF_ACCELERATORS if devices.accelerated() else _SIZES
+    return [size * devices.number() for size in each]
+
+
 def _filled(index: np.ndarray) -> np.ndarray:
     """Fill up with the first element to a size that is compiled for."""
-    sizes = [s * devices.number() for s in _SIZES]
+    sizes = _sizes()
     size = next((s for s in sizes if len(index) <= s), sizes[-1])
     return np.concatenate([index, np.full(size - len(index), index[0])])
 

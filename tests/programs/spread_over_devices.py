@@ -1,7 +1,7 @@
 """Fit, adapt, sample and refine, on the devices that there are; write what came out as JSON.
 
     python spread_over_devices.py FILE DEVICES            # 0: without `devices=`
-    python spread_over_devices.py FILE DEVICES RANK PORT  # one of two processes; nothing is refined
+    python spread_over_devices.py FILE DEVICES RANK PORT  # one of two processes
 
 Run with XLA_FLAGS=--xla_force_host_platform_device_count=N.
 """
@@ -70,15 +70,14 @@ found = {
     "plain": plain["unconstrained_posterior"]["mu"].values[0].tolist(),
     "log_likelihood": plain["log_likelihood"]["y"].values[0, :, :, 0].tolist(),
 }
-if not process:
-    quick = pmcl.Refine(steps=5, draws=4, enough=2.0, rounds=0)
-    refined = adapted.sample(data, 300, refine=quick, correct=None, random_seed=4, **spread)
-    aligned = pmcl.Refine(steps=0, rounds=0)
-    alone = pmcl.refine(
-        model, data, refine=aligned, draws=300, correct=None, random_seed=5, **spread, **quiet
-    )
-    # what draws say together, not single ones: a search may end a step earlier
-    found["refined"] = refined["posterior"]["mu"].mean(("chain", "draw")).values.tolist()
-    found["evidence"] = refined["dataset_stats"]["log_evidence"].values.tolist()
-    found["alone"] = alone["dataset_stats"]["log_evidence"].values.tolist()
+quick = pmcl.Refine(steps=5, draws=4, enough=2.0, rounds=0)
+refined = adapted.sample(data, 300, refine=quick, correct=None, random_seed=4, **spread)
+aligned = pmcl.Refine(steps=0, rounds=0)
+alone = pmcl.refine(
+    model, data, refine=aligned, draws=300, correct=None, random_seed=5, **spread, **quiet
+)
+# what draws say together, not single ones: a search may end a step earlier
+found["refined"] = refined["posterior"]["mu"].mean(("chain", "draw")).values.tolist()
+found["evidence"] = refined["dataset_stats"]["log_evidence"].values.tolist()
+found["alone"] = alone["dataset_stats"]["log_evidence"].values.tolist()
 path.write_text(json.dumps(found))
