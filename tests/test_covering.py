@@ -57,6 +57,61 @@ def test_what_was_lost_is_the_difference_of_two_divergences(normal_mean):
         assert found.mean() == pytest.approx(expected, abs=0.1), (before, after)
 
 
+@pytest.fixture(scope="module")
+def two_modes():
+    """Posterior of a number of which only the square is told: modes near 2 and -2."""
+    with pm.Model(coords={"obs": range(ROWS)}) as model:
+        mu = pm.Normal("mu", 0, 3)
+        pm.Normal("y", mu**2, 4, observed=np.zeros(ROWS), dims="obs")
+    compiled = compile_model(model)
+    y = 4 + 4 * np.random.default_rng(1).normal(size=(24, ROWS))
+    return compiled, as_task({"y": y}, Layout.of(compiled, "obs")), y
+
+
+def moments(y: np.ndarray, q_sd: float) -> tuple[float, float]:
+    """Variance of one posterior of `two_modes`, and E_p[log q] for q = N(0, q_sd), on a grid."""
+    u = np.linspace(-6, 6, 20_001)
+    log_p = -0.5 * (u / 3) ** 2 - 0.5 * ((y[:, None] - u**2) ** 2).sum(axis=0) / 16
+    p = np.exp(log_p - log_p.max())
+    p /= p.sum()
+    log_q = -0.5 * (u / q_sd) ** 2 - np.log(q_sd) - 0.5 * np.log(2 * np.pi)
+    return float(p @ u**2), float(p @ log_q)
+
+
+def test_a_mode_that_was_lost_is_seen(two_modes):
+    compiled, task, y = two_modes
+    both, one = line(0.0, 0.0, np.log(2.0)), line(2.0, 0.0, np.log(0.5))
+    with precision.scope():
+        density = Density(compiled, "obs")
+        lost = lost_nats(both, one, density, task, seed=0)
+        found = lost_nats(one, both, density, task, seed=0)
+    expected = []
+    for v in y:
+        square, log_both = moments(v, 2.0)
+        # half of the draws are at the mode that is four away: E (u - 2)^2 is E u^2 + 4
+        log_one = -0.5 * (square + 4) / 0.5**2 - np.log(0.5) - 0.5 * np.log(2 * np.pi)
+        expected.append(log_both - log_one)
+    assert lost.mean() == pytest.approx(np.mean(expected), rel=0.1) and np.mean(expected) > 10
+    # the same with its sign turned
+    assert found.mean() == pytest.approx(-np.mean(expected), rel=0.1)
+
+
+def test_two_modes_are_learned_from_refined_draws(two_modes):
+    compiled, _, y = two_modes
+    y = y[:3]
+    task = as_task({"y": y}, Layout.of(compiled, "obs"))
+    posterior = of_line(compiled, line(0.0, 0.0, np.log(2.0)))
+    now = learn(posterior, task, "u")
+    assert now.records[0].taught and set(now.records[0].lost) <= set(task.names)
+    # forwards the nearest normal has the posterior's moments
+    a, b, c = now.amortizer.numbers
+    sd = np.sqrt(np.mean([moments(v, 1.0)[0] for v in y]))
+    assert np.exp(c) == pytest.approx(sd, rel=0.1)
+    assert np.abs(a + b * y.mean(axis=1)).max() < 0.3
+    asked = learn(posterior, task, "u", objective=PathGradient())
+    assert np.exp(asked.amortizer.numbers[2]) < 0.5  # which has gone to one of them
+
+
 def test_where_nothing_is_lost_the_path_gradient_stays(normal_mean):
     posterior = of_line(normal_mean.compiled, OFF)
     task = as_task({"y": y_of([1, 2, 3])}, Layout.of(normal_mean.compiled, "obs"))
