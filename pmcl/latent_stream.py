@@ -1,6 +1,7 @@
 """The online posterior of a model whose rows have local variables of their own."""
 
 import time as clock
+import warnings
 from dataclasses import dataclass, replace
 
 import jax
@@ -18,6 +19,8 @@ from pmcl.posterior import positive, seed_of
 from pmcl.progress import progress_bar
 from pmcl.results import attributes
 from pmcl.stream import OnlinePosterior, UpdateRecord
+
+_MANY = 0.1  # of a batch's rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +100,8 @@ class LatentPosterior(OnlinePosterior):
         Warns
         -----
         UserWarning
-            Where most steps had a gradient that is not finite.
+            Where most steps had a gradient that is not finite, or the encoder does not see how far
+            out many rows lie.
         """
         data = self._read(batch)
         updates = self.state.updates
@@ -126,6 +130,16 @@ class LatentPosterior(OnlinePosterior):
                 problem, self._known, self.state, data, imagined, now, self.settings, key,
                 bar.advance,
             )  # fmt: skip
+            inputs = latent.features(problem.rows, known.variables, data)
+            beyond = int(known.networks[-1].beyond(*inputs).sum())
+        if beyond > _MANY * n:
+            warnings.warn(
+                f"Update {label!r}: {beyond} of {n} rows have values more than {latent.FARTHEST:g} "
+                "standard deviations from the rows that the encoder's inputs are scaled by, and it "
+                "sees all of these alike. Check the units, or give new tasks an encoder of their "
+                "own (`Encoder(per_task=True)`).",
+                stacklevel=2,
+            )
         records = self._recorded(UpdateRecord(label, now, info, clock.perf_counter() - begin))
         return replace(self, problem=problem, state=state, latents=known, records=records)
 

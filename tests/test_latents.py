@@ -1,5 +1,6 @@
 """Local variables told by an encoder: against closed forms of linear, Gaussian models."""
 
+import warnings
 from dataclasses import replace
 
 import equinox as eqx
@@ -522,6 +523,21 @@ def test_an_encoder_that_begins_with_one_row_is_not_blind():
     found = tree["posterior"]["effect"].mean(("chain", "draw")).values
     assert np.corrcoef(found, truth[:, 0])[0, 1] > 0.98
     assert float((tree["row_stats"]["khat"] < 0.7).mean()) > 0.9
+
+
+def test_rows_that_an_encoder_cannot_tell_apart_are_said():
+    y = np.random.default_rng(0).normal(size=(1000, 3))
+    stream = pmcl.fit_online(
+        factors(), local="f", encoder=Encoder(width=4, depth=1), search=pmcl.Search(steps=5),
+        random_seed=0, progressbar=False,
+    ).update({"y": y}, progressbar=False)  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        stream.update({"y": 3 * y[:20]}, progressbar=False)
+    y[:15] *= 1000
+    with pytest.warns(UserWarning, match=r"'1': 15 of 20 rows have values more than 10") as said:
+        stream.update({"y": y[:20]}, progressbar=False)
+    assert said[0].filename == __file__
 
 
 def test_a_variable_that_is_wholly_missing_does_not_stop_the_others():

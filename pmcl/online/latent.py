@@ -27,7 +27,7 @@ from pmcl.online.inference import (
 from pmcl.online.rows import Batch, Data, Rows, padding
 
 _THERE = " is there"  # after a variable's name: which of its values are not missing
-_FARTHEST = 10.0  # standard deviations: an encoder does not see beyond
+FARTHEST = 10.0  # standard deviations: an encoder does not see beyond
 _QUARTILES = 1.349  # standard deviations from one to the other
 _FEW = 100  # rows at which the prior of local variables is looked at
 _PARAMETERS = 16  # and draws of the parameters
@@ -136,14 +136,21 @@ class EncoderNetwork(eqx.Module):
 
     def __call__(self, rows: Array, there: Array) -> tuple[Array, Array]:
         """Mean and log standard deviation of u, each of shape (row, size)."""
-        scaled = (rows - jax.lax.stop_gradient(self.location)) / jax.lax.stop_gradient(self.scale)
-        scaled = jnp.where(there, jnp.clip(scaled, -_FARTHEST, _FARTHEST), 0.0)
+        scaled = jnp.clip(self._standardised(rows), -FARTHEST, FARTHEST)
+        scaled = jnp.where(there, scaled, 0.0)
         if self.masked:
             scaled = jnp.concatenate([scaled, there.astype(scaled.dtype)], axis=1)
         found = jax.vmap(self.network)(scaled) + jax.vmap(self.straight)(scaled)
         mean, log_sd = jnp.split(found, 2, axis=1)
         spread = jax.lax.stop_gradient(self.spread)
         return jax.lax.stop_gradient(self.centre) + spread * mean, jnp.log(spread) + log_sd
+
+    def beyond(self, rows: Array, there: Array) -> Array:
+        """Which rows have a value so far out that the network does not see how far: (row,)."""
+        return jnp.any(there & (jnp.abs(self._standardised(rows)) > FARTHEST), axis=1)
+
+    def _standardised(self, rows: Array) -> Array:
+        return (rows - jax.lax.stop_gradient(self.location)) / jax.lax.stop_gradient(self.scale)
 
 
 class LatentRows(eqx.Module):
