@@ -270,7 +270,7 @@ def summary(found: dict) -> str:
 
 # The papers' settings: the variance of the log ratio, a few full-batch steps.
 def paper_rate(index: int) -> float:
-    """Initial rate of a task: it falls with the task's index (design: experiment 1)."""
+    """Initial rate of a task: it falls with the task's index."""
     return 5e-4 / (index + 1)
 
 

@@ -11,8 +11,8 @@
 
 Real data: set PMCL_DATA to the folder with `regression/`, or let scikit-learn download them. Every
 run is kept in `--out`, one file each, so that a command that was cut off goes on where it stopped.
-Ratios are relative to one fixed baseline, the network trained on 3,200 batches of 32 simulations
-(design: the metric); absolute values stand beside them, for the ten datasets of a task that were
+Ratios are relative to one fixed baseline, the network trained on 3,200 batches of 32 simulations.
+Absolute values stand beside them, for the ten datasets of a task that were
 adapted to and for ten more that were not.
 """
 

@@ -83,6 +83,10 @@ class AmortizedPosterior:
         Specification of the network.
     amortizer : Amortizer
         The weights.
+    settings : PretrainingSettings
+        Of `fit_amortized`; :meth:`pretrain` goes on with them.
+    seed : int
+        What later calls without a `random_seed` follow from.
     strategy : AbstractStrategy, tuple or None
         What is in force; None before the first adaptation.
     states : tuple of StrategyState

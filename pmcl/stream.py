@@ -60,6 +60,8 @@ class OnlinePosterior:
     Attributes
     ----------
     compiled : CompiledModel
+    problem : Problem
+        The model by rows, and the normal nearest to its prior.
     row : str
         The dim along which data arrive.
     settings : Settings

@@ -4,6 +4,7 @@ import re
 from functools import partial, partialmethod
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import pmcl
@@ -55,6 +56,7 @@ def test_the_readme_runs_as_printed(few_steps, capsys):
             pytest.param(p, marks=pytest.mark.slow)
             for p in ("panel", "racing-diffusion", "trust", "scale", "latents")
         ),
+        "networks",
         "streams",
     ],
 )
@@ -68,6 +70,10 @@ def test_a_case_study_runs_as_printed(page, few_steps, monkeypatch, tmp_path):
         assert namespace["posterior"].records
     elif page == "racing-diffusion":
         assert namespace["far"].shape == (4,)
+    elif page == "networks":
+        summary = namespace["own"].amortizer.summary
+        found = summary(np.array([[0.0], [1.0], [2.0], [9.0]]), np.array([True, True, True, False]))
+        np.testing.assert_allclose(found, [1, np.sqrt(2 / 3)], rtol=1e-6)
     elif page == "streams":
         assert namespace["stream"].state.updates == 4
     elif page == "latents":

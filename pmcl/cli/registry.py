@@ -24,7 +24,8 @@ def list_models(*, folder: Path | None = None, json: Json = False) -> None:
     from pmcl.models import find, names
 
     rows = {name: find(name, folder).description for name in names(folder)}
-    answer(rows, json, "\n".join(f"{k:<24}{v}" for k, v in rows.items()))
+    width = 2 + max(map(len, rows), default=0)
+    answer(rows, json, "\n".join(f"{k:<{width}}{v}" for k, v in rows.items()))
 
 
 @models.command

@@ -34,6 +34,9 @@ class Simulator:
 
     Attributes
     ----------
+    compiled : CompiledModel
+    covariates : Covariates
+        Where those of simulated datasets come from.
     backend : {"jax", "pytensor"}
         Whether a simulation is part of the jitted training step, or made by PyTensor on the host
         and prefetched in the background.

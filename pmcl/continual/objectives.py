@@ -53,7 +53,7 @@ class ObjectiveValue(NamedTuple):
     scale : Array of shape (), optional
         Typical size of the loss's gradient at a draw, in units of the standardised parameters. A
         dataset whose scale is beyond all measure has its gradient shrunk, not its optimum moved.
-    efficiency: Array of shape (), optional
+    efficiency : Array of shape (), optional
         Effective sample size of the draws over their number, where they are the network's.
     """
 

@@ -24,9 +24,10 @@ from pmcl.refinement import FEWEST_STARTS, Drawn, Refine
 class TeacherDistillation(AbstractObjective):
     """Forward Kullback-Leibler divergence: L(x) = -mean_s log q(z_s | h(x)) over refined draws z_s.
 
-    Before training every dataset - of the task, of the memory, and the pseudo-datasets made from
-    them - is refined with the compiled density, and its draws are resampled by their importance
-    weights. They are labels for unlabeled data: modes are covered, gradients bounded.
+    Before training, draws are made for every dataset - of the task, of the memory, and the
+    pseudo-datasets made from them -, refined with the compiled density where the network is poor,
+    and resampled by their importance weights. They are labels for unlabeled data: modes are
+    covered, gradients bounded.
 
     Attributes
     ----------

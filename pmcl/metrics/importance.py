@@ -278,8 +278,10 @@ def _smooth(log_ratio: FloatArray) -> tuple[FloatArray, float]:
     from arviz_stats.base import array_stats
 
     try:
-        # ArviZ takes the log of the proposal over the target: the minus is ours to give
-        smoothed, khat = array_stats.psislw(-log_ratio)
+        # ArviZ takes the log of the proposal over the target: the minus is ours to give. Its fit
+        # overflows in a tail that is far from a Pareto, and gives NaN, which is read below.
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            smoothed, khat = array_stats.psislw(-log_ratio)
     except ValueError:
         # the whole tail is one value: the weights are bounded and there is nothing to fit
         if np.count_nonzero(log_ratio == 0.0) >= 5:

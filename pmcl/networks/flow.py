@@ -155,7 +155,7 @@ class CouplingFlow(AbstractFlow):
 class MaskedAutoregressiveFlow(AbstractFlow):
     """Neural spline flow by masked autoregressive layers: fast density, sampling of `dim` passes.
 
-    Attributes are those of :class:`CouplingFlow`.
+    Attributes are those of :class:`CouplingFlow`, without its last, affine layer.
 
     References
     ----------

@@ -368,8 +368,12 @@ def recalled(
 
     Parameters
     ----------
+    problem : Problem
+    state : State
+    settings : Settings
     part : ndarray of bool of shape (row,)
         Of the memory.
+    key : Array
     """
     if settings.method is not None:
         return state.predictive

@@ -141,6 +141,10 @@ def held(
     batch : Batch
     search : Search
     key : Array
+    advance : callable
+        Told of the steps, for a progress bar.
+    first : bool
+        Whether nothing was known before.
 
     References
     ----------

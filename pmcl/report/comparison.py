@@ -19,8 +19,7 @@ def compare(
 ) -> xr.Dataset:
     """Compare posterior draws with reference draws of the same datasets.
 
-    Everything is on the unconstrained scale, standardised by the reference's mean and sd (design:
-    The metric).
+    Everything is on the unconstrained scale, standardised by the reference's mean and sd.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ class PretrainingRecord(NamedTuple):
 
 
 class SimulationLoss(Problem):
-    """L_SB = -mean_n log q(z_n | h(x_n)) over fresh simulations (design: Pretraining)."""
+    """L_SB = -mean_n log q(z_n | h(x_n)) over fresh simulations."""
 
     simulator: Simulator
     batch_size: int = eqx.field(static=True)
