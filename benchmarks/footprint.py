@@ -1,7 +1,7 @@
 """Memory and start: peak memory of pretraining, import time, cold start to the first adaptation.
 
 The last with nothing compiled, and with JAX's compilation cache as a first process left it; with
-the default pretraining, and with a short one. Each figure is measured in a process of its own.
+the default number of steps, and with the demo's. Each figure is measured in a process of its own.
 """
 
 import json
@@ -57,11 +57,8 @@ def pretraining(steps: int) -> dict[str, float]:
     return {"peak_gib": peak, "seconds": time.perf_counter() - begin}
 
 
-SHORT = 1000  # steps of pretraining
-
-
-def cold_start(steps: int | None = None) -> dict[str, float]:
-    """From a new process to the first adapted posterior, with the defaults but for `steps`.
+def cold_start(*, demo: bool = False) -> dict[str, float]:
+    """From a new process to the first adapted posterior, with the defaults or the demo's steps.
 
     And how good the network's own draws are then, for the datasets that it was adapted to.
     """
@@ -70,8 +67,10 @@ def cold_start(steps: int | None = None) -> dict[str, float]:
 
     import pmcl
     from pmcl.demo.model import linear_regression_model
+    from pmcl.demo.run import DemoSettings
     from pmcl.demo.tables import bundled_tables, draw_datasets
 
+    settings = DemoSettings()
     imported = time.perf_counter()
     posterior = pmcl.fit_amortized(
         linear_regression_model(),
@@ -79,12 +78,15 @@ def cold_start(steps: int | None = None) -> dict[str, float]:
         exchangeable="obs",
         random_seed=0,
         progressbar=False,
-        **({} if steps is None else {"steps": steps}),
+        **({"steps": settings.pretraining_steps} if demo else {}),
     )
     fitted = time.perf_counter()
     table = next(iter(bundled_tables().values()))
     data = draw_datasets(table, random_seed=0)
-    posterior = posterior.adapt(data, name=table.name, progressbar=False)
+    posterior = posterior.adapt(
+        data, name=table.name, progressbar=False,
+        **({"steps": settings.adaptation_steps} if demo else {}),
+    )  # fmt: skip
     adapted = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -105,13 +107,13 @@ def main() -> None:
     """Measure everything and write one JSON file."""
     arguments = parser(__doc__ or "")
     arguments.add_argument("--steps", type=int, default=3200)
-    arguments.add_argument("--only", choices=["pretraining", "cold_start", "short_start"])
+    arguments.add_argument("--only", choices=["pretraining", "cold_start", "demo_start"])
     given = arguments.parse_args()
     if given.only:
         measures = {
             "pretraining": lambda: pretraining(given.steps),
             "cold_start": cold_start,
-            "short_start": lambda: cold_start(SHORT),
+            "demo_start": lambda: cold_start(demo=True),
         }
         print("\n" + json.dumps(measures[given.only]()))
         return
@@ -120,7 +122,7 @@ def main() -> None:
     me = [sys.executable, __file__, "--steps", str(given.steps), "--only"]
     memory = run_json([*me, "pretraining"])
     starts = {}
-    for name, label in (("cold_start", "default pretraining"), ("short_start", f"{SHORT:,} steps")):
+    for name, label in (("cold_start", "default steps"), ("demo_start", "the demo's steps")):
         with tempfile.TemporaryDirectory() as folder:
             # the same twice: what was compiled is kept for the next process
             cache = {
