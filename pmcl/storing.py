@@ -164,7 +164,7 @@ def one_writer(target: Path) -> Iterator[None]:
     except Timeout as error:
         raise FileExistsError(
             f"store: another process is writing {target} now. Wait for it, or choose another "
-            "folder."
+            f"folder; if there is none any more, remove {path}."
         ) from error
     try:
         yield
