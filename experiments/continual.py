@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -153,9 +154,18 @@ class Runs:
     """Runs kept as one JSON file each, so that a command that was cut off goes on."""
 
     def __init__(
-        self, out: Path, tasks: list[Task], base: dict[str, dict[str, float]], start: Start
+        self,
+        out: Path,
+        tasks: list[Task],
+        baseline: Callable[[], pmcl.AmortizedPosterior],
+        start: Start,
     ):
-        self.out, self.tasks, self.base, self.start = out, tasks, base, start
+        self.out, self.tasks, self.baseline, self.start = out, tasks, baseline, start
+
+    @cached_property
+    def base(self) -> dict[str, dict[str, float]]:
+        """What the baseline measures at every task; it is trained where nothing is kept of it."""
+        return measured_once(self.out / "baseline.json", self.tasks, self.baseline)
 
     def kept(self, name: str, make: Callable[[], dict]) -> dict:
         """Return a run from its file, or make it and keep it."""

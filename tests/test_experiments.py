@@ -32,7 +32,7 @@ def test_how_to_get_the_trials_is_said(monkeypatch, tmp_path):
 
 
 def test_the_ratio_is_of_one_fixed_baseline(tmp_path):
-    runs = continual.Runs(tmp_path, [], {}, lambda settings, seed: None)
+    runs = continual.Runs(tmp_path, [], lambda: None, lambda settings, seed: None)
     made = []
     for _ in range(2):
         found = runs.kept("one thing", lambda: made.append(1) or {"tasks": {}})
