@@ -50,9 +50,13 @@ class Folder(NamedTuple):
         """Position of a part's first dataset."""
         return part * self.size
 
+    def is_done(self, part: int) -> bool:
+        """Whether a part has been written whole."""
+        return self._note(part).exists()
+
     def left(self) -> list[int]:
         """Parts that are not done."""
-        return [i for i in range(self.parts) if not self._note(i).exists()]
+        return [i for i in range(self.parts) if not self.is_done(i)]
 
     def write(self, part: int, tree: xr.DataTree, **more: Any) -> None:
         """Write one part; the first to be written has to be so alone.

@@ -48,13 +48,18 @@ def work_on(
     tree : xarray.DataTree, optional
         What the driver has to write.
     note : dict
+        That goes with it.
     """
+    here = folder.is_open(name)
+    if here and folder.is_done(part.number):
+        # written by a worker that died before it could say so
+        return part.number, None, {}
     plugin = get_worker().plugins[name]
     assert isinstance(plugin, Prepared)
     with plugin.lock:
         layout, engine = plugin.prepared()
         tree, note = run_part(engine, layout, part)
-    if folder.is_open(name):
+    if here or folder.is_open(name):
         folder.write(part.number, tree, **note)
-        return part.number, None, note
+        return part.number, None, {}
     return part.number, tree, note
