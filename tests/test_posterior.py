@@ -675,16 +675,21 @@ def is_drawn(pc, x: ArrayLike, y: ArrayLike) -> bool:
     return any(v.shape == points.shape and np.allclose(v, points) for v in drawn_values(pc))
 
 
-def test_plots_draw_the_numbers(
-    posterior: pmcl.AmortizedPosterior,
-    adapted: pmcl.AmortizedPosterior,
-    idata: xr.DataTree,
-    data: xr.Dataset,
-) -> None:
+@pytest.fixture(scope="module")
+def twice(adapted: pmcl.AmortizedPosterior, data: xr.Dataset) -> pmcl.AmortizedPosterior:
+    """What plots are of; they are drawn without a screen."""
     import matplotlib
 
     matplotlib.use("agg")
-    twice = adapted.adapt(data, name="near", steps=3, progressbar=False)
+    return adapted.adapt(data, name="near", steps=3, progressbar=False)
+
+
+def test_plots_draw_the_numbers(
+    posterior: pmcl.AmortizedPosterior,
+    twice: pmcl.AmortizedPosterior,
+    idata: xr.DataTree,
+    data: xr.Dataset,
+) -> None:
     pc = pmcl.plot_losses(twice)
     for record in (r.record for r in twice.records):
         steps = np.arange(len(record.losses))
@@ -720,20 +725,15 @@ def test_plots_draw_the_numbers(
 
 def test_plots_show_what_they_are_of(
     posterior: pmcl.AmortizedPosterior,
-    adapted: pmcl.AmortizedPosterior,
+    twice: pmcl.AmortizedPosterior,
     idata: xr.DataTree,
     data: xr.Dataset,
 ) -> None:
-    import matplotlib
-
-    matplotlib.use("agg")
-
     def shown(pc) -> list[str]:
         figure = pc.viz["figure"].item()
         figure.canvas.draw()
         return texts(figure)
 
-    twice = adapted.adapt(data, name="near", steps=3, progressbar=False)
     matrix = twice.history["retention"]["efficiency"]
     found = shown(pmcl.plot_retention(twice))
     assert {"pretraining", "far", "near", "efficiency"} <= set(found)
