@@ -2,7 +2,7 @@
 
     python experiments/generative.py digits      # ten digits: VCL, naive, EWC, LP, SI
     python experiments/generative.py letters     # ten letters (notMNIST)
-    python experiments/generative.py sweep       # strengths of the baselines, on `digits`
+    python experiments/generative.py sweep       # strengths of the baselines, on the first digits
     python experiments/generative.py tables      # tables and figures of what there is
 
 Nguyen et al. (2018), Variational continual learning, section 6.2 and appendix E: a network from 50
@@ -17,7 +17,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import jax
@@ -42,6 +42,7 @@ METHODS = {
 SWEPT = ("EWC", "LP", "SI")
 STRENGTHS = (1.0, 10.0, 100.0)
 DEFAULT = 10.0  # before there is a `sweep`
+SWEPT_TASKS = 4
 # Of a weight, in its prior's, where a search begins. As in the paper, whose searches all begin at a
 # log standard deviation of 1e-6 and take small steps, a search ends before weights are as wide as
 # they may be: what one task leaves wide the next one moves, and the first digit is lost.
@@ -134,7 +135,7 @@ def tasks(name: str, size: Size) -> tuple[list[tuple[np.ndarray, np.ndarray]], M
 
 def classifier(train: Images, test: Images, size: Size) -> MLPClassifier:
     """Train the judge of generated images."""
-    some = slice(None if size == FULL else 2000)
+    some = slice(2000 if size.images < FULL.images else None)
     judge = MLPClassifier((256,), max_iter=10, early_stopping=True, random_state=0)
     judge.fit(train.X[some], train.y[some])
     print(f"classifier: {judge.score(test.X, test.y):.4f} of the test images", flush=True)
@@ -204,16 +205,19 @@ def run(
     return found
 
 
-def best(runs: Path, experiment: str, name: str) -> float:
+def ended(found: dict) -> float:
+    """Mean test log likelihood at the end (nats)."""
+    return float(np.mean([f["mean"] for f in found["final"]]))
+
+
+def best(runs: Path, name: str) -> float:
     """Return the strength at which `sweep` found the highest test log likelihood at the end.
 
-    Before all of a method's have run, and for an experiment without a sweep, a default.
+    Before all of a method's have run, a default.
     """
     found = {
-        float(path.stem.rpartition("_")[2]): np.mean(
-            [f["mean"] for f in json.loads(path.read_text())["final"]]
-        )
-        for path in runs.glob(f"{experiment}_{name}_0_*.json")
+        float(path.stem.rpartition("_")[2]): ended(json.loads(path.read_text()))
+        for path in runs.glob(f"sweep_{name}_0_*.json")
     }
     complete = found.keys() >= set(STRENGTHS)
     return max(found, key=lambda s: found[s]) if complete else DEFAULT
@@ -256,11 +260,10 @@ def written(out: Path, results: Path) -> None:
         compact[experiment] = {}
         for (name, seed, *strength), found in rows.items():
             last = found["uncertainty"][-1]
-            final = [f["mean"] for f in found["final"]]
             label = name + (f", strength {strength[0]}" if strength else "")
             lines.append(
                 f"| {label} | {seed} | {np.mean(last):.3f} | {found['uncertainty'][0][0]:.3f} "
-                f"| {last[0]:.3f} | {np.mean(final):.1f} | {final[0]:.1f} "
+                f"| {last[0]:.3f} | {ended(found):.1f} | {found['final'][0]['mean']:.1f} "
                 f"| {sum(found['seconds']) / 60:.1f} |"
             )
             compact[experiment][f"{label}, seed {seed}"] = {
@@ -268,18 +271,37 @@ def written(out: Path, results: Path) -> None:
             }
         lines.append("")
         # of each method the run that ended best
-        order = sorted(rows, key=lambda k: np.mean([f["mean"] for f in rows[k]["final"]]))
-        ended = {key[0]: key for key in order}
-        shown = {name: ended[name] for name in METHODS if name in ended}
+        last_of = {key[0]: key for key in sorted(rows, key=lambda k: ended(rows[k]))}
+        shown = {name: last_of[name] for name in METHODS if name in last_of}
         lines += _by_task(experiment, {name: rows[key] for name, key in shown.items()}, size)
         _pictures(out, results, experiment, shown)
         _curves(results, experiment, {name: rows[key] for name, key in shown.items()})
+    swept = {tuple(k.split("_")[1:]): run for k, run in runs.items() if k.startswith("sweep")}
+    if swept:
+        lines += _swept(swept)
+        compact["sweep"] = {f"{n}, strength {k}": run["final"] for (n, _, k), run in swept.items()}
     if compact:
         found = next(iter(runs.values()))
         results.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"with": found["with"], "version": found["version"], **compact}, indent=1)
         (results / "generative.json").write_text(text + "\n")
         (results / "generative.md").write_text("\n".join(lines))
+
+
+def _swept(rows: dict[tuple[str, ...], dict]) -> list[str]:
+    """Table of the strengths that were tried."""
+    tasks = next(iter(rows.values()))["settings"]["tasks"]
+    lines = [
+        "## Strengths", "",
+        f"`python experiments/generative.py sweep`: mean log likelihood (nats) of test images of "
+        f"the first {tasks} digits after the last of them. Each baseline takes its best.", "",
+        f"| method | {' | '.join(f'{s:g}' for s in STRENGTHS)} |",
+        "|---|" + "---|" * len(STRENGTHS),
+    ]  # fmt: skip
+    for name in SWEPT:
+        cells = [rows.get((name, "0", f"{s:g}")) for s in STRENGTHS]
+        lines.append(f"| {name} | {' | '.join(f'{ended(c):.1f}' if c else '' for c in cells)} |")
+    return [*lines, ""]
 
 
 def _by_task(experiment: str, shown: dict[str, dict], size: dict) -> list[str]:
@@ -363,7 +385,7 @@ def said(found: dict) -> str:
     """One line of a run."""
     return (
         f"uncertainty {np.mean(found['uncertainty'][-1]):.3f}, log likelihood "
-        f"{np.mean([f['mean'] for f in found['final']]):.1f} in {sum(found['seconds']):.0f} s"
+        f"{ended(found):.1f} in {sum(found['seconds']):.0f} s"
     )
 
 
@@ -372,12 +394,12 @@ def plan(given: argparse.Namespace, runs: Path) -> Iterator[tuple[str, str, int,
     if given.part == "sweep":
         for name in SWEPT:
             for strength in STRENGTHS:
-                yield given.on, name, 0, strength
+                yield "sweep", name, 0, strength
         return
     for seed in given.seeds:
         for name in given.methods:
             swept = name in SWEPT
-            yield given.part, name, seed, best(runs, given.part, name) if swept else None
+            yield given.part, name, seed, best(runs, name) if swept else None
 
 
 def main() -> None:
@@ -386,7 +408,6 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("part", choices=["digits", "letters", "sweep", "tables"])
-    parser.add_argument("--on", choices=["digits", "letters"], default="digits", help="of `sweep`")
     parser.add_argument("--out", type=Path, help="of runs; out/generative by default")
     parser.add_argument("--results", type=Path, help="of tables; experiments/results by default")
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
@@ -395,6 +416,8 @@ def main() -> None:
     given = parser.parse_args()
     choose_folders(given, "generative")
     size = SHORT if given.short else FULL
+    if given.part == "sweep":
+        size = replace(size, tasks=min(size.tasks, SWEPT_TASKS))
     if given.part != "tables":
         for experiment, name, seed, strength in plan(given, given.out / "runs"):
             label = f"{experiment} {name} {seed}" + ("" if strength is None else f" {strength:g}")

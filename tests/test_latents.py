@@ -18,7 +18,7 @@ from pmcl.compile import UnsupportedModelError, compile_model, localise
 from pmcl.compile.latent import separate
 from pmcl.data import DataError
 from pmcl.metrics import importance_diagnostics
-from pmcl.online import MeanField, Rows
+from pmcl.online import MeanField, Rows, narrow
 from pmcl.online.gaussian import divergence
 from pmcl.online.latent import Encoder, LatentRows, weigh, with_gaps
 from pmcl.online.point import fisher
@@ -463,14 +463,15 @@ def test_information_is_of_the_bounds_gradients():
     np.testing.assert_allclose(found, [np.sum(slopes**2)], rtol=1e-4)
 
 
-def generator(tasks: int) -> pm.Model:
-    """A network from factors to observations, with a first layer a task."""
+def generator(tasks: int, *, counted: bool = False) -> pm.Model:
+    """A network from factors to observations, with a first layer a task; its number may count."""
     with pm.Model(coords={"row": range(1), "item": range(4), "factor": range(2)}) as model:
         task = pm.Data("task", np.array(0))
         head = pm.Normal("head", 0, 1, shape=(tasks, 2, 5))
         shared = pm.Normal("shared", 0, 0.5, shape=(5, 4))
         f = pm.Normal("f", 0, 1, dims=("row", "factor"))
         hidden = pt.maximum(f @ head[task], 0)
+        hidden = hidden * (1 + task) if counted else hidden
         pm.Bernoulli(
             "y", logit_p=hidden @ shared, observed=np.zeros((1, 4), int), dims=("row", "item")
         )
@@ -540,6 +541,23 @@ def test_rows_that_an_encoder_cannot_tell_apart_are_said():
     assert said[0].filename == __file__
 
 
+def test_what_is_yes_or_no_is_never_far_out():
+    """One row of a thousand that says yes is no thirty standard deviations away."""
+    encoder = Encoder(width=4, depth=1)
+    stream = pmcl.fit_online(
+        generator(1), local="f", covariates=["task"], encoder=encoder,
+        search=pmcl.Search(steps=2, draws=2), random_seed=0, progressbar=False,
+    )  # fmt: skip
+    y = np.random.default_rng(0).integers(0, 2, size=(200, 4))
+    y[:, 1], y[0, 2] = 0, np.maximum(y[0, 2], 1)
+    y[1:, 2] = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        network = stream.update({"y": y, "task": 0}, progressbar=False).latents.networks[0]
+    np.testing.assert_array_equal(network.scale, 0.5)
+    np.testing.assert_allclose(network.location, y.mean(axis=0), atol=1e-6)
+
+
 def test_a_variable_that_is_wholly_missing_does_not_stop_the_others():
     """What stands in its place has a density of its own, whose gradient must be finite."""
     with pm.Model(coords={"row": range(1)}) as model:
@@ -595,6 +613,40 @@ def test_heads_of_unseen_tasks_stay_at_the_prior():
     assert not np.allclose(first, last)
     with pytest.raises(ValueError, match="expected the name of a batch"):
         two.sample_local(few, 20, task="c")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [None, pmcl.ElasticWeightConsolidation(1.0, decay=1.0), pmcl.SynapticIntelligence(1.0)],
+)
+@pytest.mark.parametrize("counted", [False, True])
+def test_searches_leave_out_other_tasks_heads(monkeypatch, method, counted):
+    """The same result, with a model of one head; where the task counts as a number, with all."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, size=(40, 4))
+    search = pmcl.Search(steps=30, draws=2 if method is None else 1, batch_size=20)
+    found, shapes = [], []
+    for worth in (narrow._WORTH, 0):
+        monkeypatch.setattr(narrow, "_WORTH", worth)
+        stream = pmcl.fit_online(
+            generator(4, counted=counted), local="f", covariates=["task"], method=method,
+            encoder=Encoder(width=8, depth=1), search=search, start=pmcl.ScatteredStart(),
+            random_seed=0, progressbar=False,
+        )  # fmt: skip
+        one = stream.update({"y": y, "task": 2}, progressbar=False)
+        two = one.update({"y": y, "task": 1}, progressbar=False)
+        values = stream.compiled.unravel
+        heads = [values(s.approximation().mean)["head"] for s in (one, two)]
+        found.append([*(values(v) for v in two.state.q), values(two.state.predictive.mean)])
+        shapes.append([*stream.problem.rows.narrowed])
+    assert shapes == [[], [((5, 4), (1, 2, 5))]]  # compiled once for both tasks
+    for plain, narrowed in zip(*found, strict=True):
+        tolerance = {"rtol": 1e-4, "atol": 1e-5}
+        np.testing.assert_allclose(narrowed["shared"], plain["shared"], **tolerance)
+        np.testing.assert_allclose(narrowed["head"][1], plain["head"][1], **tolerance)
+    others = np.array([0, 2, 3])
+    if not counted:  # nothing else moves, not even by rounding
+        np.testing.assert_array_equal(heads[1][others], heads[0][others])
 
 
 def test_positive_local_variables_are_told_on_the_logarithm():

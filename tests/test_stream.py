@@ -469,7 +469,7 @@ def test_what_is_new_in_a_batch_begins_as_in_the_first(heads, batch_size):
         return begin(problem, problem.rows, prior, batch, settings, known, key)
 
     with jax.enable_x64(False):
-        first, steps = begun(None, 0)
+        first, _, steps = begun(None, 0)
         assert steps == 5  # those of the search for the maximum
         small = np.isclose(first.variance, 1e-4, rtol=1e-4)
         assert small[places["b"]].all()
@@ -482,7 +482,7 @@ def test_what_is_new_in_a_batch_begins_as_in_the_first(heads, batch_size):
         known = MeanField(jnp.full_like(prior.mean, 0.5), jnp.full_like(prior.mean, -1.0))
         none = prior._replace(mean=prior.mean + 1e-6)
         known = MeanField(*(jnp.where(small, k, p) for k, p in zip(known, none, strict=True)))
-        second, steps = begun(known, 1)
+        second, _, steps = begun(known, 1)
         assert steps == 0
         new = np.isclose(second.variance, 1e-4, rtol=1e-4)
         assert new[places["W"]].reshape(2, 6)[1].all()

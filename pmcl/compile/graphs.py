@@ -13,7 +13,7 @@ from pytensor.compile import mode as pytensor_mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.replace import graph_replace
+from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomGeneratorType
 
@@ -98,6 +98,20 @@ class ShapedFunction:
             with jax.ensure_compile_time_eval(), precision.scope():
                 self._compiled[shapes] = self._compile(shapes)
         return self._compiled[shapes](*arrays)
+
+    def with_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> "ShapedFunction":
+        """Return the same graph for inputs, by position, of shapes that their types do not allow.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an operation of the graph does not take such inputs.
+        """
+        inputs = list(self.inputs)
+        for i, shape in shapes.items():
+            inputs[i] = inputs[i].type.clone(shape=shape)(name=inputs[i].name)
+        swap = {old: new for old, new in zip(self.inputs, inputs, strict=True) if old is not new}
+        return ShapedFunction(inputs, clone_replace(self.outputs, swap, rebuild_strict=False))
 
     def _compile(self, shapes: Sequence[tuple[int, ...]]) -> Callable[..., tuple]:
         inputs = [

@@ -102,6 +102,21 @@ class LocalLikelihood:
         found = self._terms(*values, *self._read(dataset), *sds, *noise[:-1])
         return {i.name: term for i, term in zip(self.compiled.observed, found, strict=True)}
 
+    def narrowed(self, compiled: CompiledModel) -> "LocalLikelihood":
+        """Return the same for value variables of other shapes: those of a narrowed model."""
+        shapes = dict(enumerate(value.shape for value in compiled.values))
+        weights = tuple(compiled.values[self.compiled.values.index(w)] for w in self.weights)
+        # Inputs: values, data, standard deviations of the weights, noise.
+        first = len(self._terms.inputs) - self.layers - len(weights)
+        sds = {first + i: weight.shape for i, weight in enumerate(weights)}
+        return LocalLikelihood(
+            compiled,
+            weights,
+            self.deep,
+            self._terms.with_shapes({**shapes, **sds}),
+            self._outputs.with_shapes(shapes),
+        )
+
     def _read(self, dataset: Dataset) -> list[Array]:
         c = self.compiled
         return list(c._read([*c.observed, *c._log_likelihood.data], dataset))

@@ -1,7 +1,7 @@
 """A PyMC model as pure JAX functions of the unconstrained vector z and the data."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -93,6 +93,26 @@ class CompiledModel:
         # Its derivative joins the parts'; a slice's would be as long as z for every variable.
         parts = jax.lax.split(z, [v.size for v in self.values])
         return [part.reshape(v.shape) for part, v in zip(parts, self.values, strict=True)]
+
+    def narrowed(self, shapes: Sequence[tuple[int, ...]]) -> "CompiledModel":
+        """Return a model whose value variables have other shapes. Only its likelihood is of use.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an operation of the likelihood does not take such variables.
+        """
+        values, start = [], 0
+        for value, shape in zip(self.values, shapes, strict=True):
+            values.append(value._replace(start=start, shape=shape))
+            start += values[-1].size
+        call = self._log_likelihood.call.with_shapes(dict(enumerate(shapes)))
+        return replace(
+            self,
+            dim=start,
+            values=tuple(values),
+            _log_likelihood=self._log_likelihood._replace(call=call),
+        )
 
     def unravel(self, z: Array) -> dict[str, Array]:
         """Split z of shape (dim,) into the model's value variables by name."""

@@ -16,6 +16,7 @@ from pmcl.online import point, projection, residual
 from pmcl.online.drift import AbstractDrift, Static
 from pmcl.online.gaussian import Factor, MeanField
 from pmcl.online.memory import AbstractMemory, Candidates, ResidualMemory, Stored
+from pmcl.online.narrow import Narrow, narrow
 from pmcl.online.projection import AnyRows, Search
 from pmcl.online.rows import Batch, Rows, padding
 from pmcl.online.start import AbstractStart, Start
@@ -293,19 +294,37 @@ def follow(
     first = not state.updates
     # a point is as narrow where nothing is known
     known = None if first else state.predictive._replace(log_sd=problem.prior.log_sd)
-    start, steps = begin(problem, rows, problem.prior, batch, settings, known, keys[0], advance)
+    begun = begin(problem, rows, problem.prior, batch, settings, known, keys[0], advance)
     # Laplace propagation begins with the model's prior; the others without one, as published.
     before = moved if not first or isinstance(method, OnlineLaplace) else None
     q, found = point.held(
-        method, rows, start.mean, before, batch, settings.search, keys[1], advance, first=first
-    )
-    steps += settings.search.length(int((batch.weights > 0).sum()), first=first)
+        method, rows, begun.q.mean, before, batch, settings.search, keys[1], advance,
+        narrow=begun.narrow, first=first,
+    )  # fmt: skip
+    steps = begun.steps + settings.search.length(int((batch.weights > 0).sum()), first=first)
     return q, found, steps
 
 
 def a_point(mean: Array) -> MeanField:
     """Return the normal that stands for one z."""
     return MeanField(mean, jnp.full_like(mean, np.log(POINT)))
+
+
+class Begun(NamedTuple):
+    """Where a search begins.
+
+    Attributes
+    ----------
+    q : MeanField
+    narrow : Narrow or None
+        The problem without what the batch says nothing of, where that is much.
+    steps : int
+        That this took.
+    """
+
+    q: MeanField
+    narrow: Narrow | None
+    steps: int
 
 
 def begin(
@@ -317,8 +336,8 @@ def begin(
     known: MeanField | None,
     key: Array,
     advance: Callable[[int, str], None] = lambda n, note: None,
-) -> tuple[MeanField, int]:
-    """Return where a search begins, and the steps that this took.
+) -> Begun:
+    """Return where a search begins.
 
     Entries of z of which nothing is known begin as `settings.start` says where the batch says
     anything of them; where it does not they stay where they are.
@@ -339,7 +358,7 @@ def begin(
     known = prior if known is None else known
     new = np.asarray(is_prior(known, problem.prior))
     if not new.any():
-        return known, 0
+        return Begun(known, None, 0)
     start_key, key = jax.random.split(key)
     if not first:
         begun, steps = settings.start(prior, start_key), 0
@@ -347,12 +366,14 @@ def begin(
         n = int((batch.weights > 0).sum())
         begun = settings.start.first(rows, prior, batch, settings.search, start_key, advance)
         steps = settings.start.length(n, settings.search)
-    reached = projection.reached(rows, begun, prior, batch, settings.search, key)
+    places = (begun, prior) if known is prior else (begun, prior, known)
+    reached = projection.reached(rows, places, batch, settings.search, key)
     if first:  # of what is not normal the search finds the prior itself better than `prior` does
         reached = reached | ~problem.normal
     triples = zip(begun, prior, known, strict=True)
     start = (jnp.where(new, jnp.where(reached, b, p), k) for b, p, k in triples)
-    return MeanField(*start), steps
+    few = narrow(rows, begun, reached, batch, key) if problem.remainder is None else None
+    return Begun(MeanField(*start), few, steps)
 
 
 def is_prior(q: MeanField, prior: MeanField) -> Array:
@@ -422,14 +443,13 @@ class _Work:
             q = projection.exact(p.rows, prior, batch)
         else:
             start_key, key = jax.random.split(key)
-            begun, steps = begin(p, p.rows, prior, batch, settings, start, start_key, self.advance)
+            begun = begin(p, p.rows, prior, batch, settings, start, start_key, self.advance)
             found = projection.climb(
-                p.rows, begun, prior, batch, settings.search, key,
-                remainder=remainder, first=self.first,
-                advance=self.advance,
+                p.rows, begun.q, prior, batch, settings.search, key,
+                remainder=remainder, narrow=begun.narrow, first=self.first, advance=self.advance,
             )  # fmt: skip
             q = found.q
-            self.steps += steps + len(found.lower_bound)
+            self.steps += begun.steps + len(found.lower_bound)
             self.skipped += found.skipped
             last = found.lower_bound[-max(len(found.lower_bound) // 10, 1) :]
             self.lower_bound = float(np.mean(last))

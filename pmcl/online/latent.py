@@ -408,7 +408,8 @@ def encoder_for(
     """Return the encoder that an update begins with: the last one, or a new one.
 
     Rows are standardised by those that came, as long as these are few, and where they say nothing,
-    by those that the prior imagines.
+    by those that the prior imagines. What is zero or one has no unit: by its standard deviation
+    what is rare would be far out, and all that an encoder has learned of it is noise.
     """
     spec, local, rows = latents.encoder, latents.variables, problem.rows
     masked = has_gaps(data)
@@ -433,10 +434,12 @@ def encoder_for(
     location = (count * before + new * mean) / safe
     squares += count * width**2 + count * new / safe * (mean - before) ** 2
     scale = np.sqrt(squares / safe)
-    imagined_location, imagined_scale = _imagined_moments(rows, local, data, imagined)
+    thought = _imagined_features(rows, local, data, imagined)
+    imagined_location, imagined_scale = _robust_moments(thought)
     location = np.where(total > 0, location, imagined_location)
     constant = (total < 2) | (scale <= _ROUNDING * np.maximum(np.abs(location), 1e-30))
     scale = np.where(constant, imagined_scale, scale)
+    scale = np.where(_binary(seen, there) & _binary(thought, np.isfinite(thought)), 0.5, scale)
     draws = {k: v.reshape(-1, *v.shape[2:]) for k, v in imagined.local.items()}
     u = np.asarray(local.unconstrain(draws), np.float64)
     low, centre, high = np.nanquantile(np.where(np.isfinite(u), u, np.nan), (0.25, 0.5, 0.75), 0)
@@ -452,21 +455,30 @@ def encoder_for(
     )
 
 
-def _imagined_moments(
+def _imagined_features(
     rows: Rows, local: LocalVariables, data: Mapping[str, np.ndarray], imagined: Imagined
-) -> tuple[np.ndarray, np.ndarray]:
-    """Location and scale of every feature in rows that the prior draws; of covariates, as it is."""
+) -> np.ndarray:
+    """Features of rows that the prior draws, shape (row, features); of covariates, as they are."""
     few = len(next(iter(imagined.local.values()))[0])
     drawn = []
     for i in range(_PARAMETERS):
         some = take(rows, values_alone(data), np.arange(few))
         some |= {k: v[i] for k, v in imagined.data.items()}
         drawn.append(np.asarray(features(rows, local, some)[0], np.float64))
-    values = np.concatenate(drawn)
+    return np.concatenate(drawn)
+
+
+def _robust_moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Location and scale of every feature, by quartiles."""
     values = np.where(np.isfinite(values), values, np.nan)
     low, middle, high = np.nan_to_num(np.nanquantile(values, (0.25, 0.5, 0.75), axis=0))
     scale = (high - low) / _QUARTILES
     return middle, np.where(scale > 0, scale, np.maximum(np.abs(middle), 1.0))
+
+
+def _binary(values: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """Which features are zero or one wherever they are there: (features,)."""
+    return ((values == 0) | (values == 1) | (there == 0)).all(axis=0)
 
 
 def update(
@@ -497,15 +509,15 @@ def update(
     if not first:
         moved = drifted(problem, settings.drift, state.q, time - state.time)
     if settings.method is None:
-        start, steps = begin(
+        begun = begin(
             problem, rows, moved, batch, settings, None if first else moved, start_key, advance
         )
         remainder = problem.remainder if first else None
         climbed = projection.climb(
-            rows, start, moved, batch, settings.search, key, remainder=remainder, first=first,
-            advance=advance,
+            rows, begun.q, moved, batch, settings.search, key,
+            remainder=remainder, narrow=begun.narrow, first=first, advance=advance,
         )  # fmt: skip
-        steps += len(climbed.lower_bound)
+        steps = begun.steps + len(climbed.lower_bound)
         q = predictive = climbed.q
         trained, skipped = climbed.rows, climbed.skipped
         bound = float(np.mean(climbed.lower_bound[-max(len(climbed.lower_bound) // 10, 1) :]))

@@ -20,6 +20,7 @@ from pmcl.continual import (
     SynapticIntelligence,
 )
 from pmcl.online.gaussian import Factor, MeanField
+from pmcl.online.narrow import Narrow
 from pmcl.online.projection import AnyRows, Search, as_pace, steps_of, weighted
 from pmcl.online.rows import Batch, Data
 
@@ -58,12 +59,23 @@ def maximise(
     key: Array,
     advance: Callable[[int, str], None] = lambda n, note: None,
     *,
+    narrow: Narrow | None = None,
     first: bool = False,
 ) -> Found:
     """Climb a batch's log likelihood, plus the logarithm of a Gaussian factor, by Adam.
 
     With local variables, whose likelihood is an integral, it is the lower bound that is climbed.
+    What the batch says nothing of stays where it is, where the problem can be narrowed to the rest.
     """
+    if narrow is not None:
+        ranges = narrow.ranges
+        part, held = ranges.take((start, penalty))
+        found = maximise(
+            narrow.rows, part, held, narrow.batch(batch), search, key, advance, first=first
+        )
+        share = ranges.put(jnp.zeros_like(start), found.share)
+        z = ranges.put(start, found.mean)
+        return Found(z, narrow.widen(rows, found.rows), share, found.skipped)
     plan = steps_of(search, batch, key, first=first)
     network, rest = eqx.partition(rows, eqx.is_inexact_array)
     moments = optax.scale_by_adam().init((start, network))
@@ -125,6 +137,7 @@ def held(
     key: Array,
     advance: Callable[[int, str], None] = lambda n, note: None,
     *,
+    narrow: Narrow | None = None,
     first: bool = False,
 ) -> tuple[MeanField, Found]:
     """Return the penalty after a batch, as the normal that it is the logarithm of, and the search.
@@ -143,6 +156,8 @@ def held(
     key : Array
     advance : callable
         Told of the steps, for a progress bar.
+    narrow : Narrow, optional
+        The problem without what the batch says nothing of.
     first : bool
         Whether nothing was known before.
 
@@ -154,7 +169,9 @@ def held(
     search_key, fisher_key = jax.random.split(key)
     flat = Factor(jnp.full_like(start, _NOTHING), _NOTHING * start)
     penalty = flat if before is None else before.factor
-    found = maximise(rows, start, penalty, batch, search, search_key, advance, first=first)
+    found = maximise(
+        rows, start, penalty, batch, search, search_key, advance, narrow=narrow, first=first
+    )
     z = found.mean
     if isinstance(method, Naive):
         return MeanField.of(flat), found
@@ -163,7 +180,7 @@ def held(
         share = jnp.maximum(found.share, 0.0) / (far + method.damping)
         precision = penalty.precision + 2 * method.strength * share
         return MeanField.of(Factor(precision, precision * z)), found
-    information = fisher(rows, z, batch, fisher_key)
+    information = fisher(rows, z, batch, fisher_key, narrow=narrow)
     if isinstance(method, ElasticWeightConsolidation):
         # Quadratics around each optimum of its own: their sum is a Gaussian factor's logarithm.
         new = Factor(method.strength * information, method.strength * information * z)
@@ -175,7 +192,9 @@ def held(
     return MeanField.of(Factor(precision, precision * z)), found
 
 
-def fisher(rows: AnyRows, z: Array, batch: Batch, key: Array) -> Array:
+def fisher(
+    rows: AnyRows, z: Array, batch: Batch, key: Array, *, narrow: Narrow | None = None
+) -> Array:
     """Diagonal of the Fisher information at z, summed over a batch's rows.
 
     Observations are drawn from the model at the covariates of some rows; with local variables, in
@@ -186,8 +205,13 @@ def fisher(rows: AnyRows, z: Array, batch: Batch, key: Array) -> Array:
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     some = rng.choice(n, min(n, _ROWS), replace=False)
     data = {k: np.asarray(v) for k, v in rows.take(batch.data, jnp.asarray(some)).items()}
-    known = rows.fisher_data(z, data, rng)
-    total, finite = _squares(rows, z, jax.tree.map(jnp.asarray, known), key)
+    known = jax.tree.map(jnp.asarray, rows.fisher_data(z, data, rng))
+    if narrow is None:
+        total, finite = _squares(rows, z, known, key)
+    else:
+        ranges = narrow.ranges
+        part, finite = _squares(narrow.rows, ranges.take(z), narrow.data(known), key)
+        total = ranges.put(jnp.zeros_like(z), part)
     if finite < len(some):
         warnings.warn(
             f"{len(some) - int(finite)} of {len(some)} rows have a gradient that is not finite: "

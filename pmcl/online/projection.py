@@ -14,6 +14,7 @@ from jax import Array
 
 from pmcl.compile.jitting import jit
 from pmcl.online.gaussian import Factor, MeanField, divergence
+from pmcl.online.narrow import Narrow
 from pmcl.online.rows import Batch, Data, Rows, padded
 
 if TYPE_CHECKING:
@@ -253,6 +254,7 @@ def climb(
     key: Array,
     *,
     remainder: Remainder | None = None,
+    narrow: Narrow | None = None,
     first: bool = False,
     advance: Callable[[int, str], None] = lambda n, note: None,
 ) -> Climbed:
@@ -270,11 +272,21 @@ def climb(
     key : Array
     remainder : Remainder, optional
         Of :func:`lower_bound`.
+    narrow : Narrow, optional
+        The problem without the entries of z that the batch says nothing of: of them there is
+        nothing to be found but the prior.
     first : bool
         Whether it is the first search of all.
     advance : callable
         Told the number of steps done, and a note.
     """
+    if narrow is not None:
+        part, known = narrow.ranges.take((start, prior))
+        found = climb(
+            narrow.rows, part, known, narrow.batch(batch), search, key, first=first, advance=advance
+        )
+        q = narrow.ranges.put(prior, found.q)
+        return found._replace(q=q, rows=narrow.widen(rows, found.rows))
     plan = steps_of(search, batch, key, first=first)
     network, rest = eqx.partition(rows, eqx.is_inexact_array)
     now = _Climb(
@@ -285,7 +297,7 @@ def climb(
         jnp.zeros((), int),
     )
     pace = as_pace(rows, search)
-    found = []
+    bounds = []
     as_float = partial(jnp.asarray, dtype=start.mean.dtype)
     for i, (rates, order) in enumerate(plan.chunks()):
         keys = jax.random.split(jax.random.fold_in(key, i), len(rates))
@@ -293,11 +305,11 @@ def climb(
             rest, now, prior, batch, keys, as_float(rates), order, as_float(plan.scale),
             remainder, search.draws, pace,
         )  # fmt: skip
-        found.append(np.asarray(values))
-        advance(len(keys), f"lower bound {np.nanmean(found[-1]):.6g}")
+        bounds.append(np.asarray(values))
+        advance(len(keys), f"lower bound {np.nanmean(bounds[-1]):.6g}")
     q = MeanField(prior.mean + jnp.exp(prior.log_sd) * now.shift, now.log_sd)
     found_rows = eqx.combine(now.network, rest)
-    return Climbed(q, found_rows, np.concatenate(found), int(now.skipped))
+    return Climbed(q, found_rows, np.concatenate(bounds), int(now.skipped))
 
 
 def as_pace(rows: AnyRows, search: Search) -> float:
@@ -345,11 +357,11 @@ def steps_of(search: Search, batch: Batch, key: Array, *, first: bool = False) -
 
 
 def reached(
-    rows: AnyRows, begun: MeanField, prior: MeanField, batch: Batch, search: Search, key: Array
+    rows: AnyRows, places: tuple[MeanField, ...], batch: Batch, search: Search, key: Array
 ) -> np.ndarray:
     """Which entries of z a batch says anything of: those that its likelihood changes with.
 
-    Looked at around `begun` and, as units of a network may be silent there, at draws of the prior.
+    Looked at around several places, as units of a network may be silent around one.
 
     Returns
     -------
@@ -360,14 +372,13 @@ def reached(
     plan = steps_of(replace(search, steps=steps, first_steps=None, epochs=None), batch, key)
     order = None if plan.order is None else jnp.asarray(plan.order)
     keys = jax.random.split(key, steps)
-    return np.asarray(_reached(rows, begun, prior, batch, order, keys))
+    return np.asarray(_reached(rows, places, batch, order, keys))
 
 
 @jit
 def _reached(
     rows: AnyRows,
-    begun: MeanField,
-    prior: MeanField,
+    places: tuple[MeanField, ...],
     batch: Batch,
     order: Array | None,
     keys: Array,
@@ -382,11 +393,11 @@ def _reached(
     def step(so_far: Array, at: tuple[Array, Array | None]) -> tuple[Array, None]:
         key, index = at
         part = rows.part(batch, index)
-        for q in (begun, prior):
+        for q in places:
             so_far = so_far | moves(q, part, key)
         return so_far, None
 
-    nothing = jnp.zeros((2, *prior.mean.shape), bool)
+    nothing = jnp.zeros((2, *places[0].mean.shape), bool)
     (finite, moved), _ = jax.lax.scan(step, nothing, (keys, order))
     # What was nowhere finite is not known to have no effect.
     return moved | ~finite

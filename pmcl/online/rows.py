@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import jax
@@ -65,6 +66,11 @@ class Rows:
                     f"dim {self.row!r}, got terms along {list(terms)}. Data can only arrive row by "
                     "row where rows are independent given the parameters."
                 )
+
+    @cached_property
+    def narrowed(self) -> dict[tuple[tuple[int, ...], ...], "Rows"]:
+        """Rows of the same model with variables of other shapes, as there came need of them."""
+        return {}
 
     def axis(self, name: str) -> int | None:
         """Where a variable of the data has its rows; None where all rows share it."""
