@@ -46,7 +46,7 @@ SWEPT_TASKS = 4
 # Of a weight, in its prior's, where a search begins. As in the paper, whose searches all begin at a
 # log standard deviation of 1e-6 and take small steps, a search ends before weights are as wide as
 # they may be: what one task leaves wide the next one moves, and the first digit is lost.
-VARIANCE = 1e-8
+VARIANCE = 1e-11
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Size:
     hidden: int = 500
     images: int = 6000
     epochs: int = 27
-    batch_size: int = 200
+    batch_size: int = 50
     generated: int = 200
     test: int = 50
     draws: int = 500
@@ -158,7 +158,7 @@ def begin(size: Size, name: str, seed: int, strength: float | None) -> pmcl.Late
         encoder=pmcl.Encoder(width=size.hidden, depth=3, per_task=True, warm=False),
         search=pmcl.Search(
             epochs=size.epochs, steps=1, batch_size=size.batch_size, draws=1,
-            learning_rate=1e-2 if method is None else 1e-3,
+            learning_rate=5e-3 if method is None else 1e-3,
         ),
         precision="single", random_seed=seed, progressbar=False,
     )  # fmt: skip
