@@ -45,10 +45,13 @@ def test_two_moons_has_the_density_of_its_simulator():
         z = compiled.unconstrain({"theta": jax.numpy.asarray(theta)})
         found = [compiled.log_likelihood_terms(z, {"x": one})["x"].sum() for one in x]
     np.testing.assert_allclose(found, expected, rtol=1e-10)
-    # And the reference draws lie where it is not zero.
-    draws = task.reference(1)[:500]
+
+
+def test_two_moons_reference_draws_lie_where_the_density_is_not_zero(data_folder):
+    task = sbibm_tasks.BENCHMARKS["two_moons"]
+    compiled = compile_model(task.model())
+    draws, data = task.reference(1)[:500], {"x": task.observed()["x"][0]}
     with precision.scope():
         z = jax.vmap(compiled.unconstrain)({"theta": draws})
-        data = {"x": task.observed()["x"][0]}
         values = jax.vmap(lambda u: compiled.log_likelihood_terms(u, data)["x"].sum())(z)
     assert np.isfinite(values).all()
