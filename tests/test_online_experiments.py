@@ -157,7 +157,7 @@ def test_a_generator_learns_one_label_after_another(tmp_path, monkeypatch, capsy
 
     monkeypatch.setattr(generative, "mnist", lambda: (images(3000, 0), images(400, 1)))
     # wide enough to leave something free for the second label: what the first needs is held
-    size = generative.Size(2, 2, 32, 200, 500, 50, 20, 10, 100, 200)
+    size = generative.Size(2, 2, 32, 200, 900, 50, 20, 10, 100, 200)
     monkeypatch.setattr(generative, "SHORT", size)
     common = ["--short", "--out", tmp_path / "out", "--results", tmp_path, "--methods"]
     run(generative, monkeypatch, "digits", *common, "VCL", "naive")
