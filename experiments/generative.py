@@ -238,11 +238,7 @@ def written(out: Path, results: Path) -> None:
     runs = {p.stem: json.loads(p.read_text()) for p in sorted((out / "runs").glob("*.json"))}
     lines, compact = ["# Generators of images, one task after another", ""], {}
     for experiment in ("digits", "letters"):
-        rows = {
-            tuple(stem.split("_")[1:]): run
-            for stem, run in runs.items()
-            if stem.startswith(experiment)
-        }
+        rows = _of(runs, experiment)
         if not rows:
             continue
         first = next(iter(rows.values()))
@@ -276,8 +272,7 @@ def written(out: Path, results: Path) -> None:
         lines += _by_task(experiment, {name: rows[key] for name, key in shown.items()}, size)
         _pictures(out, results, experiment, shown)
         _curves(results, experiment, {name: rows[key] for name, key in shown.items()})
-    swept = {tuple(k.split("_")[1:]): run for k, run in runs.items() if k.startswith("sweep")}
-    if swept:
+    if swept := _of(runs, "sweep"):
         lines += _swept(swept)
         compact["sweep"] = {f"{n}, strength {k}": run["final"] for (n, _, k), run in swept.items()}
     if compact:
@@ -286,6 +281,11 @@ def written(out: Path, results: Path) -> None:
         text = json.dumps({"with": found["with"], "version": found["version"], **compact}, indent=1)
         (results / "generative.json").write_text(text + "\n")
         (results / "generative.md").write_text("\n".join(lines))
+
+
+def _of(runs: dict[str, dict], experiment: str) -> dict[tuple[str, ...], dict]:
+    """Runs of an experiment by method, seed, and perhaps strength."""
+    return {tuple(k.split("_")[1:]): run for k, run in runs.items() if k.startswith(experiment)}
 
 
 def _swept(rows: dict[tuple[str, ...], dict]) -> list[str]:

@@ -20,7 +20,7 @@ from pytensor.graph.traversal import ancestors
 
 from pmcl.compile import causal, graphs, precision, refuse, variables
 from pmcl.compile.mask import Mask
-from pmcl.compile.variables import ValueSlice, VariableInfo
+from pmcl.compile.variables import ValueSlice, VariableInfo, one_after_another
 
 Dataset = Mapping[str, Array]
 
@@ -102,15 +102,13 @@ class CompiledModel:
         TypeError, ValueError
             If an operation of the likelihood does not take such variables.
         """
-        values, start = [], 0
-        for value, shape in zip(self.values, shapes, strict=True):
-            values.append(value._replace(start=start, shape=shape))
-            start += values[-1].size
+        pairs = zip(self.values, shapes, strict=True)
+        values = one_after_another(value._replace(shape=shape) for value, shape in pairs)
         call = self._log_likelihood.call.with_shapes(dict(enumerate(shapes)))
         return replace(
             self,
-            dim=start,
-            values=tuple(values),
+            dim=sum(value.size for value in values),
+            values=values,
             _log_likelihood=self._log_likelihood._replace(call=call),
         )
 

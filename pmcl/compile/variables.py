@@ -1,6 +1,7 @@
 """What a compiled model says of its variables: names, dims, shapes, and where they lie in z."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -42,13 +43,18 @@ def value_slices(model: pm.Model) -> tuple[ValueSlice, ...]:
     shapes = [unconstrained(model, value, itself).shape for value in model.value_vars]
     # Not `model.initial_point`, which would compile C code to know them.
     lengths = pytensor.function([], shapes, mode=graphs.host_mode())()
-    slices: list[ValueSlice] = []
-    start = 0
-    for value, length in zip(model.value_vars, lengths, strict=True):
-        name = model.values_to_rvs[value].name
-        slices.append(ValueSlice(value.name, name, start, tuple(map(int, length))))
-        start += slices[-1].size
-    return tuple(slices)
+    names = [model.values_to_rvs[value].name for value in model.value_vars]
+    return one_after_another(
+        ValueSlice(value.name, name, 0, tuple(map(int, length)))
+        for value, name, length in zip(model.value_vars, names, lengths, strict=True)
+    )
+
+
+def one_after_another(slices: Iterable[ValueSlice]) -> tuple[ValueSlice, ...]:
+    """Let each slice start where the one before it ends."""
+    given = list(slices)
+    starts = accumulate((each.size for each in given[:-1]), initial=0)
+    return tuple(each._replace(start=start) for each, start in zip(given, starts, strict=False))
 
 
 def dims_of(model: pm.Model, var: Variable) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _WORTH = 100_000  # entries of z that have to be left out, for what is compiled to be worth it
 _TOLERANCE = 1e-4  # of a row's log likelihood, for two ways to compute it
-_FEW = 3  # rows at which they are compared
+_FEW = 100  # rows of the whole batch at which they are compared
 
 
 class Ranges(eqx.Module):
@@ -112,9 +112,14 @@ def narrow(
     batch : Batch
     key : Array
     """
-    parts = [_part(value, wanted) for value in rows.compiled.values]
-    lengths = tuple(part.length for part in parts)
-    begins = {part.first for part in parts if not part.whole}
+    values = rows.compiled.values
+    parts = [_part(value, wanted) for value in values]
+    lengths = tuple(part.size for part in parts)
+    begins = {
+        (part.start - value.start) // (value.size // value.shape[0])
+        for value, part in zip(values, parts, strict=True)
+        if part != value
+    }
     if len(wanted) - sum(lengths) < _WORTH or len(begins) != 1:
         return None
     first = begins.pop()
@@ -125,8 +130,11 @@ def narrow(
         and np.ndim(batch.data[info.name]) == 0
         and batch.data[info.name] == first
     )
+    if first and not told:  # what is looked up in the variables would be another entry of them
+        return None
     ranges = Ranges(jnp.asarray([part.start for part in parts]), lengths)
-    few = rows.part(batch, jnp.arange(_FEW) % rows.length(batch.data)).data
+    spread = np.linspace(0, rows.length(batch.data) - 1, _FEW).astype(int)
+    few = rows.part(batch, jnp.asarray(spread)).data
     try:
         found = Narrow(ranges, _narrowed(rows, tuple(part.shape for part in parts)), first, told)
         return found if _same(rows, found, around, few, key) else None
@@ -134,44 +142,19 @@ def narrow(
         return None
 
 
-class _Part(NamedTuple):
-    """A range of a variable's first axis.
-
-    Attributes
-    ----------
-    first : int
-        Along that axis.
-    start : int
-        In z.
-    shape : tuple of int
-    whole : bool
-    """
-
-    first: int
-    start: int
-    shape: tuple[int, ...]
-    whole: bool
-
-    @property
-    def length(self) -> int:
-        return int(np.prod(self.shape, dtype=int))
-
-
-def _part(value: ValueSlice, wanted: np.ndarray) -> _Part:
-    """Return the part of a variable that holds all that is wanted."""
-    whole = _Part(0, value.start, value.shape, whole=True)
+def _part(value: ValueSlice, wanted: np.ndarray) -> ValueSlice:
+    """Return the range of a variable's first axis that holds all that is wanted of it."""
     if not value.shape:
-        return whole
+        return value
     here = wanted[value.start : value.start + value.size].reshape(value.shape[0], -1).any(axis=1)
     if not here.any():
-        return whole
+        return value
     first, last = (int(i) for i in np.flatnonzero(here)[[0, -1]])
     number = last + 1 - first
     if 2 * number > len(here):  # units that are silent are no reason to compile anew
-        return whole
-    each = value.size // len(here)
-    shape = (number, *value.shape[1:])
-    return _Part(first, value.start + first * each, shape, whole=False)
+        return value
+    start = value.start + first * (value.size // len(here))
+    return value._replace(start=start, shape=(number, *value.shape[1:]))
 
 
 def _narrowed(rows: "AnyRows", shapes: tuple[tuple[int, ...], ...]) -> "AnyRows":
