@@ -649,6 +649,24 @@ def test_searches_leave_out_other_tasks_heads(monkeypatch, method, counted):
         np.testing.assert_array_equal(heads[1][others], heads[0][others])
 
 
+def test_what_rows_look_up_is_not_narrowed(monkeypatch):
+    """No covariate of the batch tells the range, and an index past its end would be its last."""
+    monkeypatch.setattr(narrow, "_WORTH", 0)
+    with pm.Model(coords={"row": range(1)}) as model:
+        category = pm.Data("category", np.zeros(1, int), dims="row")
+        level = pm.Normal("level", 0, 1, shape=8)
+        u = pm.Normal("u", 0, 1, dims="row")
+        pm.Bernoulli("y", logit_p=u + level[category], observed=np.zeros(1, int), dims="row")
+    stream = pmcl.fit_online(
+        model, local="u", covariates=["category"], search=pmcl.Search(steps=2, draws=2),
+        random_seed=0, progressbar=False,
+    )  # fmt: skip
+    rows = {"y": np.arange(20) % 2, "category": np.repeat([7, 6], 10)}
+    stream = stream.update(rows, progressbar=False)
+    assert not stream.problem.rows.narrowed
+    assert np.all(np.asarray(stream.state.q.mean[:6]) == 0)
+
+
 def test_positive_local_variables_are_told_on_the_logarithm():
     """Counts of a rate that is a row's own: what is left when it is gone is negative binomial."""
     with pm.Model(coords={"row": range(1)}) as model:
