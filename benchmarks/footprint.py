@@ -1,7 +1,8 @@
 """Memory and start: peak memory of pretraining, import time, cold start to the first adaptation.
 
 The last with nothing compiled, and with JAX's compilation cache as a first process left it; with
-the default number of steps, and with the demo's. Each figure is measured in a process of its own.
+the default numbers of steps, with the demo's, and with few. Each figure is measured in a process of
+its own.
 """
 
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from results import Table, parser, run_json, write
 
+FEW = (600, 60)  # steps of pretraining and of adaptation
 IMPORTS = {
     "import pymc, jax": "import pymc, jax",
     "import pmcl": "import pmcl",
@@ -57,8 +59,8 @@ def pretraining(steps: int) -> dict[str, float]:
     return {"peak_gib": peak, "seconds": time.perf_counter() - begin}
 
 
-def cold_start(*, demo: bool = False) -> dict[str, float]:
-    """From a new process to the first adapted posterior, with the defaults or the demo's steps.
+def cold_start(pretraining: int | None = None, adaptation: int | None = None) -> dict[str, float]:
+    """From a new process to the first adapted posterior, with some steps or the default ones.
 
     And how good the network's own draws are then, for the datasets that it was adapted to.
     """
@@ -67,10 +69,8 @@ def cold_start(*, demo: bool = False) -> dict[str, float]:
 
     import pmcl
     from pmcl.demo.model import linear_regression_model
-    from pmcl.demo.run import DemoSettings
     from pmcl.demo.tables import bundled_tables, draw_datasets
 
-    settings = DemoSettings()
     imported = time.perf_counter()
     posterior = pmcl.fit_amortized(
         linear_regression_model(),
@@ -78,14 +78,14 @@ def cold_start(*, demo: bool = False) -> dict[str, float]:
         exchangeable="obs",
         random_seed=0,
         progressbar=False,
-        **({"steps": settings.pretraining_steps} if demo else {}),
+        **({} if pretraining is None else {"steps": pretraining}),
     )
     fitted = time.perf_counter()
     table = next(iter(bundled_tables().values()))
     data = draw_datasets(table, random_seed=0)
     posterior = posterior.adapt(
         data, name=table.name, progressbar=False,
-        **({"steps": settings.adaptation_steps} if demo else {}),
+        **({} if adaptation is None else {"steps": adaptation}),
     )  # fmt: skip
     adapted = time.perf_counter()
     with warnings.catch_warnings():
@@ -107,22 +107,30 @@ def main() -> None:
     """Measure everything and write one JSON file."""
     arguments = parser(__doc__ or "")
     arguments.add_argument("--steps", type=int, default=3200)
-    arguments.add_argument("--only", choices=["pretraining", "cold_start", "demo_start"])
+    arguments.add_argument("--only", choices=["pretraining", "start"])
+    arguments.add_argument("--of-start", type=int, nargs="*", default=[], help="steps of `start`")
     given = arguments.parse_args()
     if given.only:
         measures = {
             "pretraining": lambda: pretraining(given.steps),
-            "cold_start": cold_start,
-            "demo_start": lambda: cold_start(demo=True),
+            "start": lambda: cold_start(*given.of_start),
         }
         print("\n" + json.dumps(measures[given.only]()))
         return
+    from pmcl.demo.run import DemoSettings  # not above: the processes that are timed import it
+
+    demo = DemoSettings()
+    kinds = {
+        "default steps": (),
+        "the demo's steps": (demo.pretraining_steps, demo.adaptation_steps),
+        "few steps": FEW,
+    }
     imports = {k: seconds_of(v) for k, v in IMPORTS.items()}
     base = imports["import pymc, jax"]
     me = [sys.executable, __file__, "--steps", str(given.steps), "--only"]
     memory = run_json([*me, "pretraining"])
     starts = {}
-    for name, label in (("cold_start", "default steps"), ("demo_start", "the demo's steps")):
+    for label, steps in kinds.items():
         with tempfile.TemporaryDirectory() as folder:
             # the same twice: what was compiled is kept for the next process
             cache = {
@@ -130,7 +138,9 @@ def main() -> None:
                 "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             }
             for kind in ("cold", "cached"):
-                starts[f"{label}, {kind}"] = run_json([*me, name], **cache)
+                starts[f"{label}, {kind}"] = run_json(
+                    [*me, "start", "--of-start", *map(str, steps)], **cache
+                )
     ratio = imports["import pymc, jax, pmcl"] / base
     table = Table(
         "Start and memory",

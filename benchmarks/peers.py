@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 from peer_problem import simulate
-from results import HERE, machine, markdown, parser, run_json, without_folders, write
+from results import HERE, Table, parser, run_json, without_folders, write
 
 ROOT = HERE.parent
 ROWS, PREDICTORS = 100, 5
@@ -220,75 +220,68 @@ def until_accurate(one: Mapping) -> str:
     return number(min(good)) if good else f"not in {number(max(r['seconds'] for r in rows))}"
 
 
-def text(figures: Mapping) -> str:
-    """Tables of all figures, in Markdown."""
-    machine_of = figures["machine"]
-    heads = (
-        "amortized", "import, s", "first step, s", "steps/s", "training until accurate, s",
-        "MMD² after the longest", "corrected", "draws/s, 100 datasets", "peak, GiB",
-    )  # fmt: skip
-    lines = [
-        f"Ten regressions of {ROWS} rows and {PREDICTORS + 2} parameters, {machine_of['cores']} "
-        f"cores, runs of {' to '.join(made(figures))}, pmcl {machine_of['pmcl']}, JAX "
-        f"{machine_of['jax']}. "
-        f"*Accurate* is a mean MMD² of {ACCURATE} or less to NUTS.",
-        "",
-        *markdown(heads),
-    ]
+def tables(figures: Mapping) -> list[Table]:
+    """All figures."""
+    rows: list[list[str]] = []
     for name, one in figures["amortized"].items():
         if "trained" not in one:
-            lines.append(f"| {name} | {'failed' if 'failed' in one else 'left out'} |||||||| ")
+            rows.append([name, "failed" if "failed" in one else "left out", *[""] * 7])
             continue
         last = one["trained"][-1]
         at = {row["datasets"]: row["draws_per_second"] for row in one["drawn"]}
-        cells = [
-            number(one["seconds_to_import"]), number(one["trained"][0]["seconds_to_first_step"]),
-            number(last["steps_per_second"]), until_accurate(one),
-            f"{last['mmd2']:.4f} ({number(last['seconds'])} s)",
+        rows.append([
+            name, number(one["seconds_to_import"]),
+            number(one["trained"][0]["seconds_to_first_step"]), number(last["steps_per_second"]),
+            until_accurate(one), f"{last['mmd2']:.4f} ({number(last['seconds'])} s)",
             f"{last['mmd2_corrected']:.4f}" if "mmd2_corrected" in last else "",
             number(at.get(100)), number(one["peak_gib"]),
-        ]  # fmt: skip
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    heads = (
-        "one dataset at a time", "import, s", "the first dataset, s", "each other, s", "MMD²",
-        "draws/s", "peak, GiB",
-    )  # fmt: skip
-    lines += ["", *markdown(heads)]
+        ])  # fmt: skip
+    found = [
+        Table(
+            f"Ten regressions of {ROWS} rows and {PREDICTORS + 2} parameters (runs of "
+            f"{' to '.join(made(figures))}; *accurate* is a mean MMD² of {ACCURATE} or less to "
+            "long chains of NUTS)",
+            ["amortized", "import, s", "first step, s", "steps/s", "training until accurate, s",
+             "MMD² after the longest", "corrected", "draws/s, 100 datasets", "peak, GiB"],
+            rows,
+        )
+    ]  # fmt: skip
+    rows = []
     for name, one in figures["one_by_one"].items():
         if "mmd2" not in one:
-            lines.append(f"| {name} | {'failed' if 'failed' in one else 'left out'} |||||| ")
+            rows.append([name, "failed" if "failed" in one else "left out", *[""] * 5])
             continue
-        cells = [
-            number(one["seconds_to_import"]), number(one["seconds_of_the_first"]),
+        rows.append([
+            name, number(one["seconds_to_import"]), number(one["seconds_of_the_first"]),
             number(one["seconds_a_dataset"]), f"{one['mmd2']:.4f}",
             number(one["draws"] / one["seconds_a_dataset"]), number(one["peak_gib"]),
-        ]  # fmt: skip
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    sizes = [r["datasets"] for one in figures["amortized"].values() for r in one.get("drawn", [])]
-    columns = sorted(set(sizes))
-    lines += [
-        "", f"Seconds for {DRAWS_OF_MANY} draws of each of so many datasets, warm:", "",
-        *markdown(["", *(f"{c:,}" for c in columns)]),
+        ])  # fmt: skip
+    columns = [
+        "method", "import, s", "the first dataset, s", "each other, s", "MMD²", "draws/s",
+        "peak, GiB",
     ]  # fmt: skip
-    for name, one in figures["amortized"].items():
-        if "drawn" in one:
-            at = {r["datasets"]: r["seconds"] for r in one["drawn"]}
-            lines.append(f"| {name} | {' | '.join(number(at.get(c)) for c in columns)} |")
+    found.append(Table("The same, one dataset at a time", columns, rows))
+    drawn = {k: one["drawn"] for k, one in figures["amortized"].items() if "drawn" in one}
+    sizes = sorted({row["datasets"] for rows in drawn.values() for row in rows})
+    found.append(
+        Table(
+            f"Seconds for {DRAWS_OF_MANY} draws of each of so many datasets, warm",
+            ["", *(f"{n:,}" for n in sizes)],
+            [
+                [name, *(number({r["datasets"]: r["seconds"] for r in rows}.get(n)) for n in sizes)]
+                for name, rows in drawn.items()
+            ],
+        )
+    )
     for kind, by_value in figures["growth"].items():
-        for what, key in (
-            ("Steps per second", "steps_per_second"),
-            ("Peak memory, GiB", "peak_gib"),
+        for title, key, names in (
+            ("Steps per second", "steps_per_second", AMORTIZED),
+            ("Peak memory, GiB", "peak_gib", AMORTIZED),
+            ("Seconds a dataset, warm", "seconds_a_dataset", [*AMORTIZED, *ONE_BY_ONE]),
         ):
-            lines += ["", f"{what}, by {kind}:", "", *markdown(["", *by_value])]
-            for name in AMORTIZED:
-                cells = [_cell(by_value[v].get(name), key) for v in by_value]
-                lines.append(f"| {name} | {' | '.join(cells)} |")
-        lines += ["", f"Seconds a dataset, warm, by {kind}:", "", *markdown(["", *by_value])]
-        for name in (*AMORTIZED, *ONE_BY_ONE):
-            cells = [_cell(by_value[v].get(name), "seconds_a_dataset") for v in by_value]
-            lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += ["", "### Where a peer is ahead", "", *ahead(figures)]
-    return "\n".join(lines) + "\n"
+            cells = [[n, *(_cell(by_value[v].get(n), key) for v in by_value)] for n in names]
+            found.append(Table(f"{title}, by {kind}", ["", *by_value], cells))
+    return found
 
 
 def made(figures: Mapping) -> list[str]:
@@ -365,10 +358,8 @@ def main() -> None:
         "one_by_one": one_by_one(runs, given.only),
         "growth": growth(runs, given.only),
     }
-    write("peers", given.out, figures)
-    page = text({**figures, "machine": machine()})
-    (given.out / "peers.md").write_text(page)
-    print(page)
+    remarks = ["Where a peer is ahead:", "", *ahead(figures)]
+    write("peers", given.out, figures, *tables(figures), remarks=remarks)
 
 
 if __name__ == "__main__":

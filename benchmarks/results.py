@@ -51,6 +51,11 @@ class Table(NamedTuple):
         """Text of every cell."""
         return [[f"{v:.4g}" if isinstance(v, float) else str(v) for v in r] for r in self.rows]
 
+    def markdown(self) -> list[str]:
+        """Lines of the table."""
+        lines = [f"| {' | '.join(self.columns)} |", "|---" * len(self.columns) + "|"]
+        return lines + [f"| {' | '.join(row)} |" for row in self.cells()]
+
     def show(self) -> None:
         """Print it."""
         import rich.table
@@ -62,16 +67,16 @@ class Table(NamedTuple):
         Console().print(found)
 
 
-def markdown(columns: Sequence[str], cells: Sequence[Sequence[str]] = ()) -> list[str]:
-    """Lines of a table, or its head alone."""
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    return lines + [f"| {' | '.join(row)} |" for row in cells]
-
-
-def write(name: str, out: Path, figures: Mapping[str, object], *tables: Table) -> None:
+def write(
+    name: str,
+    out: Path,
+    figures: Mapping[str, object],
+    *tables: Table,
+    remarks: Sequence[str] = (),
+) -> None:
     """Write the figures with the machine and the command that made them, and show the tables.
 
-    The tables are written for the documentation, too.
+    The tables, and the lines after them, are written for the documentation, too.
     """
     out.mkdir(parents=True, exist_ok=True)
     command, where = " ".join(["python", *without_folders(sys.argv)]), machine()
@@ -87,7 +92,10 @@ def write(name: str, out: Path, figures: Mapping[str, object], *tables: Table) -
     lines = [made]
     for each in tables:
         each.show()
-        lines += ["", f"{each.title}:", "", *markdown(each.columns, each.cells())]
+        lines += ["", f"{each.title}:", "", *each.markdown()]
+    if remarks:
+        lines += ["", *remarks]
+        print(*remarks, sep="\n")
     (out / f"{name}.md").write_text("\n".join(lines) + "\n")
 
 

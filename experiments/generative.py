@@ -70,7 +70,7 @@ class Size:
     images: int = 6000
     epochs: int = 27
     batch_size: int = 50
-    generated: int = 200
+    generated: int = 1000
     test: int = 50
     draws: int = 500
     final_draws: int = 5000
