@@ -1,9 +1,12 @@
 """BayesFlow at the problem of `peer_problem`, with the network of `peer_bayesflow`."""
 
 import argparse
+import os
 import time
 
 BEGIN = time.perf_counter()
+os.environ["KERAS_BACKEND"] = "jax"  # before Keras is imported
+
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 from peer_bayesflow import Clock, bf, build  # noqa: E402

@@ -43,7 +43,7 @@ class Sbi(Engine):
         prepared = time.perf_counter() - began
         begin = time.perf_counter()
         # It trains for one epoch more than this number.
-        inference.train(training_batch_size=self.batch, max_num_epochs=0)
+        inference.train(training_batch_size=self.batch, max_num_epochs=1)
         first = time.perf_counter() - begin
         before = len(inference.summary["training_loss"])
         begin = time.perf_counter()
