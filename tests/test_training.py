@@ -183,6 +183,19 @@ def test_simulations_that_are_not_finite_are_left_out_of_the_loss():
     assert gradient.w == pytest.approx(np.mean(2 - error), rel=1e-5)
 
 
+def test_what_is_held_back_is_judged_in_parts_and_each_counts_once():
+    rng = np.random.default_rng(1)
+    z, x = rng.normal(size=(7, 2)), rng.normal(size=(7, 3))
+    z[4, 1] = np.nan  # the second of three parts has fewer that count
+    q = Shifted(jnp.zeros(()))
+    with precision.scope():
+        held_back = Simulated(jnp.asarray(z), {"x": jnp.asarray(x)}, None)
+        whole = float(negative_log_likelihood(q, *held_back))
+        for batch in (1, 3, 7, 64):
+            found = float(pretraining._validate(q, held_back, batch))
+            assert found == pytest.approx(whole, rel=1e-6)
+
+
 # --- pretraining: the exact posterior -------------------------------------------------------------
 
 
@@ -411,7 +424,7 @@ class Script:
         self.losses = [*losses]
         self.seen: list[np.ndarray] = []
 
-    def __call__(self, amortizer, z, data, mask):
+    def __call__(self, amortizer, held_back, batch):
         self.seen.append(flat(amortizer))
         return jnp.asarray(self.losses[len(self.seen) - 1], jnp.float32)
 

@@ -83,7 +83,7 @@ class Simulated(NamedTuple):
         mask = simulator.masks(n, random_seed=random_seed)
         return cls(*jax.tree.map(jnp.asarray, (z, data, mask)))
 
-    def take(self, index: Array | slice) -> "Simulated":
+    def take(self, index: Array | np.ndarray | slice) -> "Simulated":
         """Some of them."""
         return jax.tree.map(lambda x: x[index], self)
 
@@ -132,6 +132,18 @@ def negative_log_likelihood(
 
     `counted` is False for simulations that are there only to fill up.
     """
+    total, number = _summed(amortizer, z, data, mask, counted)
+    return total / jnp.maximum(number, 1)
+
+
+def _summed(
+    amortizer: Amortizer,
+    z: Array,
+    data: dict[str, Array],
+    mask: Mask | None,
+    counted: Array | np.ndarray | None,
+) -> tuple[Array, Array]:
+    """Return the sum of -log q(z | h(x)) over valid simulations, and how many these are."""
     z, data, mask = devices.spread((z, data, mask))
     valid = jnp.isfinite(z).all(axis=1)
     if counted is not None:
@@ -148,12 +160,30 @@ def negative_log_likelihood(
         lambda zi, xi, mi: amortizer.log_prob(zi, amortizer.context(xi, mi)),
         in_axes=(0, 0, None if mask is None else 0),
     )(z, data, mask)
-    return -jnp.sum(jnp.where(valid, log_q, 0.0)) / jnp.maximum(jnp.sum(valid), 1)
+    return -jnp.sum(jnp.where(valid, log_q, 0.0)), jnp.sum(valid)
+
+
+def _validate(amortizer: Amortizer, held_back: Simulated, batch: int) -> Array:
+    """L_SB over all that is held back, no more at a time than a step has: memory is bounded."""
+    n = len(held_back.z)
+    total, number = jnp.zeros(()), jnp.zeros((), int)
+    for begin in range(0, n, batch):
+        index = np.arange(begin, begin + min(batch, n))
+        part = held_back.take(np.minimum(index, n - 1))
+        one, valid = _validate_part(amortizer, *part, jnp.asarray(index < n))
+        total, number = total + one, number + valid
+    return total / jnp.maximum(number, 1)
 
 
 @jit
-def _validate(amortizer: Amortizer, z: Array, data: dict[str, Array], mask: Mask | None) -> Array:
-    return negative_log_likelihood(amortizer, z, data, mask)
+def _validate_part(
+    amortizer: Amortizer,
+    z: Array,
+    data: dict[str, Array],
+    mask: Mask | None,
+    counted: Array,
+) -> tuple[Array, Array]:
+    return _summed(amortizer, z, data, mask, counted)
 
 
 class _Progressed(NamedTuple):
@@ -244,7 +274,7 @@ def pretrain(
         for block, host in zip(left, hosts, strict=True):
             state = now.state._replace(key=jax.random.wrap_key_data(now.state.key))
             state, losses = run_block(problem, optimiser, amortizer, state, host, size)
-            loss = _validate(combine(state.params, amortizer), *held_back)
+            loss = _validate(combine(state.params, amortizer), held_back, settings.batch_size)
             better = bool(loss < now.best_loss)
             now = now._replace(
                 state=state._replace(key=jax.random.key_data(state.key)),
