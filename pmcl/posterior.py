@@ -793,7 +793,9 @@ class AmortizedPosterior:
         if self.familiar is None or not len(self.memory):
             return None
         with precision.scope():
-            return sampling.features(self.amortizer, self.memory.stored())
+            return sampling.features(
+                self.amortizer, self.memory.stored(), size=sampling.LOOKED, full=True
+            )
 
     def far(self, task: Task, stored: np.ndarray | None) -> list[str]:
         """Names of datasets that are far from simulations, and like none that is stored."""

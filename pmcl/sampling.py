@@ -174,23 +174,31 @@ def log_q(amortizer: Amortizer, z: np.ndarray, task: Task, *, size: int = 64) ->
     return _walk(task, z, size, lambda chunk, u: _log_q(amortizer, chunk, u.astype(NETWORK)))
 
 
-def embed(amortizer: Amortizer, task: Task, *, size: int = 64) -> np.ndarray:
-    """Context vectors h(x) of a task's datasets, shape (dataset, context)."""
+def embed(amortizer: Amortizer, task: Task, *, size: int = 64, full: bool = False) -> np.ndarray:
+    """Context vectors h(x) of a task's datasets, shape (dataset, context); `full` as in `draw`."""
     return np.concatenate(
         [
             devices.gathered(contexts(amortizer, c))[:n]
-            for c, n in chunks(task, size * devices.number())
+            for c, n in chunks(task, size * devices.number(), full=full)
         ]
     )
 
 
 def features(
-    amortizer: Amortizer, task: Task, *, extremes: bool = True, size: int = 256
+    amortizer: Amortizer,
+    task: Task,
+    *,
+    extremes: bool = True,
+    size: int = 256,
+    full: bool = False,
 ) -> np.ndarray:
-    """What a task's inputs are like, whatever the network makes of them: (dataset, feature)."""
+    """What a task's inputs are like, whatever the network makes of them: (dataset, feature).
+
+    `full` as in `draw`.
+    """
     parts = [
         devices.gathered(input_features(amortizer, c, extremes=extremes))[:n]
-        for c, n in chunks(task, size * devices.number())
+        for c, n in chunks(task, size * devices.number(), full=full)
     ]
     return np.concatenate(parts).astype(float)
 

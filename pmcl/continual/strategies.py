@@ -61,7 +61,7 @@ class Occasion:
 
     def embed(self, datasets: Task) -> np.ndarray:
         """Summaries h(x) of datasets, shape (dataset, summary)."""
-        return sampling.embed(self.amortizer, datasets)
+        return sampling.embed(self.amortizer, datasets, size=sampling.LOOKED, full=True)
 
     def simulate(self, n: int) -> Task:
         """Datasets drawn from the model's joint; those with non-finite values are left out.
@@ -247,7 +247,9 @@ class Replay(AbstractStrategy):
         task, rng = now.task, now.rng
         chosen = rng.choice(len(task), size=min(self.per_task, len(task)), replace=False)
         memory = state.add(task.select(np.sort(chosen)), now.name)
-        if len(memory) <= self.capacity:
+        full = len(memory) > self.capacity
+        # summaries are compiled with the first task, and not when at last there is no more room
+        if not full and (self.keep == "random" or self.distance != "summary"):
             return memory
         if self.keep == "random":
             return memory.keep(rng.choice(len(memory), size=self.capacity, replace=False))
