@@ -1,8 +1,10 @@
 """Follow: from a PyMC model to an online posterior that knows nothing but the prior."""
 
 from collections.abc import Sequence
+from numbers import Real
 
 import jax
+import numpy as np
 import pymc as pm
 
 from pmcl.compile import localise
@@ -37,6 +39,7 @@ def fit_online(
     covariates: Sequence[str] | None = None,
     local: str | Sequence[str] | None = None,
     encoder: Encoder | None = None,
+    power: float = 1.0,
     local_noise: bool = True,
     precision: Precision = "double",
     random_seed: int | None = None,
@@ -80,6 +83,11 @@ def fit_online(
         values of the observed variables may be missing. There is no memory then.
     encoder : Encoder, optional
         The network for that.
+    power : float
+        Of every row's likelihood, as if the row had come so often; 1 is Bayes' rule. In networks,
+        where normals with independent entries hold too little of what earlier batches said,
+        more than 1 holds more of it and learns more of each batch. What is then said of
+        parameters is too narrow by design.
     local_noise : bool
         Whether the noise of linear layers (`x @ W + b`, with weights that are free variables
         without a transform) is drawn in place of their weights', where that is found to be valid.
@@ -101,14 +109,15 @@ def fit_online(
         Naming the setting that is of another kind than expected.
     ValueError
         Naming the setting that does not fit the model or the others: a memory or a start that is
-        not for local variables, a `method` with a memory or a drift, an unknown precision, a model
-        without observed variables or without a dim of rows.
+        not for local variables, a `method` with a memory, a drift or a power, a power that is not
+        above 0, an unknown precision, a model without observed variables or without a dim of rows.
 
     References
     ----------
     Nguyen, Li, Bui & Turner (2018), Variational continual learning; Kurle, Cseke, Klushyn, van der
     Smagt & Günnemann (2020), Continual learning with Bayesian neural networks for non-stationary
-    data.
+    data. `power`: Loo, Swaroop & Turner (2021), Generalized variational continual learning, whose
+    beta is its inverse.
 
     Examples
     --------
@@ -175,6 +184,13 @@ def fit_online(
             f"drift: with a method that follows one value of the parameters expected Static(), got "
             f"{drift!r}: there is no distribution that could widen."
         )
+    if isinstance(power, bool) or not isinstance(power, Real) or not 0 < power < np.inf:
+        raise ValueError(f"power: expected a number above 0, got {power!r}.")
+    if method is not None and power != 1:
+        raise ValueError(
+            f"power: with a method that follows one value of the parameters expected 1, got "
+            f"{power!r}: what holds it has a strength of its own."
+        )
     seed = seed_of(random_seed, None)
     search = Search() if search is None else search
     with scope_of("double"):
@@ -189,7 +205,9 @@ def fit_online(
         with progress_bar("Prior", inference.PRIOR.steps, unit="steps", enabled=progressbar) as bar:
             problem = inference.prepare(rows, jax.random.key(seed), bar.advance)
         state = inference.init(problem)
-    settings = Settings(memory, Static() if drift is None else drift, search, start, method)
+    settings = Settings(
+        memory, Static() if drift is None else drift, search, start, method, float(power)
+    )
     if names:
         latents = Latents(variables, Encoder() if encoder is None else encoder)
         return LatentPosterior(compiled, problem, settings, precision, state, seed, latents=latents)

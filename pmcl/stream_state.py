@@ -32,7 +32,7 @@ from pmcl.state.errors import StateError
 from pmcl.state.weights import from_dataset, to_dataset
 from pmcl.stream import OnlinePosterior, UpdateRecord, scope_of
 
-SCHEMA = 2
+SCHEMA = 3
 KIND = "online"
 _SETTINGS: dict[str, tuple[type, ...]] = {
     "memory": (AbstractMemory, type(None)),
@@ -40,6 +40,7 @@ _SETTINGS: dict[str, tuple[type, ...]] = {
     "search": (Search,),
     "start": (AbstractStart,),
     "method": (*METHODS, type(None)),
+    "power": (float,),
 }
 _ROWS = 3  # of the data at which log densities tell one model from another
 
@@ -251,6 +252,8 @@ def _settings(attrs: Mapping[Any, Any], where: str) -> Settings:
         value = getattr(settings, name)
         if not isinstance(value, kinds):
             raise StateError(f"{where}: settings: expected a {name}, got {value!r}.")
+    if not settings.power > 0:
+        raise StateError(f"{where}: settings: expected a power above 0, got {settings.power}.")
     return settings
 
 

@@ -305,6 +305,20 @@ def test_learned_posterior_is_the_closed_form(stream):
     assert np.all(tree["row_stats"]["khat"] < 0.7)
 
 
+def test_a_power_of_the_bound_is_the_closed_form():
+    """Few rows, so that the prior has its say."""
+    n, power = 6, 4.0
+    y = groups(n, 0)
+    found = follow(power=power).update({"y": y}, progressbar=False).approximation()
+    each = MEMBERS / (SIGMA**2 + MEMBERS)
+    mean = power * each * y.mean(axis=1).sum() / (1 / 4 + power * each * n)
+    plain = each * y.mean(axis=1).sum() / (1 / 4 + each * n)
+    assert abs(mean - plain) > 0.04
+    assert float(found.mean[0]) == pytest.approx(mean, abs=0.015)
+    sd = (1 / 4 + power * n * MEMBERS / SIGMA**2) ** -0.5
+    assert float(np.exp(found.log_sd[0])) == pytest.approx(sd, rel=0.1)
+
+
 def test_predictive_density_is_the_closed_form(stream):
     y = groups(6, 9)
     found = stream.log_predictive({"y": y}, random_seed=1)

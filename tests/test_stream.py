@@ -184,6 +184,34 @@ def test_memories_of_a_gaussian_likelihood_lose_no_precision(line, memory):
         np.testing.assert_allclose(1 / np.asarray(stream.state.q.variance), rest, rtol=1e-6)
 
 
+@pytest.mark.parametrize("memory", [None, pmcl.RandomCoreset(1000), pmcl.ResidualMemory(1000)])
+def test_rows_of_a_power_count_as_if_they_had_come_so_often(line, memory):
+    """Exactly, also where likelihoods have lost weight with their age."""
+    drift = pmcl.BayesianForgetting(0.2)
+    plain = with_settings(line, memory=memory, drift=drift)
+    firm = with_settings(line, memory=memory, drift=drift, power=3.0)
+    for i in range(2):
+        data = linear(6, i)
+        often = {k: np.repeat(v, 3, axis=0) for k, v in data.items()}
+        plain = plain.update(often, time=2.0 * i, progressbar=False)
+        firm = firm.update(data, time=2.0 * i, progressbar=False)
+    for a, b in zip(firm.approximation(), plain.approximation(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
+    later = (s.approximation(time=5.0) for s in (firm, plain))
+    for a, b in zip(*later, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
+
+
+def test_a_search_for_rows_of_a_power(curve):
+    data = logistic(15, 4)
+    often = {k: np.repeat(v, 4, axis=0) for k, v in data.items()}
+    mean, sd = mean_field(often)
+    assert np.log(mean_field(data)[1] / sd).min() > 0.4
+    found = with_settings(curve, power=4.0).update(data, progressbar=False).approximation()
+    np.testing.assert_allclose(found.mean, mean, atol=0.05)
+    np.testing.assert_allclose(found.log_sd, np.log(sd), atol=0.05)
+
+
 def mean_field(data: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """The mean-field normal of the logistic model that maximises the bound, by quadrature."""
     from scipy.optimize import minimize
@@ -661,6 +689,7 @@ def test_a_baseline_has_no_memory_to_leave_out(curve, tmp_path, method):
     [
         {"precision": "single", "memory": pmcl.RandomCoreset(2, per_task=True)},
         {"method": pmcl.ElasticWeightConsolidation(2.0, decay=1.0)},
+        {"power": 2.5},
     ],
 )
 def test_streams_of_every_kind_are_read_as_they_were_saved(settings, tmp_path):
@@ -844,6 +873,13 @@ def test_one_row_that_is_not_gaussian_is_seen_wherever_it_is():
             {"method": pmcl.Naive(), "drift": pmcl.Wiener(0.1)},
             ValueError,
             "drift: with a method that follows one value",
+        ),
+        ({"power": 0.0}, ValueError, "power: expected a number above 0, got 0.0"),
+        ({"power": "cold"}, ValueError, "power: expected a number above 0, got 'cold'"),
+        (
+            {"method": pmcl.Naive(), "power": 2.0},
+            ValueError,
+            "power: with a method that follows one value",
         ),
     ],
 )

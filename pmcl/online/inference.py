@@ -125,6 +125,8 @@ class Settings(NamedTuple):
     start : AbstractStart
     method : AbstractStrategy or None
         What holds one z near earlier ones, in place of variational inference.
+    power : float
+        Of every row's likelihood; 1 is Bayes' rule.
     """
 
     memory: AbstractMemory | None = None
@@ -132,6 +134,11 @@ class Settings(NamedTuple):
     search: Search = Search()  # noqa: RUF009
     start: AbstractStart = Start()  # noqa: RUF009
     method: AbstractStrategy | None = None
+    power: float = 1.0
+
+    def weights(self, age: np.ndarray) -> np.ndarray:
+        """How often the likelihood of rows of some age counts."""
+        return self.power * np.asarray(self.drift.weight(jnp.asarray(age)))
 
 
 def prepare(
@@ -189,7 +196,8 @@ def update(
 
     References
     ----------
-    Nguyen et al. (2018), Algorithm 1; with a residual memory Kurle et al. (2020), Algorithm 1.
+    Nguyen et al. (2018), Algorithm 1; with a residual memory Kurle et al. (2020), Algorithm 1; with
+    a power of the likelihood Loo et al. (2021), section 2, with beta = 1 / power.
     """
     rows, rule = problem.rows, settings.memory
     time = float(arrived.times[0])
@@ -206,8 +214,7 @@ def update(
     work = _Work(problem, settings, advance, first=not state.updates)
 
     def weighted(part: Stored) -> Batch:
-        age = jnp.asarray(time - part.times)
-        return as_batch(rows, part, np.asarray(settings.drift.weight(age)))
+        return as_batch(rows, part, settings.weights(time - part.times))
 
     clamped = 0
     kept = np.zeros(len(everything), bool)
@@ -401,8 +408,7 @@ def recalled(
     if not part.any():
         return state.q
     chosen = state.memory.take(problem.rows, part)
-    weights = settings.drift.weight(jnp.asarray(state.time - chosen.times))
-    batch = as_batch(problem.rows, chosen, np.asarray(weights))
+    batch = as_batch(problem.rows, chosen, settings.weights(state.time - chosen.times))
     work = _Work(problem, settings, lambda n, note: None)
     return work.project(state.q, batch, key, state.predictive, state.seen == len(state.memory))
 

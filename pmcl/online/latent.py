@@ -503,7 +503,7 @@ def update(
     rows = LatentRows(problem.rows, latents.variables, latents.encoder.learning_rate, network)
     n = rows.length(data)
     filled, there = lengthened(problem.rows, data, n)
-    batch = Batch(filled, jnp.asarray(there, jnp.result_type(float)))
+    batch = Batch(filled, jnp.asarray(settings.power * there, jnp.result_type(float)))
     first = not state.updates
     moved = state.q
     if not first:
