@@ -221,17 +221,21 @@ def ended(found: dict) -> float:
     return float(np.mean([f["mean"] for f in found["final"]]))
 
 
-def best(runs: Path, name: str) -> float:
+def best(runs: dict[str, dict], name: str) -> float:
     """Return the strength at which `sweep` found the highest test log likelihood at the end.
 
     Before all of a method's have run, the middle one.
     """
-    found = {
-        float(path.stem.rpartition("_")[2]): ended(json.loads(path.read_text()))
-        for path in runs.glob(f"sweep_{name}_0_*.json")
-    }
+    found = {float(key[2]): ended(run) for key, run in _of(runs, "sweep").items() if key[0] == name}
     complete = found.keys() >= set(STRENGTHS[name])
     return max(found, key=lambda s: found[s]) if complete else STRENGTHS[name][1]
+
+
+def recorded(out: Path, results: Path) -> dict[str, dict]:
+    """Return the runs that the results tell of, with those of this folder in their place."""
+    path = results / "generative.json"
+    runs = json.loads(path.read_text())["runs"] if path.exists() else {}
+    return runs | {p.stem: json.loads(p.read_text()) for p in (out / "runs").glob("*.json")}
 
 
 def likelihood(stream: pmcl.LatentPosterior, task: int, y: np.ndarray, draws: int) -> dict:
@@ -246,8 +250,10 @@ def likelihood(stream: pmcl.LatentPosterior, task: int, y: np.ndarray, draws: in
 
 def written(out: Path, results: Path) -> None:
     """Write the tables and figures of the runs that there are."""
-    runs = {p.stem: json.loads(p.read_text()) for p in sorted((out / "runs").glob("*.json"))}
-    lines, compact = ["# Generators of images, one task after another", ""], {}
+    runs = dict(sorted(recorded(out, results).items()))
+    if not runs:
+        return
+    lines = ["# Generators of images, one task after another", ""]
     for experiment in ("digits", "letters"):
         rows = _of(runs, experiment)
         if not rows:
@@ -264,18 +270,14 @@ def written(out: Path, results: Path) -> None:
             "| log likelihood, mean | of the first task | minutes |",
             "|---|---|---|---|---|---|---|---|",
         ]  # fmt: skip
-        compact[experiment] = {}
         for (name, seed, *strength), found in rows.items():
             last = found["uncertainty"][-1]
-            label = called(name, *strength)
             lines.append(
-                f"| {label} | {seed} | {np.mean(last):.3f} | {found['uncertainty'][0][0]:.3f} "
-                f"| {last[0]:.3f} | {ended(found):.1f} | {found['final'][0]['mean']:.1f} "
+                f"| {called(name, *strength)} | {seed} | {np.mean(last):.3f} "
+                f"| {found['uncertainty'][0][0]:.3f} | {last[0]:.3f} "
+                f"| {ended(found):.1f} | {found['final'][0]['mean']:.1f} "
                 f"| {sum(found['seconds']) / 60:.1f} |"
             )
-            compact[experiment][f"{label}, seed {seed}"] = {
-                k: found[k] for k in ("uncertainty", "log_likelihood", "final", "seconds", "made")
-            }
         lines.append("")
         # of each method the run that ended best
         last_of = {key[0]: key for key in sorted(rows, key=lambda k: ended(rows[k]))}
@@ -285,16 +287,9 @@ def written(out: Path, results: Path) -> None:
         _curves(results, experiment, {name: rows[key] for name, key in shown.items()})
     if swept := _of(runs, "sweep"):
         lines += _swept(swept)
-        compact["sweep"] = {
-            called(n, k): {m: run[m] for m in ("uncertainty", "final")}
-            for (n, _, k), run in swept.items()
-        }
-    if compact:
-        found = next(iter(runs.values()))
-        results.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"with": found["with"], "version": found["version"], **compact}, indent=1)
-        (results / "generative.json").write_text(text + "\n")
-        (results / "generative.md").write_text("\n".join(lines))
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "generative.json").write_text(json.dumps({"runs": runs}, indent=1) + "\n")
+    (results / "generative.md").write_text("\n".join(lines))
 
 
 def _of(runs: dict[str, dict], experiment: str) -> dict[tuple[str, ...], dict]:
@@ -307,18 +302,14 @@ def _swept(rows: dict[tuple[str, ...], dict]) -> list[str]:
     tasks = next(iter(rows.values()))["settings"]["tasks"]
     lines = [
         "## Strengths", "",
-        f"`python experiments/generative.py sweep`: after the first {tasks} digits, means over "
-        "them. Each method takes its best by log likelihood.", "",
-        "| method | strength, or power | log likelihood (nats) | uncertainty (nats) "
-        "| of the first, after it | and at the end |",
-        "|---|---|---|---|---|---|",
+        f"`python experiments/generative.py sweep`: test log likelihood (nats) after the first "
+        f"{tasks} digits, the mean over them and that of the first. Each method takes its best.",
+        "",
+        "| method | strength, or power | log likelihood, mean | of the first |",
+        "|---|---|---|---|",
     ]  # fmt: skip
     for (name, _, strength), run in sorted(rows.items(), key=_place):
-        last = run["uncertainty"][-1]
-        lines.append(
-            f"| {name} | {strength} | {ended(run):.1f} | {np.mean(last):.3f} "
-            f"| {run['uncertainty'][0][0]:.3f} | {last[0]:.3f} |"
-        )
+        lines.append(f"| {name} | {strength} | {ended(run):.1f} | {run['final'][0]['mean']:.1f} |")
     return [*lines, ""]
 
 
@@ -418,13 +409,14 @@ def said(found: dict) -> str:
     )
 
 
-def plan(given: argparse.Namespace, runs: Path) -> Iterator[tuple[str, str, int, float | None]]:
+def plan(given: argparse.Namespace) -> Iterator[tuple[str, str, int, float | None]]:
     """Runs that are asked for: experiment, method, seed, strength."""
     if given.part == "sweep":
         for name in given.methods:
             for strength in STRENGTHS.get(name, ()):
                 yield "sweep", name, 0, strength
         return
+    runs = recorded(given.out, given.results)
     for seed in given.seeds:
         for name in given.methods:
             yield given.part, name, seed, best(runs, name) if name in STRENGTHS else None
@@ -449,7 +441,7 @@ def main() -> None:
     if given.part == "sweep":
         size = replace(size, tasks=min(size.tasks, SWEPT_TASKS))
     if given.part != "tables":
-        for experiment, name, seed, strength in plan(given, given.out / "runs"):
+        for experiment, name, seed, strength in plan(given):
             label = f"{experiment} {name} {seed}" + ("" if strength is None else f" {strength:g}")
             kept(
                 given.out / "runs", label,

@@ -161,8 +161,8 @@ def test_a_generator_learns_one_label_after_another(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(generative, "SHORT", size)
     common = ["--short", "--out", tmp_path / "out", "--results", tmp_path, "--methods"]
     run(generative, monkeypatch, "digits", *common, "VCL", "naive")
-    found = json.loads((tmp_path / "generative.json").read_text())["digits"]
-    vcl, naive = found["VCL, seed 0"], found["naive, seed 0"]
+    found = json.loads((tmp_path / "generative.json").read_text())["runs"]
+    vcl, naive = found["digits_VCL_0"], found["digits_naive_0"]
     assert vcl["uncertainty"][0][0] < 1 and vcl["uncertainty"][1][1] < 1  # by chance: 2.3
     # what was learned first is remembered, and forgotten where nothing holds it
     assert vcl["final"][0]["mean"] > naive["final"][0]["mean"] + 20
