@@ -40,6 +40,7 @@ def fit_online(
     local: str | Sequence[str] | None = None,
     encoder: Encoder | None = None,
     power: float = 1.0,
+    strength: float = 1.0,
     local_noise: bool = True,
     precision: Precision = "double",
     random_seed: int | None = None,
@@ -88,6 +89,9 @@ def fit_online(
         where normals with independent entries hold too little of what earlier batches said,
         more than 1 holds more of it and learns more of each batch. What is then said of
         parameters is too narrow by design.
+    strength : float
+        Factor of what holds parameters' means near those of earlier batches: of the precisions
+        beyond the prior's. 1 is Bayes' rule; more is for networks too, beside a power.
     local_noise : bool
         Whether the noise of linear layers (`x @ W + b`, with weights that are free variables
         without a transform) is drawn in place of their weights', where that is found to be valid.
@@ -109,15 +113,16 @@ def fit_online(
         Naming the setting that is of another kind than expected.
     ValueError
         Naming the setting that does not fit the model or the others: a memory or a start that is
-        not for local variables, a `method` with a memory, a drift or a power, a power that is not
-        above 0, an unknown precision, a model without observed variables or without a dim of rows.
+        not for local variables, a `method` with a memory, a drift, a power or a strength, a memory
+        with a strength, a power that is not above 0, a strength below 0, an unknown precision, a
+        model without observed variables or without a dim of rows.
 
     References
     ----------
     Nguyen, Li, Bui & Turner (2018), Variational continual learning; Kurle, Cseke, Klushyn, van der
     Smagt & Günnemann (2020), Continual learning with Bayesian neural networks for non-stationary
-    data. `power`: Loo, Swaroop & Turner (2021), Generalized variational continual learning, whose
-    beta is its inverse.
+    data. `power` and `strength`: Loo, Swaroop & Turner (2021), Generalized variational continual
+    learning, whose beta is the power's inverse and whose lambda is the strength.
 
     Examples
     --------
@@ -186,10 +191,17 @@ def fit_online(
         )
     if isinstance(power, bool) or not isinstance(power, Real) or not 0 < power < np.inf:
         raise ValueError(f"power: expected a number above 0, got {power!r}.")
-    if method is not None and power != 1:
+    if isinstance(strength, bool) or not isinstance(strength, Real) or not 0 <= strength < np.inf:
+        raise ValueError(f"strength: expected a number of at least 0, got {strength!r}.")
+    for name, factor in (("power", power), ("strength", strength)):
+        if method is not None and factor != 1:
+            raise ValueError(
+                f"{name}: with a method that follows one value of the parameters expected 1, got "
+                f"{factor!r}: what holds it has a strength of its own."
+            )
+    if memory is not None and strength != 1:
         raise ValueError(
-            f"power: with a method that follows one value of the parameters expected 1, got "
-            f"{power!r}: what holds it has a strength of its own."
+            f"strength: with a memory expected 1, got {strength!r}: stored rows are not held."
         )
     seed = seed_of(random_seed, None)
     search = Search() if search is None else search
@@ -205,9 +217,8 @@ def fit_online(
         with progress_bar("Prior", inference.PRIOR.steps, unit="steps", enabled=progressbar) as bar:
             problem = inference.prepare(rows, jax.random.key(seed), bar.advance)
         state = inference.init(problem)
-    settings = Settings(
-        memory, Static() if drift is None else drift, search, start, method, float(power)
-    )
+    drift = Static() if drift is None else drift
+    settings = Settings(memory, drift, search, start, method, float(power), float(strength))
     if names:
         latents = Latents(variables, Encoder() if encoder is None else encoder)
         return LatentPosterior(compiled, problem, settings, precision, state, seed, latents=latents)

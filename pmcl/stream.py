@@ -65,7 +65,7 @@ class OnlinePosterior:
     row : str
         The dim along which data arrive.
     settings : Settings
-        Memory, drift, search, start, method and power.
+        Memory, drift, search, start, method, power and strength.
     precision : {"double", "single"}
     state : State
         The normal, and the stored rows beside it.

@@ -32,7 +32,7 @@ from pmcl.state.errors import StateError
 from pmcl.state.weights import from_dataset, to_dataset
 from pmcl.stream import OnlinePosterior, UpdateRecord, scope_of
 
-SCHEMA = 3
+SCHEMA = 4
 KIND = "online"
 _SETTINGS: dict[str, tuple[type, ...]] = {
     "memory": (AbstractMemory, type(None)),
@@ -41,6 +41,7 @@ _SETTINGS: dict[str, tuple[type, ...]] = {
     "start": (AbstractStart,),
     "method": (*METHODS, type(None)),
     "power": (float,),
+    "strength": (float,),
 }
 _ROWS = 3  # of the data at which log densities tell one model from another
 
@@ -254,6 +255,10 @@ def _settings(attrs: Mapping[Any, Any], where: str) -> Settings:
             raise StateError(f"{where}: settings: expected a {name}, got {value!r}.")
     if not settings.power > 0:
         raise StateError(f"{where}: settings: expected a power above 0, got {settings.power}.")
+    if not settings.strength >= 0:
+        raise StateError(
+            f"{where}: settings: expected a strength of at least 0, got {settings.strength}."
+        )
     return settings
 
 

@@ -319,6 +319,23 @@ def test_a_power_of_the_bound_is_the_closed_form():
     assert float(np.exp(found.log_sd[0])) == pytest.approx(sd, rel=0.1)
 
 
+def test_a_strength_holds_the_mean_of_the_bound():
+    strength = 6.0
+    one, two = groups(6, 0), groups(6, 1) + 1
+    now = follow(strength=strength).update({"y": one}, progressbar=False)
+    before = now.approximation()
+    m, known = float(before.mean[0]), float(np.exp(-2 * before.log_sd[0]))
+    found = now.update({"y": two}, progressbar=False).approximation()
+    each = MEMBERS / (SIGMA**2 + MEMBERS)
+    held = 1 / 4 + strength * (known - 1 / 4)
+    rise = each * (two.mean(axis=1) - m).sum()
+    mean = m + rise / (held + each * 6)
+    assert rise / (known + each * 6) - (mean - m) > 0.05
+    assert float(found.mean[0]) == pytest.approx(mean, abs=0.015)
+    sd = (known + 6 * MEMBERS / SIGMA**2) ** -0.5
+    assert float(np.exp(found.log_sd[0])) == pytest.approx(sd, rel=0.1)
+
+
 def test_predictive_density_is_the_closed_form(stream):
     y = groups(6, 9)
     found = stream.log_predictive({"y": y}, random_seed=1)

@@ -202,6 +202,34 @@ def test_rows_of_a_power_count_as_if_they_had_come_so_often(line, memory):
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("strength", [0.0, 5.0])
+def test_means_are_held_by_what_was_learned_times_a_strength(line, strength):
+    """Of the second batch the widths are Bayes' rule; the mean is held; by a search, too."""
+    stream = with_settings(line, strength=strength)
+    first, second = linear(6, 0), linear(5, 1)
+    stream = stream.update(first, progressbar=False)
+    m, v = stream.approximation().mean, stream.approximation().variance
+    assert_normal(line.update(first, progressbar=False).approximation(), m, v, 1e-12)
+    X = second["X"]
+    slope = X.T @ (second["y"] - X @ m) / SIGMA**2
+    held = np.diag(1 + strength * (1 / v - 1)) + X.T @ X / SIGMA**2
+    mean = m + np.linalg.solve(held, slope)
+    plain = m + np.linalg.solve(np.diag(1 / v) + X.T @ X / SIGMA**2, slope)
+    assert np.abs(mean - plain).max() > 0.05
+    variance = 1 / (1 / v + (X**2).sum(axis=0) / SIGMA**2)
+    assert_normal(stream.update(second, progressbar=False).approximation(), mean, variance, 1e-8)
+    searching = with_settings(stream, search=pmcl.Search(steps=3000, draws=50))
+    searching = replace(searching, problem=replace(stream.problem, gaussian=False))
+    found = searching.update(second, progressbar=False).approximation()
+    np.testing.assert_allclose(found.mean, mean, atol=0.01)
+    np.testing.assert_allclose(found.variance, variance, rtol=0.03)
+
+
+def assert_normal(q, mean, variance, tolerance: float) -> None:
+    np.testing.assert_allclose(q.mean, mean, rtol=tolerance)
+    np.testing.assert_allclose(q.variance, variance, rtol=tolerance)
+
+
 def test_a_search_for_rows_of_a_power(curve):
     data = logistic(15, 4)
     often = {k: np.repeat(v, 4, axis=0) for k, v in data.items()}
@@ -611,6 +639,29 @@ def test_starts(heads, start):
             assert float(better) > -0.62  # the true weights' is about -0.47
 
 
+def test_a_search_that_begins_narrow_again_ends_where_it_should(curve):
+    """But for what a batch says nothing of: that stays as wide as it was."""
+    start = pmcl.ScatteredStart(means=1 - 1e-4, narrow=True)
+    again, wide = with_settings(curve, start=start), with_settings(curve)
+    first, second = logistic(30, 0), logistic(30, 1)
+    again, wide = (s.update(first, progressbar=False) for s in (again, wide))
+    second["X"][:, 1] = 0.0
+    arrived = Stored(second, np.ones(30), np.full(30, "1"))
+    with jax.enable_x64(True):
+        batch = as_batch(again.problem.rows, arrived, np.ones(30))
+        q, prior = again.state.q, again.problem.prior
+        begun = begin(
+            again.problem, again.problem.rows, q, batch, again.settings, q, jax.random.key(0)
+        ).q
+    np.testing.assert_allclose(begun.mean, q.mean)
+    np.testing.assert_allclose(begun.log_sd[0], prior.log_sd[0] + np.log(1e-2), atol=1e-5)
+    assert float(begun.log_sd[1]) == float(q.log_sd[1])
+    found = [s.update(second, progressbar=False).approximation() for s in (again, wide)]
+    sd = np.exp(found[1].log_sd)
+    np.testing.assert_allclose((found[0].mean - found[1].mean) / sd, 0, atol=0.1)
+    np.testing.assert_allclose(found[0].log_sd, found[1].log_sd, atol=0.05)
+
+
 @pytest.mark.parametrize("method", [None, pmcl.ElasticWeightConsolidation(1.0)])
 def test_steps_of_the_start_count(curve, method):
     settings = {"search": FEW, "method": method, "start": pmcl.MaximumLikelihoodStart()}
@@ -689,7 +740,7 @@ def test_a_baseline_has_no_memory_to_leave_out(curve, tmp_path, method):
     [
         {"precision": "single", "memory": pmcl.RandomCoreset(2, per_task=True)},
         {"method": pmcl.ElasticWeightConsolidation(2.0, decay=1.0)},
-        {"power": 2.5},
+        {"power": 2.5, "strength": 3.0, "start": pmcl.ScatteredStart(narrow=True)},
     ],
 )
 def test_streams_of_every_kind_are_read_as_they_were_saved(settings, tmp_path):
@@ -876,6 +927,17 @@ def test_one_row_that_is_not_gaussian_is_seen_wherever_it_is():
         ),
         ({"power": 0.0}, ValueError, "power: expected a number above 0, got 0.0"),
         ({"power": "cold"}, ValueError, "power: expected a number above 0, got 'cold'"),
+        ({"strength": -1.0}, ValueError, "strength: expected a number of at least 0, got -1.0"),
+        (
+            {"strength": 2.0, "memory": pmcl.RandomCoreset(3)},
+            ValueError,
+            "strength: with a memory expected 1, got 2.0",
+        ),
+        (
+            {"method": pmcl.Naive(), "strength": 2.0},
+            ValueError,
+            "strength: with a method that follows one value",
+        ),
         (
             {"method": pmcl.Naive(), "power": 2.0},
             ValueError,

@@ -71,15 +71,22 @@ class MeanField(NamedTuple):
         return -jnp.sum(scaled**2 / 2 + self.log_sd + jnp.log(2 * jnp.pi) / 2, axis=-1)
 
 
-def divergence(q: MeanField, p: MeanField) -> Array:
+def divergence(q: MeanField, p: MeanField, more: Array | float = 0.0) -> Array:
     """Kullback-Leibler divergence KL(q || p) of two mean-field normals.
+
+    Parameters
+    ----------
+    q, p : MeanField
+    more : Array of shape (dim,)
+        Precision beyond that of p with which the distance of the means counts.
 
     References
     ----------
-    Nguyen et al. (2018), Variational continual learning, the second term of eq. 4.
+    Nguyen et al. (2018), Variational continual learning, the second term of eq. 4; with `more`
+    Loo et al. (2021), Generalized variational continual learning, section 2.
     """
     ratio = jnp.exp(2 * (q.log_sd - p.log_sd))
-    far = (q.mean - p.mean) ** 2 * jnp.exp(-2 * p.log_sd)
+    far = (q.mean - p.mean) ** 2 * (jnp.exp(-2 * p.log_sd) + more)
     return jnp.sum(ratio + far - 1.0 - jnp.log(ratio)) / 2
 
 

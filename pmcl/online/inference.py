@@ -127,6 +127,8 @@ class Settings(NamedTuple):
         What holds one z near earlier ones, in place of variational inference.
     power : float
         Of every row's likelihood; 1 is Bayes' rule.
+    strength : float
+        Factor of what holds means near earlier ones; 1 is Bayes' rule. There is no memory then.
     """
 
     memory: AbstractMemory | None = None
@@ -135,6 +137,20 @@ class Settings(NamedTuple):
     start: AbstractStart = Start()  # noqa: RUF009
     method: AbstractStrategy | None = None
     power: float = 1.0
+    strength: float = 1.0
+
+    def more(self, known: MeanField, prior: MeanField) -> Array | None:
+        """Precision with which means are held beyond that which is known; None: none.
+
+        References
+        ----------
+        Loo et al. (2021), section 2, whose lambda is the strength: of what is known beyond the
+        model's prior.
+        """
+        if self.strength == 1:
+            return None
+        learned = jnp.maximum(known.factor.precision - prior.factor.precision, 0.0)
+        return (self.strength - 1) * learned
 
     def weights(self, age: np.ndarray) -> np.ndarray:
         """How often the likelihood of rows of some age counts."""
@@ -197,7 +213,8 @@ def update(
     References
     ----------
     Nguyen et al. (2018), Algorithm 1; with a residual memory Kurle et al. (2020), Algorithm 1; with
-    a power of the likelihood Loo et al. (2021), section 2, with beta = 1 / power.
+    a power of the likelihood and a strength Loo et al. (2021), section 2, with beta = 1 / power and
+    lambda = strength.
     """
     rows, rule = problem.rows, settings.memory
     time = float(arrived.times[0])
@@ -347,7 +364,8 @@ def begin(
     """Return where a search begins.
 
     Entries of z of which nothing is known begin as `settings.start` says where the batch says
-    anything of them; where it does not they stay where they are.
+    anything of them, and so may the widths of others (`again`); where the batch says nothing they
+    stay where they are.
 
     Parameters
     ----------
@@ -364,7 +382,7 @@ def begin(
     first = known is None
     known = prior if known is None else known
     new = np.asarray(is_prior(known, problem.prior))
-    if not new.any():
+    if not new.any() and not settings.start.narrows:
         return Begun(known, None, 0)
     start_key, key = jax.random.split(key)
     if not first:
@@ -377,8 +395,11 @@ def begin(
     reached = projection.reached(rows, places, batch, settings.search, key)
     if first:  # of what is not normal the search finds the prior itself better than `prior` does
         reached = reached | ~problem.normal
-    triples = zip(begun, prior, known, strict=True)
-    start = (jnp.where(new, jnp.where(reached, b, p), k) for b, p, k in triples)
+    again = settings.start.again(known, problem.prior)
+    each = zip(begun, again, prior, known, strict=True)
+    start = (
+        jnp.where(new, jnp.where(reached, b, p), jnp.where(reached, a, k)) for b, a, p, k in each
+    )
     few = narrow(rows, begun, reached, batch, key) if problem.remainder is None else None
     return Begun(MeanField(*start), few, steps)
 
@@ -445,14 +466,16 @@ class _Work:
         """
         p, settings = self.problem, self.settings
         remainder = p.remainder if untouched else None
+        more = settings.more(prior, p.prior)
         if p.gaussian:
-            q = projection.exact(p.rows, prior, batch)
+            q = projection.exact(p.rows, prior, batch, 0.0 if more is None else more)
         else:
             start_key, key = jax.random.split(key)
             begun = begin(p, p.rows, prior, batch, settings, start, start_key, self.advance)
             found = projection.climb(
                 p.rows, begun.q, prior, batch, settings.search, key,
-                remainder=remainder, narrow=begun.narrow, first=self.first, advance=self.advance,
+                remainder=remainder, more=more, narrow=begun.narrow, first=self.first,
+                advance=self.advance,
             )  # fmt: skip
             q = found.q
             self.steps += begun.steps + len(found.lower_bound)

@@ -515,7 +515,8 @@ def update(
         remainder = problem.remainder if first else None
         climbed = projection.climb(
             rows, begun.q, moved, batch, settings.search, key,
-            remainder=remainder, narrow=begun.narrow, first=first, advance=advance,
+            remainder=remainder, more=settings.more(moved, problem.prior), narrow=begun.narrow,
+            first=first, advance=advance,
         )  # fmt: skip
         steps = begun.steps + len(climbed.lower_bound)
         q = predictive = climbed.q

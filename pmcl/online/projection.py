@@ -172,8 +172,16 @@ def normal_entries(
 
 
 @jit
-def exact(rows: Rows, prior: MeanField, batch: Batch) -> MeanField:
+def exact(rows: Rows, prior: MeanField, batch: Batch, more: Array | float = 0.0) -> MeanField:
     """Project where the likelihood is Gaussian in z: the posterior's mean, and its precisions.
+
+    Parameters
+    ----------
+    rows : Rows
+    prior : MeanField
+    batch : Batch
+    more : Array of shape (dim,)
+        Precision beyond the prior's that holds the mean (of :func:`pmcl.online.divergence`).
 
     References
     ----------
@@ -182,7 +190,7 @@ def exact(rows: Rows, prior: MeanField, batch: Batch) -> MeanField:
     total = partial(log_likelihood, rows, batch=batch)
     slope, curvature = jax.grad(total)(prior.mean), -jax.hessian(total)(prior.mean)
     precision = prior.factor.precision
-    mean = prior.mean + jnp.linalg.solve(jnp.diag(precision) + curvature, slope)
+    mean = prior.mean + jnp.linalg.solve(jnp.diag(precision + more) + curvature, slope)
     return MeanField(mean, -jnp.log(precision + jnp.diag(curvature)) / 2)
 
 
@@ -196,6 +204,7 @@ def lower_bound(
     draws: int,
     scale: Array | float = 1.0,
     remainder: Remainder | None = None,
+    more: Array | float = 0.0,
 ) -> Array:
     """Evidence lower bound of a batch, estimated by draws (nats).
 
@@ -211,6 +220,8 @@ def lower_bound(
     remainder : Remainder, optional
         Of the normal that stands for the model's prior in `prior`, while nothing is known but a
         prior that is not normal.
+    more : Array of shape (dim,)
+        Of :func:`pmcl.online.divergence`.
 
     References
     ----------
@@ -232,7 +243,7 @@ def lower_bound(
 
     keys = jax.random.split(key, max(draws // 2, 1))
     found = one(keys[0]) if len(keys) == 1 else jnp.mean(jax.vmap(one)(keys))
-    return found - divergence(q, prior)
+    return found - divergence(q, prior, more)
 
 
 class _Climb(eqx.Module):
@@ -254,6 +265,7 @@ def climb(
     key: Array,
     *,
     remainder: Remainder | None = None,
+    more: Array | None = None,
     narrow: Narrow | None = None,
     first: bool = False,
     advance: Callable[[int, str], None] = lambda n, note: None,
@@ -270,7 +282,7 @@ def climb(
         Rows of weight 0 do not count.
     search : Search
     key : Array
-    remainder : Remainder, optional
+    remainder, more
         Of :func:`lower_bound`.
     narrow : Narrow, optional
         The problem without the entries of z that the batch says nothing of: of them there is
@@ -281,10 +293,11 @@ def climb(
         Told the number of steps done, and a note.
     """
     if narrow is not None:
-        part, known = narrow.ranges.take((start, prior))
+        part, known, more = narrow.ranges.take((start, prior, more))
         found = climb(
-            narrow.rows, part, known, narrow.batch(batch), search, key, first=first, advance=advance
-        )
+            narrow.rows, part, known, narrow.batch(batch), search, key,
+            more=more, first=first, advance=advance,
+        )  # fmt: skip
         q = narrow.ranges.put(prior, found.q)
         return found._replace(q=q, rows=narrow.widen(rows, found.rows))
     plan = steps_of(search, batch, key, first=first)
@@ -303,7 +316,7 @@ def climb(
         keys = jax.random.split(jax.random.fold_in(key, i), len(rates))
         now, values = _chunk(
             rest, now, prior, batch, keys, as_float(rates), order, as_float(plan.scale),
-            remainder, search.draws, pace,
+            remainder, 0.0 if more is None else more, search.draws, pace,
         )  # fmt: skip
         bounds.append(np.asarray(values))
         advance(len(keys), f"lower bound {np.nanmean(bounds[-1]):.6g}")
@@ -414,6 +427,7 @@ def _chunk(
     taken: Array | None,
     scale: Array,
     remainder: Remainder | None,
+    more: Array | float,
     draws: int,
     pace: float,
 ) -> tuple[_Climb, Array]:
@@ -429,7 +443,7 @@ def _chunk(
             rows = eqx.combine(network, rest)
             q = MeanField(prior.mean + unit * shift, log_sd)
             return -lower_bound(
-                rows, q, prior, part, key, draws=draws, scale=scale, remainder=remainder
+                rows, q, prior, part, key, draws=draws, scale=scale, remainder=remainder, more=more
             )
 
         here = (now.shift, now.log_sd, now.network)

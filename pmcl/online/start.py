@@ -19,13 +19,22 @@ class AbstractStart(eqx.Module):
     """Where a search begins for entries of z that no batch has said anything of.
 
     In the first search of all those are all entries; in later ones the head of a new task, say.
-    What is known of the others is where they begin, and what a batch says nothing of stays where
-    it is.
+    What is known of the others is where they begin (but for :meth:`again`), and what a batch says
+    nothing of stays where it is.
     """
 
     @abstractmethod
     def __call__(self, prior: MeanField, key: Array) -> MeanField:
         """Return where such entries begin, by the prior alone."""
+
+    @property
+    def narrows(self) -> bool:
+        """Whether :meth:`again` changes anything."""
+        return False
+
+    def again(self, known: MeanField, prior: MeanField) -> MeanField:
+        """Return where entries begin of which something is known."""
+        return known
 
     def first(
         self,
@@ -78,6 +87,9 @@ class ScatteredStart(AbstractStart):
         beta, the part of the prior's variance that the means have.
     spread : float
         alpha, the standard deviation of the log standard deviations.
+    narrow : bool
+        Whether later searches begin as narrow as the first: what earlier batches left wide in a
+        network is noise at first, in which little can be learned.
 
     References
     ----------
@@ -86,6 +98,7 @@ class ScatteredStart(AbstractStart):
 
     means: float = 0.999
     spread: float = 1e-3
+    narrow: bool = False
 
     def __check_init__(self) -> None:
         _check(self, "means", 0 <= self.means < 1, "of at least 0 and below 1")
@@ -94,10 +107,22 @@ class ScatteredStart(AbstractStart):
     def __call__(self, prior: MeanField, key: Array) -> MeanField:
         mean, log_sd = jax.random.normal(key, (2, *prior.mean.shape), prior.mean.dtype)
         unit = jnp.exp(prior.log_sd)
-        middle = prior.log_sd + np.log1p(-self.means) / 2 - self.spread**2
         return MeanField(
-            prior.mean + np.sqrt(self.means) * unit * mean, middle + self.spread * log_sd
+            prior.mean + np.sqrt(self.means) * unit * mean,
+            self._middle(prior) + self.spread * log_sd,
         )
+
+    @property
+    def narrows(self) -> bool:
+        return self.narrow
+
+    def again(self, known: MeanField, prior: MeanField) -> MeanField:
+        if not self.narrow:
+            return known
+        return known._replace(log_sd=jnp.minimum(known.log_sd, self._middle(prior)))
+
+    def _middle(self, prior: MeanField) -> Array:
+        return prior.log_sd + np.log1p(-self.means) / 2 - self.spread**2
 
 
 class MaximumLikelihoodStart(AbstractStart):
