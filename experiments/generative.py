@@ -43,7 +43,7 @@ METHODS = {
 }
 BASELINES = (1.0, 10.0, 100.0)
 STRENGTHS = {
-    "GVCL": (10_000.0,),  # the power
+    "GVCL": (10_000.0,),  # the power, found by hand
     "EWC": BASELINES,
     "LP": BASELINES,
     "SI": BASELINES,

@@ -160,16 +160,16 @@ def test_a_generator_learns_one_label_after_another(tmp_path, monkeypatch, capsy
     size = generative.Size(2, 2, 32, 200, 900, 50, 20, 10, 100, 200)
     monkeypatch.setattr(generative, "SHORT", size)
     common = ["--short", "--out", tmp_path / "out", "--results", tmp_path, "--methods"]
-    run(generative, monkeypatch, "digits", *common, "VCL", "naive")
+    run(generative, monkeypatch, "digits", *common, "GVCL", "naive")
     found = json.loads((tmp_path / "generative.json").read_text())["runs"]
-    vcl, naive = found["digits_VCL_0"], found["digits_naive_0"]
-    assert vcl["uncertainty"][0][0] < 1 and vcl["uncertainty"][1][1] < 1  # by chance: 2.3
+    gvcl, naive = found["digits_GVCL_0_10000"], found["digits_naive_0"]
+    assert gvcl["uncertainty"][0][0] < 1 and gvcl["uncertainty"][1][1] < 1  # by chance: 2.3
     # what was learned first is remembered, and forgotten where nothing holds it
-    assert vcl["final"][0]["mean"] > naive["final"][0]["mean"] + 20
-    assert all(f["error"] < 5 for f in vcl["final"])
-    assert (tmp_path / "generative_digits_VCL.png").stat().st_size > 3_000
-    assert "| VCL | 0 |" in (tmp_path / "generative.md").read_text()
+    assert gvcl["final"][0]["mean"] > naive["final"][0]["mean"] + 20
+    assert all(f["error"] < 5 for f in gvcl["final"])
+    assert (tmp_path / "generative_digits_GVCL.png").stat().st_size > 3_000
+    assert "| GVCL, power 10000 | 0 |" in (tmp_path / "generative.md").read_text()
     # what was done is not done again
     capsys.readouterr()
-    run(generative, monkeypatch, "digits", *common, "VCL", "naive")
+    run(generative, monkeypatch, "digits", *common, "GVCL", "naive")
     assert "..." not in capsys.readouterr().out
