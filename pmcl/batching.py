@@ -1,6 +1,6 @@
 """Datasets in batches of few sizes, and the check that what they lack can be masked."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,27 +12,60 @@ from pmcl.compile import CompiledModel, Mask, precision
 from pmcl.data import Batch, DataError, Task
 
 
-def chunks(task: Task, size: int, *, full: bool = False) -> list[tuple[Batch, int]]:
-    """Split a task into batches of at most `size` datasets, and of few different sizes.
+def over_chunks(
+    function: Callable[..., Any],
+    batch: Batch,
+    index: np.ndarray,
+    *rows: Any,
+    size: int,
+    advance: Callable[[int], None] | None = None,
+) -> Any:
+    """Call function(batch, *rows) on chunks that are always of one size, compiled once.
 
-    The last batch is filled up with copies of its first dataset; the number that counts is beside
-    it. Each device gets a power of two: a handful of compilations serves any number of datasets.
-    With `full` every batch is of `size`, so that one does.
+    Parameters
+    ----------
+    function : callable
+        Of a batch and of trees with as many leading items, to a tree of such arrays.
+    batch : Batch
+        All datasets.
+    index : array of int of shape (item,)
+        Position of each item's dataset.
+    *rows : pytrees of arrays
+        With a leading item.
+    size : int
+        Items that a device works on together. The last chunk is filled up with its first item.
+    advance : callable, optional
+        Told how many items are done.
+
+    Returns
+    -------
+    pytree of NumPy arrays
+        With a leading item.
     """
-    whole = task.batch()
     parts = []
-    for begin in range(0, len(task), size):
-        n = min(size, len(task) - begin)
-        filled = size if full else filled_size(n, size)
-        index = np.concatenate([np.arange(n), np.zeros(filled - n, int)]) + begin
-        parts.append((jax.tree.map(lambda x, i=index: np.asarray(x)[i], whole), n))
-    return parts
+    for which, n in chunks(len(index), size):
+        given = taken(rows, which)
+        found = function(taken(batch, index[which]), *given)
+        parts.append(jax.tree.map(lambda x, n=n: devices.gathered(x)[:n], found))
+        if advance is not None:
+            advance(n)
+    return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
 
-def filled_size(n: int, size: int) -> int:
-    """Size of the batch of at most `size` that `n` datasets are filled up to."""
-    share = devices.even(n) // devices.number()
-    return max(n, min(size, devices.number() << (share - 1).bit_length()))
+def chunks(n: int, size: int) -> Iterator[tuple[np.ndarray, int]]:
+    """Positions of `n` items, `size` for each device at a time, and how many of them count.
+
+    The last ones are filled up with the first of them: all are of one size.
+    """
+    size *= devices.number()
+    for begin in range(0, n, size):
+        index = np.arange(begin, begin + size)
+        yield np.where(index < n, index, begin), min(size, n - begin)
+
+
+def taken[T](tree: T, index: np.ndarray) -> T:
+    """Some of the leading items of a tree of arrays, as NumPy's."""
+    return jax.tree.map(lambda x: np.asarray(x)[index], tree)
 
 
 def over_datasets(function: Callable[..., Any], batch: Batch, *rest: Any) -> Any:

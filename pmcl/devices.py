@@ -75,6 +75,11 @@ def accelerated() -> bool:
     return (jax.default_backend() if mesh.empty else mesh.devices.flat[0].platform) != "cpu"
 
 
+def together(n: int) -> int:
+    """How many items a device works on together, where a core has `n`."""
+    return 32 * n if accelerated() else n
+
+
 def even(n: int) -> int:
     """Return the smallest number of datasets, not below `n`, of which each device has as many."""
     return -(-n // number()) * number()

@@ -56,7 +56,7 @@ from pmcl.networks import (
     Network,
     Structure,
 )
-from pmcl.networks.familiarity import Familiar, FarDataWarning
+from pmcl.networks.familiarity import Familiar, FarDataWarning, input_features
 from pmcl.parts import sample_parts
 from pmcl.prediction import Extra, predictions_groups
 from pmcl.results import SAMPLE, flat_z, warn_of_doubts
@@ -535,7 +535,7 @@ class AmortizedPosterior:
         chains, draws = z.shape[:2]
         flat = np.moveaxis(z.reshape(chains * draws, *z.shape[2:]), 0, 1)
         with precision.scope():
-            value = sampling.log_q(self.amortizer, flat, task)
+            value = sampling.log_q(self.amortizer, flat, task.batch())
         return xr.DataArray(
             np.moveaxis(value, 0, 1).reshape(chains, draws, len(task)),
             dims=SAMPLE,
@@ -793,16 +793,14 @@ class AmortizedPosterior:
         if self.familiar is None or not len(self.memory):
             return None
         with precision.scope():
-            return sampling.features(
-                self.amortizer, self.memory.stored(), size=sampling.LOOKED, full=True
-            )
+            return input_features(self.amortizer, self.memory.stored().batch())
 
     def far(self, task: Task, stored: np.ndarray | None) -> list[str]:
         """Names of datasets that are far from simulations, and like none that is stored."""
         if self.familiar is None:
             return []
         with precision.scope():
-            found = sampling.features(self.amortizer, task)
+            found = input_features(self.amortizer, task.batch())
             far = self.familiar.far(self.familiar.distance(found))
             if far.any() and stored is not None:
                 apart = self.familiar.distance(found[:, None] - stored + self.familiar.mean)

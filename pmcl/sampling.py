@@ -1,4 +1,4 @@
-"""Draws of the amortized posterior with their densities, in chunks of bounded memory."""
+"""Draws of the amortized posterior with their densities, in chunks of one size."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,19 +9,20 @@ import numpy as np
 from jax import Array
 
 from pmcl import devices
-from pmcl.batching import chunks, over_datasets
+from pmcl.batching import over_chunks, over_datasets
 from pmcl.compile import CompiledModel, Density, Mask, jit
 from pmcl.compile.precision import NETWORK
 from pmcl.data import Batch, Task
 from pmcl.metrics import ImportanceDiagnostics, independence_chain, resample
-from pmcl.networks import Amortizer
-from pmcl.networks.familiarity import input_features
-from pmcl.progress import progress_bar
+from pmcl.networks import Amortizer, contexts
+from pmcl.progress import Bar, progress_bar
 from pmcl.refinement import Drawn
-from pmcl.refinement.stages import contexts
 from pmcl.results import Draws
 
-LOOKED = 16  # datasets that `look` works on together
+# One size for any number of draws and of datasets, so that nothing is compiled for another number.
+_BLOCK = 256  # draws of one dataset that are made together
+_FEW = 16  # the size where there are no more
+_ITEMS = 8  # such blocks, of any datasets, that a device works on together
 
 
 @jit
@@ -39,21 +40,29 @@ def draw_only(amortizer: Amortizer, batch: Batch, key: Array, draws: int) -> Arr
 
 @jit
 def _draw(
-    amortizer: Amortizer, density: Density, batch: Batch, keys: Array, draws: int
+    amortizer: Amortizer,
+    density: Density,
+    seed: Array,
+    batch: Batch,
+    context: Array,
+    position: Array,
+    block: Array,
 ) -> tuple[Array, ...]:
-    """Draw z and evaluate log q, log prior and log likelihood: arrays of (dataset, draw, ...)."""
+    """Draw z and evaluate log q, log prior and log likelihood: arrays of (item, draw, ...)."""
     compiled, row = density.compiled, density.row
 
-    def one(data: dict[str, Array], mask: Mask | None, key: Array) -> tuple[Array, ...]:
-        context = amortizer.context(data, mask)
-        eps = jax.random.normal(key, (draws, amortizer.dim), NETWORK)
+    def one(
+        data: dict[str, Array], mask: Mask | None, context: Array, position: Array, block: Array
+    ) -> tuple[Array, ...]:
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), position), block)
+        eps = jax.random.normal(key, (_BLOCK, amortizer.dim), NETWORK)
         z, log_q = jax.vmap(amortizer.transform, in_axes=(0, None))(eps, context)
         z = z.astype(jnp.float64)
         log_prior = jax.vmap(lambda u: compiled.log_prior(u, data))(z)
         log_likelihood = jax.vmap(lambda u: compiled.log_likelihood(u, data, mask=mask, dim=row))(z)
         return z, log_q, log_prior, log_likelihood
 
-    return over_datasets(one, batch, keys)
+    return over_datasets(one, batch, context, position, block)
 
 
 def _by_dataset(function: Callable[..., Any], z: Array, values: dict[str, Array]) -> Any:
@@ -82,12 +91,9 @@ def unconstrain(
 
 
 @jit
-def _log_q(amortizer: Amortizer, batch: Batch, z: Array) -> Array:
-    def one(data: dict[str, Array], mask: Mask | None, u: Array) -> Array:
-        context = amortizer.context(data, mask)
-        return jax.vmap(amortizer.log_prob, in_axes=(0, None))(u, context)
-
-    return over_datasets(one, batch, z)
+def _log_q(amortizer: Amortizer, context: Array, z: Array) -> Array:
+    every = jax.vmap(jax.vmap(amortizer.log_prob, in_axes=(0, None)))
+    return devices.spread(every(*devices.spread((z.astype(NETWORK), context))))
 
 
 @jit
@@ -127,80 +133,56 @@ def pick(compiled: CompiledModel, var_names: list[str] | None) -> tuple[str, ...
     return tuple(var_names)
 
 
-def _walk(task: Task, z: np.ndarray, size: int, evaluate: Callable[[Batch, Array], Any]) -> Any:
-    """Evaluate chunks of datasets with their draws; join the results along the datasets."""
-    parts = []
-    begin = 0
-    for chunk, n in chunks(task, size * devices.number()):
-        filled = len(next(iter(chunk.values.values())))
-        index = np.concatenate([np.arange(n), np.zeros(filled - n, int)]) + begin
-        found = evaluate(chunk, jnp.asarray(z[index]))
-        parts.append(jax.tree.map(lambda v, n=n: devices.gathered(v)[:n], found))
-        begin += n
-    return jax.tree.map(lambda *v: np.concatenate(v), *parts)
+def _walk(
+    evaluate: Callable[..., Any], z: np.ndarray, batch: Batch, context: np.ndarray | None = None
+) -> Any:
+    """Evaluate draws z of shape (dataset, draw, dim), some of them together, whatever their number.
+
+    `evaluate` takes a batch, draws of shape (item, draw, dim) and perhaps contexts of each item.
+    """
+    n, draws = z.shape[:2]
+    size = _BLOCK if draws > _FEW else _FEW
+    blocks = -(-draws // size)
+    index = np.minimum(np.arange(blocks * size), draws - 1)
+    items = z[:, index].reshape(n * blocks, size, *z.shape[2:])
+    which = np.repeat(np.arange(n), blocks)
+    rows = (items,) if context is None else (items, context[which])
+    found = over_chunks(evaluate, batch, which, *rows, size=devices.together(_ITEMS))
+    return jax.tree.map(lambda v: v.reshape(n, blocks * size, *v.shape[2:])[:, :draws], found)
 
 
 def constrain(
-    compiled: CompiledModel, z: np.ndarray, task: Task, names: tuple[str, ...], *, size: int = 64
+    compiled: CompiledModel, z: np.ndarray, task: Task, names: tuple[str, ...]
 ) -> dict[str, np.ndarray]:
     """Named variables of z of shape (dataset, draw, dim): arrays of (dataset, draw, ...)."""
-    return _walk(task, z, size, lambda chunk, u: _constrain(compiled, u, chunk.values, names))
+    return _walk(lambda batch, u: _constrain(compiled, u, batch.values, names), z, task.batch())
 
 
-def pointwise(
-    compiled: CompiledModel, z: np.ndarray, task: Task, *, size: int = 16
-) -> dict[str, np.ndarray]:
+def pointwise(compiled: CompiledModel, z: np.ndarray, task: Task) -> dict[str, np.ndarray]:
     """Elementwise log likelihood: arrays of shape (dataset, draw, ...)."""
-    return _walk(task, z, size, lambda chunk, u: _pointwise(compiled, u, chunk.values))
+    return _walk(lambda batch, u: _pointwise(compiled, u, batch.values), z, task.batch())
 
 
-def prior_terms(
-    compiled: CompiledModel, z: np.ndarray, task: Task, *, size: int = 64
-) -> dict[str, np.ndarray]:
+def prior_terms(compiled: CompiledModel, z: np.ndarray, task: Task) -> dict[str, np.ndarray]:
     """Log prior of every free variable, without Jacobian: arrays of shape (dataset, draw)."""
-    return _walk(task, z, size, lambda chunk, u: _prior_terms(compiled, u, chunk.values))
+    return _walk(lambda batch, u: _prior_terms(compiled, u, batch.values), z, task.batch())
 
 
-def densities(
-    compiled: CompiledModel, z: np.ndarray, task: Task, *, size: int = 64
-) -> tuple[np.ndarray, np.ndarray]:
+def densities(compiled: CompiledModel, z: np.ndarray, task: Task) -> tuple[np.ndarray, np.ndarray]:
     """Log prior and log likelihood of z of shape (dataset, draw, dim)."""
     row = task.layout.row
-    return _walk(task, z, size, lambda chunk, u: _densities(compiled, row, u, chunk))
+    return _walk(lambda batch, u: _densities(compiled, row, u, batch), z, task.batch())
 
 
-def log_q(amortizer: Amortizer, z: np.ndarray, task: Task, *, size: int = 64) -> np.ndarray:
+def log_q(amortizer: Amortizer, z: np.ndarray, batch: Batch) -> np.ndarray:
     """log q(z | h(x)) for z of shape (dataset, draw, dim)."""
-    return _walk(task, z, size, lambda chunk, u: _log_q(amortizer, chunk, u.astype(NETWORK)))
+    context = contexts(amortizer, batch, np.arange(len(z)))
+    return _walk(lambda _, u, c: _log_q(amortizer, c, u), z, batch, context)
 
 
-def embed(amortizer: Amortizer, task: Task, *, size: int = 64, full: bool = False) -> np.ndarray:
-    """Context vectors h(x) of a task's datasets, shape (dataset, context); `full` as in `draw`."""
-    return np.concatenate(
-        [
-            devices.gathered(contexts(amortizer, c))[:n]
-            for c, n in chunks(task, size * devices.number(), full=full)
-        ]
-    )
-
-
-def features(
-    amortizer: Amortizer,
-    task: Task,
-    *,
-    extremes: bool = True,
-    size: int = 256,
-    full: bool = False,
-) -> np.ndarray:
-    """What a task's inputs are like, whatever the network makes of them: (dataset, feature).
-
-    `full` as in `draw`.
-    """
-    parts = [
-        devices.gathered(input_features(amortizer, c, extremes=extremes))[:n]
-        for c, n in chunks(task, size * devices.number(), full=full)
-    ]
-    return np.concatenate(parts).astype(float)
+def embed(amortizer: Amortizer, task: Task) -> np.ndarray:
+    """Context vectors h(x) of a task's datasets, shape (dataset, context)."""
+    return contexts(amortizer, task.batch(), np.arange(len(task)))
 
 
 def draw(
@@ -211,8 +193,6 @@ def draw(
     draws: int,
     seed: int,
     progressbar: bool,
-    size: int = 64,
-    full: bool = False,
 ) -> Drawn:
     """Draw from the amortized posterior of every dataset and evaluate all densities.
 
@@ -222,34 +202,46 @@ def draw(
     draws : int
         Draws per dataset.
     seed : int
-        Each dataset's draws depend on the seed and its position alone.
+        Each draw depends on the seed, its dataset's position and its own alone.
     progressbar : bool
-    size : int
-        Datasets that a device works on together; memory grows with `size` times `draws`.
-    full : bool
-        Compile for this size alone: for numbers of datasets that differ from call to call.
     """
-    key = jax.random.key(seed)
-    parts: list[tuple[np.ndarray, ...]] = []
-    done = 0
     with progress_bar("Sampling", len(task), unit="datasets", enabled=progressbar) as bar:
-        for chunk, n in chunks(task, size * devices.number(), full=full):
-            filled = len(next(iter(chunk.values.values())))
-            keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(
-                task.first + done + np.arange(filled)
-            )
-            found = _draw(amortizer, density, chunk, keys, draws)
-            parts.append(tuple(np.array(devices.gathered(f))[:n] for f in found))
-            done += n
-            bar.advance(n)
-    return Drawn(*(np.concatenate(p) for p in zip(*parts, strict=True)))
+        found = _drawn(
+            amortizer, density, task.batch(), task.first + np.arange(len(task)), draws, seed, bar
+        )
+    return Drawn(*(v[:, :draws] for v in found))
 
 
-def look(amortizer: Amortizer, density: Density, task: Task, *, seed: int) -> Drawn:
-    """Draws that datasets are judged by while a network learns: always as many, compiled once."""
-    return draw(
-        amortizer, density, task, draws=256, seed=seed, progressbar=False, size=LOOKED, full=True
+def look(amortizer: Amortizer, density: Density, batch: Batch, *, seed: int) -> Drawn:
+    """Draws that datasets are judged by while a network learns."""
+    position = np.arange(len(jax.tree.leaves(batch.values)[0]))
+    return _drawn(amortizer, density, batch, position, _BLOCK, seed)
+
+
+def _drawn(
+    amortizer: Amortizer,
+    density: Density,
+    batch: Batch,
+    position: np.ndarray,
+    draws: int,
+    seed: int,
+    bar: Bar | None = None,
+) -> Drawn:
+    """Make at least so many draws of every dataset; `position` is that in the whole."""
+    n, blocks = len(position), -(-draws // _BLOCK)
+    context = contexts(amortizer, batch, np.arange(n))
+    which, block = np.repeat(np.arange(n), blocks), np.tile(np.arange(blocks), n)
+    found = over_chunks(
+        lambda *given: _draw(amortizer, density, np.asarray(seed), *given),
+        batch,
+        which,
+        context[which],
+        position[which],
+        block,
+        size=devices.together(_ITEMS),
+        advance=None if bar is None else lambda m: bar.advance(m / blocks),
     )
+    return Drawn(*(v.reshape(n, -1, *v.shape[2:]) for v in found))
 
 
 def resampled(

@@ -2,7 +2,7 @@
 
 from pmcl.compile.covariates import Covariates, read_covariates
 from pmcl.compile.density import Density
-from pmcl.compile.jitting import jit
+from pmcl.compile.jitting import compiling, compiling_for, jit
 from pmcl.compile.local import LocalLikelihood, localise
 from pmcl.compile.mask import Mask, Masking
 from pmcl.compile.model import CompiledModel, ValueSlice, VariableInfo, compile_model
@@ -21,6 +21,8 @@ __all__ = [
     "ValueSlice",
     "VariableInfo",
     "compile_model",
+    "compiling",
+    "compiling_for",
     "finite_fraction",
     "jit",
     "localise",

@@ -1,37 +1,171 @@
-"""`jit` as pmcl uses it: options of XLA are passed to one function, never set for the process."""
+"""`jit` as pmcl uses it: XLA's options for one function, and compiled functions that are few.
 
-from collections.abc import Callable
+Nothing is set for the process. What is compiled is kept by function and by all that is static in
+its arguments, the oldest first, so that a process may work with any number of models.
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, wraps
+from pathlib import Path
+from time import monotonic
+from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
+import numpy as np
+
+type Options = dict[str, str | bool | int]
 
 # XLA's fusions for the YNN library copy and recompute in the gradients of small networks: without
 # them a pretraining step of a set transformer takes two thirds of the time (jaxlib 0.12, 2 cores).
 # They also compute wrong numbers: sqrt(max(h^2 @ v, tiny)) * noise, batched over the noise alone,
 # lost rows of h (found with a Bayesian neural network's last layer).
-_OPTIONS: dict[str, str | bool | int] = {"xla_cpu_experimental_ynn_fusion_type": ""}
+_ALWAYS: Options = {"xla_cpu_experimental_ynn_fusion_type": ""}
+# A training step compiles in three quarters of the time with these, and runs a little faster; with
+# level 0 in less than two thirds, and runs four times as long: for what runs once.
+_OFTEN: Options = {
+    "xla_backend_optimization_level": 1,
+    "xla_cpu_opt_preset": "CPU_OPT_PRESET_FAST_COMPILE",
+    "xla_llvm_disable_expensive_passes": True,
+}
+_ONCE: Options = {**_OFTEN, "xla_backend_optimization_level": 0}
+# Linux ends a process that has more memory maps than 65,530; a compiled function takes dozens.
+_MOST_MAPS = 30_000
+_MAPS = Path("/proc/self/maps")
+
+_functions: OrderedDict[tuple, Any] = OrderedDict()  # the oldest use first
+_began: list[float] = []  # when what is being compiled at this moment began
 
 
 @cache
-def _options() -> dict[str, str | bool | int]:
+def _options(once: bool) -> Options:
     """Options that this version of XLA knows: they come and go, and none is needed."""
+    wanted = dict(_ALWAYS)
+    if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
+        wanted |= _ONCE if once else _OFTEN
+    if _known(wanted):
+        return wanted
+    return {k: v for k, v in wanted.items() if _known({k: v})}
+
+
+def _known(options: Options) -> bool:
     try:
-        jax.jit(lambda x: x, compiler_options=_OPTIONS).lower(0.0).compile()
+        jax.jit(lambda x: x, compiler_options=options).lower(0.0).compile()
     except Exception:  # noqa: BLE001 (XLA's own errors, of a class that moves between versions)
-        return {}
-    return _OPTIONS
+        return False
+    return True
 
 
-def jit[**P, T](function: Callable[P, T]) -> Callable[P, T]:
-    """`equinox.filter_jit`, compiled with pmcl's options; not to be called inside another jit."""
+def compiling_for() -> float | None:
+    """Seconds since what is being compiled at this moment began; None: nothing is."""
+    return monotonic() - _began[0] if _began else None
 
-    @cache
-    def compiled() -> Callable[P, T]:
-        return eqx.filter_jit(function, compiler_options=_options())  # type: ignore[call-overload]
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Say, to whoever asks :func:`compiling_for`, that something is being compiled."""
+    _began.append(monotonic())
+    try:
+        yield
+    finally:
+        _began.pop()
+
+
+def jit[**P, T](function: Callable[P, T], *, once: bool = False) -> Callable[P, T]:
+    """Compile a function with pmcl's options; arrays are traced, all else in arguments is static.
+
+    Parameters
+    ----------
+    function : callable
+        Of pytrees, to pytrees of arrays or of whatever else is known when it is traced.
+    once : bool
+        Whether it runs so seldom that compiling it well would not pay.
+    """
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        return compiled()(*args, **kwargs)
+        arrays, rest = _split((args, kwargs))
+        key = (function, once, rest)
+        if key not in _functions:
+            _functions[key] = _compiled(function, rest, _options(once))
+        _functions.move_to_end(key)
+        running, outside = _functions[key], len(_began)
+        try:
+            found, others = running(arrays)
+        finally:
+            if len(_began) > outside:  # it was traced, so it was compiled
+                del _began[outside:]
+                forget_oldest()
+        return others.joined(found)
 
     return call
+
+
+class _Rest(NamedTuple):
+    """What of a pytree is no array; with its type, as 1 is not True."""
+
+    structure: Any
+    leaves: tuple
+
+    def joined(self, arrays: list) -> Any:
+        """Put the arrays back in their places."""
+        left = iter(arrays)
+        leaves = [next(left) if one is None else one[1] for one in self.leaves]
+        return jax.tree.unflatten(self.structure, leaves)
+
+
+class _Known:
+    """A pytree without leaves, by which a trace gives what is no array."""
+
+    def __init__(self, rest: _Rest):
+        self.joined = rest.joined
+        self.rest = rest
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Known) and self.rest == other.rest
+
+    def __hash__(self) -> int:
+        return hash(self.rest)
+
+
+jax.tree_util.register_pytree_node(_Known, lambda o: ((), o), lambda o, _: o)
+
+
+def _split(tree: Any) -> tuple[list, _Rest]:
+    leaves, structure = jax.tree.flatten(tree)
+    is_array = [isinstance(x, jax.Array | np.ndarray | np.generic) for x in leaves]
+    pairs = [*zip(leaves, is_array, strict=True)]
+    rest = tuple(None if array else (type(x), x) for x, array in pairs)
+    return [x for x, array in pairs if array], _Rest(structure, rest)
+
+
+def _compiled(function: Callable, rest: _Rest, options: Options) -> Any:
+    def traced(arrays: list) -> tuple[list, _Known]:
+        _began.append(monotonic())
+        args, kwargs = rest.joined(arrays)
+        found, others = _split(function(*args, **kwargs))
+        return found, _Known(others)
+
+    traced.__name__ = traced.__qualname__ = getattr(function, "__name__", "function")
+    return jax.jit(traced, compiler_options=options)
+
+
+def forget_oldest(most: int = _MOST_MAPS) -> None:
+    """Forget compiled functions, the oldest first, where the process has many memory maps.
+
+    Nothing to do where the system does not count them. A function that is forgotten is compiled
+    again when it is next called.
+    """
+    if not _MAPS.exists():
+        return
+    while _maps() > most and len(_functions) > 1:
+        for _ in range(-(-len(_functions) // 4)):
+            _functions.popitem(last=False)[1].clear_cache()
+    if _maps() > most:  # small programs of JAX's own, and those of others
+        jax.clear_caches()
+
+
+def _maps() -> int:
+    return _MAPS.read_bytes().count(b"\n")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from pytensor.graph.basic import Variable
 
 from pmcl.compile import graphs, precision, refuse
 from pmcl.compile.covariates import Covariates
+from pmcl.compile.jitting import jit
 from pmcl.compile.mask import Mask, Masking
 from pmcl.compile.model import CompiledModel
 from pmcl.compile.variables import resize_observed, unconstrained
@@ -66,8 +67,7 @@ class Simulator:
         """Draw masks of `n` simulations, with a leading dim."""
         if not self.masking:
             return None
-        keys = jax.random.split(jax.random.fold_in(jax.random.key(random_seed), 1), n)
-        return jax.tree.map(np.asarray, jax.vmap(self.mask)(keys))
+        return _at_once(lambda index: self._masks(np.asarray(random_seed), index), n)
 
     def prefetch(self, n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Whatever has to be made outside jit for `n` simulations: arrays of shape (n, ...)."""
@@ -100,15 +100,11 @@ class Simulator:
         host = self.prefetch(n, np.random.default_rng(random_seed))
         if self.backend == "pytensor":
             return host.pop(Z), host
-        parts = []
+        seed = np.asarray(random_seed)
         with precision.scope():
-            keys = jax.random.split(jax.random.key(random_seed), n)
-            # Always as many at once: one compilation, whatever `n`, and memory that is bounded.
-            for begin in range(0, n, AT_ONCE):
-                index = np.minimum(begin + np.arange(AT_ONCE), n - 1)
-                drawn = self._many(keys[index], {k: v[index] for k, v in host.items()})
-                parts.append(jax.tree.map(lambda v, m=n - begin: np.asarray(v)[:m], drawn))
-        return jax.tree.map(lambda *v: np.concatenate(v), *parts)
+            return _at_once(
+                lambda index: self._many(seed, index, {k: v[index] for k, v in host.items()}), n
+            )
 
     def finite_terms(self, *, n: int, random_seed: int) -> dict[str, np.ndarray]:
         """Say of each term of the log density whether it is finite at joint draws.
@@ -120,11 +116,24 @@ class Simulator:
         """
         z, data = self.simulate(n, random_seed=random_seed)
         with precision.scope():
-            return {k: np.asarray(v) for k, v in self._finite(z, data).items()}
+            return _at_once(
+                lambda index: self._finite(z[index], {k: v[index] for k, v in data.items()}), n
+            )
 
     @cached_property
     def _many(self) -> Callable:
-        return jax.jit(jax.vmap(self.draw))
+        def many(seed: Array, index: Array, host: Mapping[str, Array]) -> tuple[Array, Draws]:
+            return jax.vmap(self.draw)(_keys(jax.random.key(seed), index), host)
+
+        return jit(many)
+
+    @cached_property
+    def _masks(self) -> Callable:
+        def masks(seed: Array, index: Array) -> Mask | None:
+            key = jax.random.fold_in(jax.random.key(seed), 1)
+            return jax.vmap(self.mask)(_keys(key, index))
+
+        return jit(masks, once=True)
 
     @cached_property
     def _finite(self) -> Callable:
@@ -133,7 +142,7 @@ class Simulator:
             terms = {**prior, **self.compiled.log_likelihood_terms(z, data)}
             return {name: jnp.isfinite(jnp.sum(term)) for name, term in terms.items()}
 
-        return jax.jit(jax.vmap(finite))
+        return jit(jax.vmap(finite), once=True)
 
     def __repr__(self) -> str:
         where = "inside jit (JAX)" if self.backend == "jax" else "on PyTensor, prefetched"
@@ -142,6 +151,19 @@ class Simulator:
         lengths = f"; lengths {m.lengths[0]} to {m.lengths[1]}" if m.lengths else ""
         missing = f"; {m.missing:.0%} missing" if m.missing else ""
         return f"Simulator({where}{because}; covariates: {self.covariates!r}{lengths}{missing})"
+
+
+def _keys(key: Array, index: Array) -> Array:
+    return jax.vmap(lambda i: jax.random.fold_in(key, i))(index)
+
+
+def _at_once(function: Callable, n: int) -> Any:
+    """Call function(index) for some at a time, always as many: compiled once, whatever `n`."""
+    parts = []
+    for begin in range(0, n, AT_ONCE):
+        found = function(np.minimum(begin + np.arange(AT_ONCE), n - 1))
+        parts.append(jax.tree.map(lambda v, m=n - begin: np.asarray(v)[:m], found))
+    return jax.tree.map(lambda *v: np.concatenate(v), *parts)
 
 
 def make_simulator(

@@ -10,24 +10,20 @@ from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
-from pmcl import sampling
-from pmcl.compile import Density, jit
+from pmcl import devices, sampling
+from pmcl.compile import Density
 from pmcl.continual.objectives import AbstractObjective
 from pmcl.continual.pool import Gathered, Pool, gather
 from pmcl.continual.problem import SelfConsistency, mean_loss_and_efficiency
 from pmcl.continual.strategies import AbstractStrategy, Occasion, Rehearsal
 from pmcl.data import Task, listed
-from pmcl.devices import check_alike
 from pmcl.networks import Amortizer
 from pmcl.progress import progress_bar
 from pmcl.training import (
     LoopState,
     Optimiser,
-    blocks,
     combine,
     read_checkpoint,
     run_block,
@@ -40,6 +36,8 @@ _BLOCK = 25  # steps between two looks at the held-back draws
 _HELD_BACK = 64  # draws of each dataset by which progress is judged
 _SLOWER = 0.3  # factor of the rate where there is no more progress
 _REDUCTIONS = 2  # of the rate, before it stops
+_TOGETHER = 16  # datasets whose gradients a device takes at once
+_MOST = 2**27  # bytes of datasets that are given to one call
 _SAVED = 4  # blocks between two checkpoints
 _PROGRESS = 1e-3  # nats per dataset that count as progress
 
@@ -106,9 +104,6 @@ class Adapted(NamedTuple):
     states: tuple[Any, ...]
 
 
-_judged = jit(mean_loss_and_efficiency)
-
-
 def adapt(
     now: Occasion,
     *,
@@ -143,7 +138,7 @@ def adapt(
     plans = [s.rehearsal(t) for s, t in zip(strategies, states, strict=True)]
     plan = next((p for p in plans if p is not None), None)
     gathered = gather(now, finite > 0, plan, objective, progressbar=progressbar)
-    problem = _problem(now, gathered, plan, strategies, states, objective, settings)
+    problem = _problem(now, plan, strategies, states, objective, settings)
     amortizer, trace, found = _train(now, problem, gathered, settings, checkpoint, progressbar)
     after = replace(now, task=kept, amortizer=amortizer)
     traces = {type(s): t for s, t in zip(problem.strategies, trace, strict=True)}
@@ -167,7 +162,6 @@ def adapt(
 
 def _problem(
     now: Occasion,
-    gathered: Gathered,
     plan: Rehearsal | None,
     strategies: Sequence[AbstractStrategy],
     states: Sequence[Any],
@@ -183,19 +177,18 @@ def _problem(
         or type(s).trace is not AbstractStrategy.trace
     ]
     numbers = [
-        jax.tree.map(lambda x: jnp.asarray(x, jnp.float32) if isinstance(x, float) else x, s)
+        jax.tree.map(lambda x: np.asarray(x, np.float32) if isinstance(x, float) else x, s)
         for s, _ in active
     ]
     return SelfConsistency(
         objective,
         now.density,
-        gathered.pool,
         tuple(numbers),
         tuple(t for _, t in active),
         now.simulator,
-        jnp.asarray(0.0 if plan is None else plan.simulation_weight, jnp.float32),
-        settings.batch_size,
+        np.asarray(0.0 if plan is None else plan.simulation_weight, np.float32),  # type: ignore[arg-type]
         0 if plan is None else plan.simulations,
+        min(devices.together(_TOGETHER) * devices.number(), settings.batch_size),
     )
 
 
@@ -212,14 +205,14 @@ class _Progressed(NamedTuple):
 
     state: LoopState
     best: Amortizer
-    best_loss: Array
-    waited: Array
-    reductions: Array
-    block: Array
-    done: Array
-    losses: Array
-    held_back: Array
-    efficiency: Array
+    best_loss: np.ndarray
+    waited: np.ndarray
+    reductions: np.ndarray
+    block: np.ndarray
+    done: np.ndarray
+    losses: np.ndarray
+    held_back: np.ndarray
+    efficiency: np.ndarray
 
 
 def _train(
@@ -231,47 +224,52 @@ def _train(
     progressbar: bool,
 ) -> tuple[Amortizer, Any, _Trained]:
     """Take the steps; slow down, then stop, where held-back draws show no more progress."""
-    number, size = blocks(settings.steps, longest=_BLOCK)
-    key = jax.random.key(now.seed)
-    judge_key = jax.random.fold_in(key, 1)
+    number = -(-settings.steps // _BLOCK)
     judged = replace(problem.objective, draws=max(problem.objective.draws, _HELD_BACK))
-    training, judged_on = _split(problem, gathered.judged)
-    optimiser = _optimiser(settings)
-    initial = start(now.amortizer, optimiser, jax.random.key_data(key), training)
+    pool, judged_on = _split(gathered)
+    optimiser = Optimiser.of(
+        settings.learning_rate,
+        settings.steps,
+        warmup=min(settings.warmup, settings.steps // 2),
+        clip=settings.clip,
+    )
+    initial = start(now.amortizer, optimiser, now.seed, problem)
     found = _Progressed(
         state=initial,
         best=initial.params,
-        best_loss=jnp.asarray(jnp.inf),
-        waited=jnp.asarray(0),
-        reductions=jnp.asarray(0),
-        block=jnp.asarray(0),
-        done=jnp.asarray(False),
-        losses=jnp.full((number, size), jnp.nan, jnp.float32),
-        held_back=jnp.full(number, jnp.nan),
-        efficiency=jnp.full(number, jnp.nan),
+        best_loss=np.asarray(np.inf),
+        waited=np.asarray(0),
+        reductions=np.asarray(0),
+        block=np.asarray(0),
+        done=np.asarray(False),
+        losses=np.full((number, _BLOCK), np.nan, np.float32),
+        held_back=np.full(number, np.nan),
+        efficiency=np.full(number, np.nan),
     )
-    label = {} if checkpoint is None else _label(now, problem, settings)
+    label = {} if checkpoint is None else _label(now, problem, pool, settings)
     if checkpoint is not None and checkpoint.exists():
         found = read_checkpoint(checkpoint, label, found)
-    check_alike("the block of the checkpoint", int(found.block))
+    devices.check_alike("the block of the checkpoint", int(found.block))
     first = int(found.block)
     left = range(first, first if found.done else number)
-    hosts = _hosts(now, training, size, left)
+    hosts = _hosts(now, problem, pool, left, settings.batch_size)
     description = f"Adapting to {now.name}"
     with progress_bar(description, settings.steps, unit="steps", enabled=progressbar) as bar:
-        bar.advance(min(first * size, settings.steps))
+        bar.advance(min(first * _BLOCK, settings.steps))
         for block, host in zip(left, hosts, strict=False):
-            slower = optimiser.rate * _SLOWER ** int(found.reductions)
-            paced = eqx.tree_at(lambda o: o.rate, optimiser, slower.astype(jnp.float32))
-            state = found.state._replace(key=jax.random.wrap_key_data(found.state.key))
-            state, losses = run_block(training, paced, now.amortizer, state, host, size)
+            slower = np.asarray(optimiser.rate * _SLOWER ** int(found.reductions), np.float32)
+            paced = eqx.tree_at(lambda o: o.rate, optimiser, slower)
+            state, losses = found.state, []
+            for part in host:
+                size = len(part["number"])
+                state, new = run_block(problem, paced, now.amortizer, state, part, size)
+                losses.append(np.asarray(new))
             current = combine(state.params, now.amortizer)
-            seen = _judged(judged, current, problem.density, judged_on, judge_key)
-            loss, efficiency = map(float, seen)
-            taken = min(size, settings.steps - size * block)
-            bar.advance(taken, f"loss {loss:.4g} on held-back draws")
-            state = state._replace(key=jax.random.key_data(state.key))
-            found = _looked(found, state, losses, loss, efficiency, settings)
+            loss, efficiency = mean_loss_and_efficiency(
+                judged, current, problem.density, judged_on, seed=now.seed
+            )
+            bar.advance(min(_BLOCK, settings.steps - _BLOCK * block), f"loss {loss:.4g}")
+            found = _looked(found, state, np.concatenate(losses), loss, efficiency, settings)
             if checkpoint is not None and (block % _SAVED == _SAVED - 1 or found.done):
                 write_checkpoint(checkpoint, label, found)
             if found.done:
@@ -283,9 +281,9 @@ def _train(
     weights = found.best if best else found.state.params
     blocks_done = int(found.block)
     trained = _Trained(
-        np.asarray(found.losses).ravel()[: min(blocks_done * size, settings.steps)],
-        np.asarray(found.held_back)[:blocks_done],
-        np.asarray(found.efficiency)[:blocks_done],
+        found.losses.ravel()[: min(blocks_done * _BLOCK, settings.steps)],
+        found.held_back[:blocks_done],
+        found.efficiency[:blocks_done],
         "no more progress" if found.done else "all steps taken",
         int(found.state.skipped),
     )
@@ -295,7 +293,7 @@ def _train(
 def _looked(
     found: _Progressed,
     state: LoopState,
-    losses: Array,
+    losses: np.ndarray,
     loss: float,
     efficiency: float,
     settings: AdaptationSettings,
@@ -311,30 +309,21 @@ def _looked(
             done = True
         else:
             state, waited, reductions = state._replace(params=best), 0, reductions + 1
-    return _Progressed(
-        state,
-        best,
-        jnp.asarray(min(loss, best_loss) if np.isfinite(loss) else best_loss),
-        jnp.asarray(waited),
-        jnp.asarray(reductions),
-        jnp.asarray(block + 1),
-        jnp.asarray(done),
-        found.losses.at[block].set(losses),
-        found.held_back.at[block].set(loss),
-        found.efficiency.at[block].set(efficiency),
+    found.losses[block], found.held_back[block], found.efficiency[block] = losses, loss, efficiency
+    return found._replace(
+        state=state,
+        best=best,
+        best_loss=np.asarray(min(loss, best_loss) if np.isfinite(loss) else best_loss),
+        waited=np.asarray(waited),
+        reductions=np.asarray(reductions),
+        block=np.asarray(block + 1),
+        done=np.asarray(done),
     )
 
 
-def _optimiser(settings: AdaptationSettings) -> Optimiser:
-    return Optimiser(
-        jnp.asarray(settings.learning_rate, jnp.float32),
-        steps=settings.steps,
-        warmup=min(settings.warmup, settings.steps // 2),
-        clip=settings.clip,
-    )
-
-
-def _label(now: Occasion, problem: SelfConsistency, settings: AdaptationSettings) -> dict:
+def _label(
+    now: Occasion, problem: SelfConsistency, pool: Pool, settings: AdaptationSettings
+) -> dict:
     """What tells this adaptation from others: options, data, and the weights it began with."""
 
     def sum_of(tree: Any) -> int:
@@ -349,28 +338,39 @@ def _label(now: Occasion, problem: SelfConsistency, settings: AdaptationSettings
         "seed": now.seed,
         "objective": repr(problem.objective),
         "strategies": [type(s).__name__ for s in problem.strategies],
-        "data": sum_of(problem.pool.batch),
+        "data": sum_of(pool.batch),
         "weights": sum_of(now.weights),
     }
 
 
-def _split(problem: SelfConsistency, judged: Pool) -> tuple[SelfConsistency, Pool]:
+def _split(gathered: Gathered) -> tuple[Pool, Pool]:
     """Hold a quarter of a teacher's labels back; the other objectives make draws of their own."""
-    labels = problem.pool.labels
-    if labels is None or judged.labels is None:
-        return problem, judged
-    cut = labels.shape[1] - labels.shape[1] // 4
-    pool = problem.pool._replace(labels=labels[:, :cut])
+    pool, judged = gathered.pool, gathered.judged
+    if pool.labels is None or judged.labels is None:
+        return pool, judged
+    cut = pool.labels.shape[1] - pool.labels.shape[1] // 4
     held = judged._replace(labels=judged.labels[:, cut:])
-    return eqx.tree_at(lambda p: p.pool, problem, pool, is_leaf=lambda x: x is None), held
+    return pool._replace(labels=pool.labels[:, :cut]), held
 
 
 def _hosts(
-    now: Occasion, problem: SelfConsistency, size: int, which: range
-) -> Iterator[dict[str, Array]]:
-    if not problem.simulations:
-        return iter([{}] * len(which))
-    return simulation_hosts(now.simulator, problem.simulations, size, which, now.seed)
+    now: Occasion, problem: SelfConsistency, pool: Pool, which: range, batch: int
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield what the steps of each block work on, in parts whose size bounds the memory."""
+    batch = -(-batch // problem.together) * problem.together
+    each = sum(x.nbytes for x in jax.tree.leaves(pool)) // len(pool.weights)
+    size = next((s for s in (_BLOCK, 5) if s * batch * each <= _MOST), 1)
+    simulated: Iterator[dict] = iter([{}] * len(which))
+    if problem.simulations:
+        simulated = simulation_hosts(now.simulator, problem.simulations, _BLOCK, which, now.seed)
+    for block, made in zip(which, simulated, strict=True):
+        rng = np.random.default_rng([now.seed, block, 2])
+        parts = []
+        for begin in range(0, _BLOCK, size):
+            some, number = pool.steps(size, batch, rng)
+            now_made = {k: v[begin : begin + size] for k, v in made.items()}
+            parts.append({"pool": some, "number": number, "simulated": now_made})
+        yield parts
 
 
 def _warn_of(excluded: Sequence[str], number: int) -> None:
@@ -392,5 +392,5 @@ def finite_fractions(
     amortizer: Amortizer, density: Density, task: Task, *, seed: int
 ) -> np.ndarray:
     """Fraction of amortized draws with a finite log density, for each dataset."""
-    drawn = sampling.look(amortizer, density, task, seed=seed)
+    drawn = sampling.look(amortizer, density, task.batch(), seed=seed)
     return np.isfinite(drawn.log_prior + drawn.log_likelihood).mean(axis=1)

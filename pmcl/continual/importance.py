@@ -1,5 +1,6 @@
 """How much each weight of the network matters for datasets that it has learned."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import jax
@@ -7,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl.batching import chunks, over_datasets
+from pmcl import devices
+from pmcl.batching import chunks, over_datasets, taken
 from pmcl.compile import Density, Mask, jit
 from pmcl.compile.precision import NETWORK
 from pmcl.continual.objectives import Example, LogRatioVariance
@@ -21,8 +23,10 @@ _TOGETHER = 16  # datasets whose gradients are held at once
 
 
 @jit
-def _fisher(amortizer: Amortizer, batch: Batch, keys: Array, draws: int) -> Amortizer:
-    """E_{z~q}[(d log q(z | h(x)) / dw)^2] of each dataset of a batch."""
+def _fisher(
+    amortizer: Amortizer, batch: Batch, seed: Array, position: Array, counted: Array, draws: int
+) -> Amortizer:
+    """E_{z~q}[(d log q(z | h(x)) / dw)^2], summed over the datasets of a batch."""
     weights = weights_of(amortizer)
 
     def one(data: dict[str, Array], mask: Mask | None, key: Array) -> Amortizer:
@@ -45,14 +49,20 @@ def _fisher(amortizer: Amortizer, batch: Batch, keys: Array, draws: int) -> Amor
         total, _ = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, weights), z)
         return jax.tree.map(lambda f: f / draws, total)
 
-    return over_datasets(one, batch, keys)
+    return _summed(one, batch, seed, position, counted)
 
 
 @jit
 def _self_consistency(
-    amortizer: Amortizer, density: Density, batch: Batch, keys: Array, draws: int
+    amortizer: Amortizer,
+    density: Density,
+    batch: Batch,
+    seed: Array,
+    position: Array,
+    counted: Array,
+    draws: int,
 ) -> Amortizer:
-    """(dL(x)/dw)^2 of each dataset of a batch, L the self-consistency variance."""
+    """(dL(x)/dw)^2, summed over the datasets of a batch, L the self-consistency variance."""
     objective = LogRatioVariance(draws)
 
     def one(data: dict[str, Array], mask: Mask | None, key: Array) -> Amortizer:
@@ -62,7 +72,7 @@ def _self_consistency(
 
         return jax.tree.map(_square, jax.grad(loss)(weights_of(amortizer)))
 
-    return over_datasets(one, batch, keys)
+    return _summed(one, batch, seed, position, counted)
 
 
 def importance(
@@ -90,17 +100,26 @@ def importance(
     Amortizer
         Trainable weights' places hold F >= 0; a gradient that is not finite counts as zero.
     """
-    key = jax.random.key(seed)
-    total = jax.tree.map(jnp.zeros_like, weights_of(amortizer))
-    for i, (chunk, n) in enumerate(chunks(task, _TOGETHER, full=True)):
-        filled = len(next(iter(chunk.values.values())))
-        keys = jax.random.split(jax.random.fold_in(key, i), filled)
+    total, batch = None, task.batch()
+    for which, n in chunks(len(task), devices.together(_TOGETHER)):
+        counted = np.arange(len(which)) < n
+        given = taken(batch, which), np.asarray(seed), which, counted, draws
         if kind == "fisher":
-            each = _fisher(amortizer, chunk, keys, draws)
+            found = _fisher(amortizer, *given)
         else:
-            each = _self_consistency(amortizer, density, chunk, keys, draws)
-        total = jax.tree.map(lambda t, e, n=n: t + jnp.sum(e[:n], axis=0), total, each)
-    return jax.tree.map(lambda t: t / np.float32(len(task)), total)
+            found = _self_consistency(amortizer, density, *given)
+        found = jax.tree.map(devices.gathered, found)
+        total = found if total is None else jax.tree.map(np.add, total, found)
+    return jax.tree.map(lambda t: jnp.asarray(t / np.float32(len(task))), total)
+
+
+def _summed(
+    one: Callable[..., Amortizer], batch: Batch, seed: Array, position: Array, counted: Array
+) -> Amortizer:
+    """Sum over the datasets that count of one(data, mask, key)."""
+    keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(seed), i))(position)
+    each = over_datasets(one, batch, keys)
+    return jax.tree.map(lambda e: jnp.einsum("d,d...->...", counted.astype(e.dtype), e), each)
 
 
 def _square(gradient: Array) -> Array:

@@ -38,7 +38,7 @@ class Quality(NamedTuple):
 
 def quality(amortizer: Amortizer, density: Density, task: Task, *, seed: int) -> Quality:
     """Judge the network at each dataset of a task, by fresh amortized draws."""
-    judged = judge(sampling.look(amortizer, density, task, seed=seed))
+    judged = judge(sampling.look(amortizer, density, task.batch(), seed=seed))
     return Quality(task.names, judged.sc_variance, judged.khat, judged.efficiency)
 
 

@@ -4,7 +4,8 @@ r(z; x) = log p(z) + log p(x | z) - log q(z | h(x)) is constant in z under the e
 """
 
 from abc import abstractmethod
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,10 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from pmcl import sampling
 from pmcl.compile import Density, Mask
 from pmcl.compile.precision import NETWORK
-from pmcl.data import Task
+from pmcl.data import Batch, Task
 from pmcl.networks import Amortizer
+from pmcl.refinement import judge
 
 
 class Teaching(NamedTuple):
@@ -101,6 +104,53 @@ class AbstractObjective(eqx.Module):
         """Make posterior draws for datasets before training; None: none are needed."""
         return None
 
+    def held_back(
+        self,
+        amortizer: Amortizer,
+        density: Density,
+        batch: Batch,
+        labels: np.ndarray | None,
+        *,
+        seed: int,
+    ) -> "HeldBack | None":
+        """Judge datasets by draws that are never trained on, or by a teacher's held-back ones.
+
+        None, the default: the objective itself is evaluated, which is compiled for it.
+        """
+        return None
+
+
+class HeldBack(NamedTuple):
+    """What draws that were never trained on say of each dataset: arrays of shape (dataset,).
+
+    Attributes
+    ----------
+    loss, finite, efficiency
+        As in `ObjectiveValue`.
+    """
+
+    loss: np.ndarray
+    finite: np.ndarray
+    efficiency: np.ndarray
+
+    @classmethod
+    def of_draws(
+        cls,
+        loss: Callable[[np.ndarray], np.ndarray],
+        amortizer: Amortizer,
+        density: Density,
+        batch: Batch,
+        seed: int,
+    ) -> "HeldBack":
+        """Take a loss of the log ratios r (NaN where one is not finite) at fresh draws of q."""
+        drawn = sampling.look(amortizer, density, batch, seed=seed)
+        ratio = drawn.log_prior + drawn.log_likelihood - drawn.log_q
+        finite = np.isfinite(ratio)
+        some = finite.sum(axis=1) > 1
+        value = np.full(len(ratio), np.nan)
+        value[some] = loss(np.where(finite, ratio, np.nan)[some])
+        return cls(value, finite.mean(axis=1), judge(drawn).efficiency)
+
 
 class PathGradient(AbstractObjective):
     """Reverse Kullback-Leibler divergence by the path derivative; the default.
@@ -147,6 +197,11 @@ class PathGradient(AbstractObjective):
             -jnp.sum(value) / n, jnp.mean(finite), steepness, efficiency(value, finite)
         )
 
+    def held_back(
+        self, amortizer: Amortizer, density: Density, batch: Batch, labels: Any, *, seed: int
+    ) -> HeldBack:
+        return HeldBack.of_draws(lambda r: -np.nanmean(r, axis=1), amortizer, density, batch, seed)
+
 
 class LogRatioVariance(AbstractObjective):
     """The paper's self-consistency loss: L(x) = Var_s[r(z_s; x)] over detached draws z_s ~ q.
@@ -185,6 +240,13 @@ class LogRatioVariance(AbstractObjective):
         variance = jnp.sum(deviation**2) / jnp.maximum(n - 1, 1)
         return ObjectiveValue(
             variance, jnp.mean(finite), 2 * jnp.sqrt(variance), efficiency(ratio, finite)
+        )
+
+    def held_back(
+        self, amortizer: Amortizer, density: Density, batch: Batch, labels: Any, *, seed: int
+    ) -> HeldBack:
+        return HeldBack.of_draws(
+            lambda r: np.nanvar(r, axis=1, ddof=1), amortizer, density, batch, seed
         )
 
 

@@ -4,13 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from pmcl import sampling
-from pmcl.batching import check_masked
+from pmcl.batching import check_masked, taken
 from pmcl.continual.memory import Memory
 from pmcl.continual.objectives import AbstractObjective, Labels, Teaching
 from pmcl.continual.pseudo import pseudo_datasets
@@ -28,20 +25,39 @@ class Pool(NamedTuple):
     Attributes
     ----------
     batch : Batch
-    labels : Array of shape (dataset, draw, dim), optional
+    labels : array of shape (dataset, draw, dim), optional
         A teacher's draws.
-    weights : Array of shape (dataset,)
-        Zero for empty places of the memory and for datasets that are left out: sizes stay the same
-        from task to task, so nothing is compiled again.
+    weights : array of shape (dataset,)
+        Zero for datasets that are left out.
     """
 
     batch: Batch
-    labels: Array | None
-    weights: Array
+    labels: np.ndarray | None
+    weights: np.ndarray
 
-    def take(self, index: Array | np.ndarray | slice) -> "Pool":
+    def take(self, index: np.ndarray) -> "Pool":
         """Return some of the datasets."""
-        return jax.tree.map(lambda x: x[index], self)
+        return taken(self, index)
+
+    def steps(self, size: int, batch: int, rng: np.random.Generator) -> tuple["Pool", np.ndarray]:
+        """Datasets of `size` steps, and how many of each step's count: the first ones.
+
+        All that have a weight where they are not more than `batch`, filled up to it, else a draw by
+        weight. Leaves have shape (step, batch, ...): as many, whatever the number of datasets.
+        """
+        usable = np.flatnonzero(self.weights > 0)
+        if len(usable) > batch:
+            share = self.weights[usable].astype(float)
+            index = rng.choice(usable, size=(size, batch), p=share / share.sum())
+            found, number = self.take(index), batch
+            found = found._replace(weights=np.ones((size, batch), np.float32))
+        else:
+            number = len(usable)
+            index = np.broadcast_to(np.resize(usable, batch), (size, batch))
+            found = self.take(index)
+            counted = np.arange(batch) < number
+            found = found._replace(weights=np.where(counted, found.weights, np.float32(0)))
+        return found, np.full(size, number, np.int32)
 
 
 class Gathered(NamedTuple):
@@ -50,14 +66,13 @@ class Gathered(NamedTuple):
     pool: Pool
     task: int
     stored: int
-    places: int
     pseudo: int
     untrusted: tuple[str, ...]
 
     @property
     def judged(self) -> Pool:
         """All real datasets and some pseudo-datasets, by which progress is judged."""
-        real = np.arange(self.task + self.places)
+        real = np.arange(self.task + self.stored)
         some = np.linspace(0, self.pseudo - 1, min(self.pseudo, _JUDGED)).astype(int)
         return self.pool.take(np.concatenate([real, len(real) + some]))
 
@@ -87,7 +102,7 @@ def gather(
         It may want labels.
     progressbar : bool
     """
-    plan = Rehearsal(Memory(), 0) if rehearsal is None else rehearsal
+    plan = Rehearsal(Memory()) if rehearsal is None else rehearsal
     memory = plan.memory
     stored = memory.datasets
     sources = now.task if stored is None else _joined(now.task, stored)
@@ -129,21 +144,14 @@ def gather(
             "below its limit. Use PathGradient(), or a teacher that refines more."
         )
     weights = _weights(groups_all, good_all, len(sources), by_task=plan.by_task)
-    # Empty places of the memory hold a valid dataset, at weight zero. A strategy that holds less
-    # than the one before it finds more stored than it has places for.
-    places = max(plan.places, len(memory))
-    empty = np.full(places - len(memory), int(np.argmax(good_all)))
-    index = np.concatenate([np.arange(len(sources)), empty, np.arange(len(sources), len(weights))])
-    weights = np.insert(weights, np.full(len(empty), len(sources)), 0.0)
-    index = index.astype(int)
     pool = Pool(
-        jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[index]), everything.batch()),
-        None if labels is None else jnp.asarray(labels.z[index], jnp.float32),
-        jnp.asarray(weights, jnp.float32),
+        everything.batch(),
+        None if labels is None else labels.z.astype(np.float32),
+        weights.astype(np.float32),
     )
     untrusted = tuple(n for n, t in zip(sources.names, trusted, strict=True) if not t)
     pseudo_made = len(everything) - len(sources)
-    return Gathered(pool, len(now.task), len(memory), places, pseudo_made, untrusted)
+    return Gathered(pool, len(now.task), len(memory), pseudo_made, untrusted)
 
 
 def _numbered(tasks: Sequence[str]) -> list[int]:
@@ -180,7 +188,7 @@ def _weights(groups: np.ndarray, good: np.ndarray, real: int, *, by_task: bool) 
 
 def _posterior_draws(now: Occasion, datasets: Task) -> np.ndarray:
     """Amortized draws, resampled by importance weights: shape (dataset, draw, dim)."""
-    drawn = sampling.look(now.amortizer, now.density, datasets, seed=now.seed)
+    drawn = sampling.look(now.amortizer, now.density, datasets.batch(), seed=now.seed)
     judged = judge(drawn)
     which = np.flatnonzero(judged.finite_fraction > 0)
     return np.asarray(sampling.resampled(drawn, judged.log_weights, which, seed=now.seed).z)

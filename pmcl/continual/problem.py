@@ -1,63 +1,92 @@
 """What adaptation minimises: an objective over a pool of datasets, and penalties of strategies."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from pmcl import devices
-from pmcl.batching import over_datasets
-from pmcl.compile import Density, Simulator
+from pmcl.batching import chunks, over_datasets, taken
+from pmcl.compile import Density, Simulator, jit
 from pmcl.continual.objectives import AbstractObjective, Example
 from pmcl.continual.pool import Pool
 from pmcl.continual.strategies import AbstractStrategy
 from pmcl.networks import Amortizer
-from pmcl.training import Problem, simulation_loss
+from pmcl.training import Problem, gradient_of, simulation_loss, weights_of
 
+_TOGETHER = 16  # datasets that a device judges together
 _STEEP = 100.0  # gradient per draw, in standardised units, above which a dataset is held back
 
 
 class SelfConsistency(Problem):
-    """Weighted mean of an objective over a pool of datasets, and the strategies' penalties.
+    """Weighted mean of an objective over the datasets of each step, and the strategies' penalties.
 
     Attributes
     ----------
     strategies, states : tuples
         Those that add a penalty or follow the steps.
-    batch_size : int
-        Datasets a step: all of them where they are not more, else a draw by weight.
+    simulation_weight : Array
+        Weight of the negative log likelihood of simulations.
     simulations : int
         Fresh simulations of each step.
-    simulation_weight : Array
-        Weight of their negative log likelihood.
+    together : int
+        Datasets whose gradients are taken at once; a step takes as many turns as it needs.
     """
 
     objective: AbstractObjective
     density: Density
-    pool: Pool
     strategies: tuple[AbstractStrategy, ...]
     states: tuple[Any, ...]
     simulator: Simulator
     simulation_weight: Array
-    batch_size: int = eqx.field(static=True)
     simulations: int = eqx.field(static=True)
+    together: int = eqx.field(static=True)
 
-    def loss(self, amortizer: Amortizer, key: Array, host: dict[str, Array]) -> Array:
-        pool = self.pool
+    def loss(self, amortizer: Amortizer, key: Array, host: dict[str, Any]) -> Array:
+        return self.loss_and_gradient(amortizer, key, host)[0]
+
+    def loss_and_gradient(
+        self, amortizer: Amortizer, key: Array, host: dict[str, Any]
+    ) -> tuple[Array, Amortizer]:
+        """Loss of the step's `pool`, of which the first `number` datasets count, and its gradient.
+
+        Datasets come in turns of `together`: any number of them is one compiled function.
+        """
         key, simulation = jax.random.split(key)
-        number = pool.weights.shape[0]
-        if number > self.batch_size:
-            key, choice = jax.random.split(key)
-            share = pool.weights / jnp.sum(pool.weights)
-            pool = pool.take(jax.random.choice(choice, number, (self.batch_size,), p=share))
-            pool = pool._replace(weights=jnp.ones(self.batch_size, jnp.float32))
-        loss = mean_loss(self.objective, amortizer, self.density, pool, key)
+        pool, number = host["pool"], host["number"]
+
+        def turn(i: Array, total: tuple) -> tuple:
+            part = jax.tree.map(
+                lambda x: jax.lax.dynamic_slice_in_dim(x, i * self.together, self.together), pool
+            )
+            keys = jax.random.split(jax.random.fold_in(key, i), self.together)
+
+            def summed(a: Amortizer) -> tuple[Array, Array]:
+                found = sums(self.objective, a, self.density, part, keys)
+                return found.loss, found.weight
+
+            new = gradient_of(summed, amortizer, aside=True)
+            return jax.tree.map(jnp.add, total, new)
+
+        weights = weights_of(amortizer)
+        nothing = (jnp.zeros(()), jnp.zeros(())), jax.tree.map(jnp.zeros_like, weights)
+        turns = -(-number // self.together)
+        (total, weight), gradient = jax.lax.fori_loop(0, turns, turn, nothing)
+        weight = jnp.maximum(weight, 1e-12)
+        loss = total / weight
+        gradient = jax.tree.map(lambda g: g / weight.astype(g.dtype), gradient)
         if self.simulations:
             keys = jax.random.split(simulation, self.simulations)
-            loss += self.simulation_weight * simulation_loss(amortizer, self.simulator, keys, host)
-        return loss
+            more, pull = gradient_of(
+                lambda a: simulation_loss(a, self.simulator, keys, host["simulated"]), amortizer
+            )
+            by = self.simulation_weight
+            loss = loss + by * more
+            gradient = jax.tree.map(lambda g, p: g + by * p, gradient, pull)
+        return loss, gradient
 
     def penalty(self, params: Amortizer) -> Array | None:
         terms = [
@@ -86,21 +115,22 @@ class SelfConsistency(Problem):
         return tuple(s.follow(t, gradient, change) for s, t in pairs)
 
 
-def mean_loss(
-    objective: AbstractObjective, amortizer: Amortizer, density: Density, pool: Pool, key: Array
-) -> Array:
-    """Weighted mean of an objective over the datasets of a pool (shape ())."""
-    return mean_loss_and_efficiency(objective, amortizer, density, pool, key)[0]
+class Sums(NamedTuple):
+    """Sums over datasets, of shape (): of weight times loss, and what it is to be divided by.
+
+    `efficiency` is that of the draws, by weight, and `share` the sum of all weights.
+    """
+
+    loss: Array
+    weight: Array
+    efficiency: Array
+    share: Array
 
 
-def mean_loss_and_efficiency(
-    objective: AbstractObjective, amortizer: Amortizer, density: Density, pool: Pool, key: Array
-) -> tuple[Array, Array]:
-    """Weighted means of an objective, and of the efficiency of its draws (shapes ())."""
-    n = pool.weights.shape[0]
-    (pool, keys), counted = devices.filled((pool, jax.random.split(key, n)), n)
-    if counted is not None:
-        pool = pool._replace(weights=jnp.where(counted, pool.weights, 0.0))
+def sums(
+    objective: AbstractObjective, amortizer: Amortizer, density: Density, pool: Pool, keys: Array
+) -> Sums:
+    """Evaluate an objective at some datasets, each with a key."""
     found = over_datasets(
         lambda data, mask, labels, k: objective(amortizer, density, Example(data, mask, labels), k),
         pool.batch,
@@ -109,11 +139,45 @@ def mean_loss_and_efficiency(
     )
     weights = jnp.where(found.finite > 0, pool.weights, 0.0)
     loss = _shrink(jnp.where(weights > 0, found.loss, 0.0), jnp.asarray(found.scale))
-    share = pool.weights / jnp.sum(pool.weights)
-    return (
-        jnp.sum(weights * loss) / jnp.maximum(jnp.sum(weights), 1e-12),
-        jnp.sum(share * jnp.asarray(found.efficiency)),
+    efficiency = jnp.where(pool.weights > 0, jnp.asarray(found.efficiency), 0.0)
+    return Sums(
+        *(jnp.sum(v).astype(jnp.float64) for v in (weights * loss, weights)),
+        *(jnp.sum(v) for v in (pool.weights * efficiency, pool.weights)),
     )
+
+
+@jit
+def _judged(
+    objective: AbstractObjective,
+    amortizer: Amortizer,
+    density: Density,
+    pool: Pool,
+    seed: Array,
+    position: Array,
+) -> Sums:
+    key = jax.random.fold_in(jax.random.key(seed), 1)
+    keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(position)
+    return sums(objective, amortizer, density, pool, keys)
+
+
+def mean_loss_and_efficiency(
+    objective: AbstractObjective, amortizer: Amortizer, density: Density, pool: Pool, *, seed: int
+) -> tuple[float, float]:
+    """Weighted means of an objective, and of the efficiency of its draws, over any number."""
+    judged = objective.held_back(amortizer, density, pool.batch, pool.labels, seed=seed)
+    if judged is not None:
+        weights = np.where((judged.finite > 0) & np.isfinite(judged.loss), pool.weights, 0.0)
+        loss = np.sum(np.where(weights > 0, weights * judged.loss, 0.0))
+        efficiency = np.average(judged.efficiency, weights=pool.weights)
+        return float(loss / max(weights.sum(), 1e-12)), float(efficiency)
+    parts = []
+    for which, n in chunks(len(pool.weights), devices.together(_TOGETHER)):
+        part = taken(pool, which)
+        part = part._replace(weights=np.where(np.arange(len(which)) < n, part.weights, 0.0))
+        found = _judged(objective, amortizer, density, part, np.asarray(seed), which)
+        parts.append([float(devices.gathered(v)) for v in found])
+    loss, weight, efficiency, share = np.sum(parts, axis=0)
+    return loss / max(weight, 1e-12), efficiency / max(share, 1e-12)
 
 
 def _shrink(loss: Array, scale: Array) -> Array:

@@ -61,7 +61,7 @@ class Occasion:
 
     def embed(self, datasets: Task) -> np.ndarray:
         """Summaries h(x) of datasets, shape (dataset, summary)."""
-        return sampling.embed(self.amortizer, datasets, size=sampling.LOOKED, full=True)
+        return sampling.embed(self.amortizer, datasets)
 
     def simulate(self, n: int) -> Task:
         """Datasets drawn from the model's joint; those with non-finite values are left out.
@@ -78,8 +78,6 @@ class Rehearsal(NamedTuple):
     ----------
     memory : Memory
         Stored datasets.
-    places : int
-        Most datasets that are ever stored: places are kept, so that no shape changes.
     pseudo : int
         Pseudo-datasets in all, made of the task's datasets and the stored ones, balanced over
         tasks.
@@ -95,7 +93,6 @@ class Rehearsal(NamedTuple):
     """
 
     memory: Memory
-    places: int
     pseudo: int = 0
     bootstrap: bool = True
     predictive: float = 0.0
@@ -234,7 +231,6 @@ class Replay(AbstractStrategy):
     def rehearsal(self, state: Memory) -> Rehearsal:
         return Rehearsal(
             state,
-            self.capacity,
             pseudo=self.pseudo,
             bootstrap=self.bootstrap,
             predictive=self.predictive,

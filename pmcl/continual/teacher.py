@@ -1,5 +1,7 @@
 """Learning from refined draws: forward Kullback-Leibler divergence to a posterior that is right."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,12 +13,13 @@ from pmcl.compile import Density
 from pmcl.continual.objectives import (
     AbstractObjective,
     Example,
+    HeldBack,
     Labels,
     ObjectiveValue,
     Teaching,
 )
 from pmcl.correction import correct
-from pmcl.data import Task
+from pmcl.data import Batch, Task
 from pmcl.networks import Amortizer
 from pmcl.refinement import FEWEST_STARTS, Drawn, Refine
 
@@ -71,6 +74,13 @@ class TeacherDistillation(AbstractObjective):
         z = np.asarray(found.drawn.z)
         trusted = (found.diagnostics.khat <= self.khat) & np.isfinite(z).all(axis=(1, 2))
         return Labels(np.where(np.isfinite(z), z, 0.0), trusted)
+
+    def held_back(
+        self, amortizer: Amortizer, density: Density, batch: Batch, labels: Any, *, seed: int
+    ) -> HeldBack:
+        log_q = sampling.log_q(amortizer, labels, batch).astype(float)
+        nothing = np.full(len(log_q), np.nan)
+        return HeldBack(-log_q.mean(axis=1), np.isfinite(log_q).mean(axis=1), nothing)
 
     def __call__(
         self, amortizer: Amortizer, density: Density, example: Example, key: Array

@@ -1,6 +1,7 @@
 """Summary networks, the conditional flow and the amortizer that joins them."""
 
 from pmcl.networks.amortizer import Amortizer, InputLayout, Network, Scaling, build_amortizer
+from pmcl.networks.contexts import contexts
 from pmcl.networks.flow import AbstractFlow, CouplingFlow, MaskedAutoregressiveFlow
 from pmcl.networks.structure import Structure, default_network, read_structure
 from pmcl.networks.summary import (
@@ -28,6 +29,7 @@ __all__ = [
     "SetTransformer",
     "Structure",
     "build_amortizer",
+    "contexts",
     "default_network",
     "read_structure",
 ]

@@ -1,6 +1,7 @@
 """The amortized posterior q(z | h(x)): inputs, summary network and conditional flow, joined."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -10,7 +11,7 @@ from flowjax.bijections import AbstractBijection
 from jax import Array
 from jax.typing import ArrayLike
 
-from pmcl.compile import Mask, Masking, VariableInfo
+from pmcl.compile import Mask, Masking, VariableInfo, jit
 from pmcl.compile.precision import NETWORK, as_network, network_scope
 from pmcl.networks.flow import AbstractFlow, CouplingFlow
 from pmcl.networks.summary import AbstractSummary, AbstractSummaryNetwork, DeepSet
@@ -133,24 +134,24 @@ class Scaling(eqx.Module):
     scale: Array
 
     @classmethod
+    def of(cls, loc: np.ndarray, scale: np.ndarray) -> "Scaling":
+        """Take them as they are, in the networks' precision."""
+        return cls(*(jnp.asarray(np.asarray(v, np.float32)) for v in (loc, scale)))
+
+    @classmethod
     def robust(cls, values: np.ndarray) -> "Scaling":
         """Median and interquartile range over the first dim, as mean and sd of a normal."""
         low, mid, high = np.quantile(values, [0.25, 0.5, 0.75], axis=0)
         scale = (high - low) / 1.349
         # Counts and binary inputs often have no interquartile range.
         scale = np.where(scale > 1e-12, scale, np.std(values, axis=0))
-        return cls(
-            jnp.asarray(mid, NETWORK), jnp.asarray(np.where(scale > 1e-12, scale, 1.0), NETWORK)
-        )
+        return cls.of(mid, np.where(scale > 1e-12, scale, 1.0))
 
     @classmethod
     def moments(cls, values: np.ndarray) -> "Scaling":
         """Mean and sd over the first dim."""
         scale = np.std(values, axis=0)
-        return cls(
-            jnp.asarray(np.mean(values, axis=0), NETWORK),
-            jnp.asarray(np.where(scale > 1e-12, scale, 1.0), NETWORK),
-        )
+        return cls.of(np.mean(values, axis=0), np.where(scale > 1e-12, scale, 1.0))
 
     def squash(self, values: Array) -> Array:
         """Standardise; beyond a few scales grow like the logarithm: heavy tails stay tame."""
@@ -273,34 +274,49 @@ def build_amortizer(
     data : dict of arrays of shape (simulations, ...)
     key : Array
     """
-    rows, fixed = jax.vmap(inputs.split)(data)
-    keep = np.isfinite(z).all(axis=1) & np.isfinite(np.asarray(fixed)).all(axis=1)
+    rows, fixed = jax.tree.map(np.asarray, _split(inputs, data))
+    keep = np.isfinite(z).all(axis=1) & np.isfinite(fixed).all(axis=1)
     features = 0
-    row_scaling = Scaling(jnp.zeros(0, NETWORK), jnp.ones(0, NETWORK))
+    row_scaling = fixed_scaling = Scaling.of(np.zeros(0), np.ones(0))
     if rows is not None:
-        keep &= np.isfinite(np.asarray(rows)).all(axis=(1, 2))
+        keep &= np.isfinite(rows).all(axis=(1, 2))
         features = rows.shape[2]
         row_scaling = Scaling.robust(np.asarray(rows, float)[keep].reshape(-1, features))
-    summary_key, flow_key = jax.random.split(key)
+    if fixed.shape[1]:
+        fixed_scaling = Scaling.robust(np.asarray(fixed, float)[keep])
     one = {k: jax.ShapeDtypeStruct(np.shape(v)[1:], np.asarray(v).dtype) for k, v in data.items()}
     row_flags, fixed_flags = jax.eval_shape(lambda d: inputs.flags(d, None), one)
     features += 0 if row_flags is None else row_flags.shape[1]
     others = fixed.shape[1] + fixed_flags.shape[0] + (inputs.lengths is not None)
     with network_scope():
-        summary = network.summary.build(features, key=summary_key)
-        row = None if rows is None else jax.ShapeDtypeStruct((rows.shape[1], features), NETWORK)
-        outputs = 0 if row is None else jax.eval_shape(summary, row, None).shape[0]
-        flow = network.flow.build(z.shape[1], outputs + others, key=flow_key)
-    return as_network(
-        Amortizer(
-            summary=summary,
-            flow=flow,
-            row_scaling=row_scaling,
-            fixed_scaling=Scaling.robust(np.asarray(fixed, float)[keep])
-            if fixed.shape[1]
-            else Scaling(jnp.zeros(0, NETWORK), jnp.ones(0, NETWORK)),
-            z_scaling=Scaling.moments(z[keep]),
-            inputs=inputs,
-            dim=z.shape[1],
-        )
+        network.flow.prepare()
+        number = None if rows is None else rows.shape[1]
+        summary, flow = _built(network, z.shape[1], number, features, others, key)
+    return Amortizer(
+        summary=summary,
+        flow=flow,
+        row_scaling=row_scaling,
+        fixed_scaling=fixed_scaling,
+        z_scaling=Scaling.moments(z[keep]),
+        inputs=inputs,
+        dim=z.shape[1],
     )
+
+
+@partial(jit, once=True)
+def _split(inputs: InputLayout, data: dict[str, Array]) -> tuple[Array | None, Array]:
+    return jax.vmap(inputs.split)(data)
+
+
+@partial(jit, once=True)
+def _built(
+    network: Network, dim: int, rows: int | None, features: int, others: int, key: Array
+) -> tuple[AbstractSummaryNetwork, AbstractBijection]:
+    """Networks of random weights, all made in one program."""
+    summary_key, flow_key = jax.random.split(key)
+    summary, outputs = network.summary.build(features, key=summary_key), 0
+    if rows is not None:
+        row = jax.ShapeDtypeStruct((rows, features), NETWORK)
+        outputs = jax.eval_shape(summary, row, None).shape[0]
+    flow = network.flow.build(dim, outputs + others, key=flow_key)
+    return as_network((summary, flow))

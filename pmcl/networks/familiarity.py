@@ -7,13 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl.batching import over_datasets
+from pmcl import devices
+from pmcl.batching import over_chunks, over_datasets
 from pmcl.compile import Mask, jit
 from pmcl.data import Batch
 from pmcl.networks.amortizer import Amortizer
 
 _MOST_PAIRS = 12  # columns between which correlations are taken
 _FAR = 1.25  # times the farthest simulation
+_ITEMS = 64  # datasets that a device works on together
 
 
 class FarDataWarning(UserWarning):
@@ -96,12 +98,22 @@ def describe_inputs(amortizer: Amortizer, batch: Batch, *, extremes: bool = True
     return over_datasets(one, batch)
 
 
-input_features = jit(describe_inputs)
+_describe = jit(describe_inputs)
+
+
+def input_features(amortizer: Amortizer, batch: Batch, *, extremes: bool = True) -> np.ndarray:
+    """What the inputs of any number of datasets are like: see :func:`describe_inputs`."""
+    found = over_chunks(
+        lambda part: _describe(amortizer, part, extremes=extremes),
+        batch,
+        np.arange(len(jax.tree.leaves(batch.values)[0])),
+        size=devices.together(_ITEMS),
+    )
+    return found.astype(float)
 
 
 def familiar_inputs(
     amortizer: Amortizer, data: dict[str, np.ndarray], mask: Mask | None
 ) -> Familiar:
     """Learn what simulated inputs are like."""
-    batch = jax.tree.map(jnp.asarray, Batch(dict(data), mask))  # type: ignore[arg-type]
-    return Familiar.of(np.asarray(input_features(amortizer, batch), float))
+    return Familiar.of(input_features(amortizer, Batch(dict(data), mask)))  # type: ignore[arg-type]

@@ -1,6 +1,8 @@
 """Specifications of the conditional flow: flowjax's bijections from a standard normal to z."""
 
 from abc import abstractmethod
+from collections.abc import Callable
+from functools import cache, partial
 
 import equinox as eqx
 import jax
@@ -9,12 +11,17 @@ from flowjax.bijections import (
     AbstractBijection,
     Affine,
     Chain,
+    Coupling,
+    MaskedAutoregressive,
     RationalQuadraticSpline,
 )
 from flowjax.distributions import StandardNormal
 from flowjax.flows import coupling_flow, masked_autoregressive_flow
+from flowjax.utils import get_ravelled_pytree_constructor
 from jax import Array
-from paramax import Parameterize
+from paramax import NonTrainable, Parameterize
+
+from pmcl.compile import jit
 
 
 def _elu(x: Array) -> Array:
@@ -35,6 +42,9 @@ _ACTIVATIONS = {
 class AbstractFlow(eqx.Module):
     """A specification of a conditional flow: hyper-parameters only."""
 
+    def prepare(self) -> None:
+        """Make what cannot be made inside jit, where :meth:`build` is called."""
+
     @abstractmethod
     def build(self, dim: int, context: int, *, key: Array) -> AbstractBijection:
         """Build the bijection eps -> z for `dim` parameters given a context vector."""
@@ -49,8 +59,23 @@ def _bounded_exp(log_scale: Array) -> Array:
     return jnp.exp(_bounded(log_scale))
 
 
-def _spline(knots: int) -> AbstractBijection:
-    """Transform a scalar z -> eps: bring it to unit scale, then bend it by a spline on (-5, 5)."""
+@cache
+def _spline(knots: int) -> tuple[AbstractBijection, Callable]:
+    """Transform a scalar z -> eps: bring it to unit scale, then bend it by a spline on (-5, 5).
+
+    And what makes one of numbers that a network gives.
+    """
+    spline = _first(knots)
+    made, _ = get_ravelled_pytree_constructor(
+        spline,
+        filter_spec=eqx.is_inexact_array,
+        is_leaf=lambda leaf: isinstance(leaf, NonTrainable),
+    )
+    return spline, made
+
+
+@partial(jit, once=True)
+def _first(knots: int) -> AbstractBijection:
     affine = eqx.tree_at(
         lambda a: a.scale,
         Affine(),
@@ -59,6 +84,18 @@ def _spline(knots: int) -> AbstractBijection:
     )
     # The interval has to be an int: a float would become a float64 array where x64 is on.
     return Chain([affine, RationalQuadraticSpline(knots=knots, interval=5)])
+
+
+def _closed(flow: AbstractBijection, knots: int) -> AbstractBijection:
+    """Let all layers make their splines by one function, in which nothing of a trace is left."""
+    kinds = Coupling | MaskedAutoregressive
+
+    def close(layer: AbstractBijection) -> AbstractBijection:
+        if not isinstance(layer, kinds):
+            return layer
+        return eqx.tree_at(lambda c: c.transformer_constructor, layer, _spline(knots)[1])
+
+    return jax.tree.map(close, flow, is_leaf=lambda x: isinstance(x, kinds))
 
 
 class ContextAffine(AbstractBijection):
@@ -135,21 +172,25 @@ class CouplingFlow(AbstractFlow):
     affine: bool = True
     affine_width: int = 256
 
+    def prepare(self) -> None:
+        _spline(self.knots)
+
     def build(self, dim: int, context: int, *, key: Array) -> AbstractBijection:
         key, affine = jax.random.split(key)
         flow = coupling_flow(
             key,
             base_dist=StandardNormal((dim,)),
-            transformer=_spline(self.knots),
+            transformer=_spline(self.knots)[0],
             cond_dim=context,
             flow_layers=self.layers,
             nn_width=self.width,
             nn_depth=self.depth,
             nn_activation=_activation(self.activation),
         )
+        couplings = _closed(flow.bijection, self.knots)
         if not self.affine:
-            return flow.bijection
-        return Chain([flow.bijection, ContextAffine(dim, context, self.affine_width, key=affine)])
+            return couplings
+        return Chain([couplings, ContextAffine(dim, context, self.affine_width, key=affine)])
 
 
 class MaskedAutoregressiveFlow(AbstractFlow):
@@ -168,18 +209,21 @@ class MaskedAutoregressiveFlow(AbstractFlow):
     knots: int = 8
     activation: str = "elu"
 
+    def prepare(self) -> None:
+        _spline(self.knots)
+
     def build(self, dim: int, context: int, *, key: Array) -> AbstractBijection:
         flow = masked_autoregressive_flow(
             key,
             base_dist=StandardNormal((dim,)),
-            transformer=_spline(self.knots),
+            transformer=_spline(self.knots)[0],
             cond_dim=context,
             flow_layers=self.layers,
             nn_width=max(self.width, dim),
             nn_depth=self.depth,
             nn_activation=_activation(self.activation),
         )
-        return flow.bijection
+        return _closed(flow.bijection, self.knots)
 
 
 def _activation(name: str):  # noqa: ANN202

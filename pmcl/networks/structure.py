@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 import jax
 import numpy as np
 
-from pmcl.compile import CompiledModel, Simulator, precision
+from pmcl.compile import CompiledModel, Simulator, jit, precision
 from pmcl.networks.amortizer import Network
 from pmcl.networks.flow import CouplingFlow
 from pmcl.networks.summary import AbstractSummary, DeepSet, Flatten, Recurrent
@@ -80,7 +80,7 @@ def _invariant(compiled: CompiledModel, simulator: Simulator, dim: str) -> bool:
     rows = np.arange(n.pop())
     swapped = np.concatenate([[1, 0], rows[2:]])
     with precision.scope():
-        likelihood = jax.jit(jax.vmap(compiled.log_likelihood))
+        likelihood = jit(jax.vmap(compiled.log_likelihood), once=True)
         before = np.asarray(likelihood(z, data))
         finite = np.isfinite(before)
         for order in (np.roll(rows, 1), swapped):

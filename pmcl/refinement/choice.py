@@ -2,88 +2,121 @@
 
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jax import Array
-from jax.scipy.special import logsumexp
-
-from pmcl.refinement.proposals import mixture_log_q
+import numpy as np
+from scipy.special import logsumexp
 
 _EM = 30  # steps of expectation-maximisation
 _SMALLEST = 0.02  # a component of less weight is left out
 
 
-class Candidate(NamedTuple):
-    """A mixture of some of the pool's components.
+class Pilot(NamedTuple):
+    """Draws in equal numbers from every component that there is, of each dataset.
 
     Attributes
     ----------
-    weights : Array of shape (components,)
-    efficiency : Array of shape ()
+    log_p : array of shape (dataset, draw)
+        Log density of the target.
+    log_q : array of shape (dataset, component, draw)
+    there : array of bool of shape (dataset, component)
+        Components that are no empty places.
+    """
+
+    log_p: np.ndarray
+    log_q: np.ndarray
+    there: np.ndarray
+
+
+class Candidate(NamedTuple):
+    """A mixture of some of the components, for each dataset.
+
+    Attributes
+    ----------
+    weights : array of shape (dataset, component)
+    efficiency : array of shape (dataset,)
         Estimated importance efficiency, 0 where it has no component.
     """
 
-    weights: Array
-    efficiency: Array
+    weights: np.ndarray
+    efficiency: np.ndarray
 
 
-def candidate(log_p: Array, log_q: Array, member: Array) -> Candidate:
-    """Fit the weights of a mixture of the members, and estimate its efficiency.
+def mixture_log_q(log_q: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """log sum_k weights_k q_k of shape (dataset, draw), of log q (dataset, component, draw)."""
+    safe = np.where(np.isfinite(log_q), log_q, -np.inf)
+    with np.errstate(divide="ignore"):
+        return logsumexp(safe, axis=1, b=weights[..., None])
 
-    Draws come in equal numbers from every component of the pool and are weighted by the equal
-    mixture, so that what one component misses another shows.
+
+def candidates(pilot: Pilot, members: np.ndarray) -> list[Candidate]:
+    """Fit the weights of mixtures of the members, and estimate their efficiency.
+
+    Draws are weighted by the equal mixture of all components, so that what one component misses
+    another shows.
 
     Parameters
     ----------
-    log_p : Array of shape (draws,)
-    log_q : Array of shape (components, draws)
-    member : Array of bool of shape (components,)
+    pilot : Pilot
+    members : array of bool of shape (candidate, dataset, component)
 
     References
     ----------
     Cappe, Douc, Guillin, Marin & Robert (2008), Adaptive importance sampling in general mixture
     classes, section 4, for the weights; Owen & Zhou (2000) for the defensive mixture.
     """
-    components = log_q.shape[0]
-    pooled = mixture_log_q(log_q, jnp.full(components, 1.0 / components))
-    usable = jnp.isfinite(log_p) & jnp.isfinite(pooled)
-    ratio = jnp.where(usable, log_p - pooled, -jnp.inf)
-    log_weight = ratio - logsumexp(ratio)
-    safe = jnp.where(jnp.isfinite(log_q), log_q, -jnp.inf)
+    number = pilot.there.sum(axis=1, keepdims=True)
+    pooled = mixture_log_q(pilot.log_q, pilot.there / np.maximum(number, 1))
+    usable = np.isfinite(pilot.log_p) & np.isfinite(pooled)
+    with np.errstate(invalid="ignore", over="ignore"):
+        ratio = np.where(usable, pilot.log_p - pooled, -np.inf)
+        # densities in units of the pool's, of which each is a part: bounded by their number
+        part = np.where(usable[:, None], np.exp(pilot.log_q - pooled[:, None]), 0.0)
+    part = np.where(np.isfinite(part), part, 0.0)
+    top = np.where(usable.any(axis=1), ratio.max(axis=1), 0.0)[:, None]
+    weight = np.exp(ratio - top)
+    weight /= np.maximum(weight.sum(axis=1, keepdims=True), 1e-300)
+    return [_candidate(part, weight, member) for member in members]
 
-    def maximise(weights: Array, _: None) -> tuple[Array, None]:
-        share = safe + jnp.log(weights)[:, None] - mixture_log_q(log_q, weights)
-        new = jnp.sum(jnp.where(usable, jnp.exp(share + log_weight), 0.0), axis=1)
-        new = jnp.where(jnp.isfinite(new), new, 0.0)
-        total = jnp.sum(new)
-        return jnp.where(total > 0, new / total, weights), None
 
-    even = member / jnp.maximum(jnp.sum(member), 1)
-    weights, _ = jax.lax.scan(maximise, even, length=_EM)
-    weights = jnp.where(weights < _SMALLEST, 0.0, weights)
-    weights = weights / jnp.maximum(jnp.sum(weights), 1e-300)
-    # E_q[(p/q)^2] by the pooled draws: mean of p^2 / (q pooled).
-    squared = jnp.where(usable, 2 * log_p - mixture_log_q(log_q, weights) - pooled, -jnp.inf)
-    squared = jnp.where(jnp.isnan(squared), jnp.inf, squared)
-    count = jnp.log(jnp.asarray(log_p.shape[0], log_p.dtype))
-    log_efficiency = 2 * (logsumexp(ratio) - count) - (logsumexp(squared) - count)
-    efficiency = jnp.where(member.any() & usable.any(), jnp.exp(log_efficiency), 0.0)
-    return Candidate(weights, jnp.nan_to_num(jnp.minimum(efficiency, 1.0)))
+def _candidate(part: np.ndarray, weight: np.ndarray, member: np.ndarray) -> Candidate:
+    """Fit one mixture; `part` is q / pool, `weight` that of the draws."""
+    weights = member / np.maximum(member.sum(axis=1, keepdims=True), 1)
+    several = np.flatnonzero(member.sum(axis=1) > 1)
+    if len(several):
+        w, q, by = weights[several], part[several], weight[several]
+        for _ in range(_EM):
+            mixture = np.einsum("dc,dcn->dn", w, q)
+            share = np.divide(by, mixture, out=np.zeros_like(by), where=mixture > 0)
+            new = w * np.einsum("dcn,dn->dc", q, share)
+            total = new.sum(axis=1, keepdims=True)
+            w = np.where(total > 0, new / np.maximum(total, 1e-300), w)
+        w = np.where(w < _SMALLEST, 0.0, w)
+        weights[several] = w / np.maximum(w.sum(axis=1, keepdims=True), 1e-300)
+    # (mean of p / pool)^2 over E_q[(p/q)^2], the mean of p^2 / (q pool)
+    mixture = np.einsum("dc,dcn->dn", weights, part)
+    with np.errstate(divide="ignore", over="ignore"):
+        squared = np.divide(
+            weight**2, mixture, out=np.where(weight > 0, np.inf, 0.0), where=mixture > 0
+        )
+    second = squared.sum(axis=1) * part.shape[2]
+    efficiency = np.divide(1.0, second, out=np.zeros(len(second)), where=second > 0)
+    return Candidate(weights, np.minimum(np.where(member.any(axis=1), efficiency, 0.0), 1.0))
 
 
 class Choice(NamedTuple):
-    """The proposal chosen: which candidate, and all candidates' weights and efficiencies."""
+    """The proposal chosen for each dataset: which candidate, its weights, all efficiencies."""
 
-    which: Array
-    weights: Array
-    efficiency: Array
+    which: np.ndarray
+    weights: np.ndarray
+    efficiency: np.ndarray
 
 
-def choose(log_p: Array, log_q: Array, members: Array, prefer: Array) -> Choice:
-    """Choose among candidates, given by their members of shape (candidates, components).
+def choose(pilot: Pilot, members: np.ndarray, prefer: np.ndarray) -> Choice:
+    """Choose among candidates, by their members of shape (candidate, dataset, component).
 
     A candidate wins where its efficiency times its preference is the largest.
     """
-    found = jax.vmap(lambda m: candidate(log_p, log_q, m))(members)
-    which = jnp.argmax(found.efficiency * prefer)
-    return Choice(which, found.weights[which], found.efficiency)
+    found = candidates(pilot, members)
+    efficiency = np.stack([c.efficiency for c in found], axis=1)
+    which = np.argmax(efficiency * prefer, axis=1)
+    weights = np.stack([c.weights for c in found], axis=1)
+    return Choice(which, weights[np.arange(len(which)), which], efficiency)

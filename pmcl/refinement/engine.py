@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pmcl import devices
+from pmcl.batching import over_chunks
 from pmcl.compile import Density
 from pmcl.data import Batch, Task
 from pmcl.metrics import (
@@ -17,17 +17,17 @@ from pmcl.metrics import (
     importance_diagnostics,
     khat_threshold,
 )
-from pmcl.networks import Amortizer
-from pmcl.progress import Bar, progress_bar
+from pmcl.networks import Amortizer, contexts
+from pmcl.progress import progress_bar
 from pmcl.refinement import stages
-from pmcl.refinement.alignment import Mode
-from pmcl.refinement.groups import Group, Verdict, candidates, distinct, sizes
-from pmcl.refinement.proposals import Pool, Student
-from pmcl.refinement.stages import Drawn, Search
+from pmcl.refinement.choice import Pilot, choose, mixture_log_q
+from pmcl.refinement.groups import Proposals, distinct
+from pmcl.refinement.stages import BLOCK, Drawn, Keys, Search
 
-# Datasets that a device works on together: a few compilations of a stage serve any number.
-_SIZES = (2, 16)
-_SIZES_OF_ACCELERATORS = (2, 16, 512)
+_TOGETHER = 4  # datasets, or parts of their draws, that a device works on together
+_BYTES = 2**28  # about, for proposals
+_JUDGED = 64  # datasets whose pilot draws are held at once
+_FITTED = 4 * BLOCK  # draws that population Monte Carlo begins with
 FEWEST_STARTS = 200  # draws that searches and covariances are made from
 
 
@@ -73,6 +73,14 @@ class Refine(eqx.Module):
     components: int = 6
     khat: float = 0.5
     efficiency: float = 0.3
+
+
+class Verdict(NamedTuple):
+    """The choice for each dataset: engine, weights of the places, efficiency of each candidate."""
+
+    engine: np.ndarray
+    weights: np.ndarray
+    efficiency: np.ndarray
 
 
 class Refined(NamedTuple):
@@ -140,8 +148,9 @@ def refine_task(
     chosen = np.arange(len(task)) if which is None else np.asarray(which, int)
     if not len(chosen):
         raise ValueError("which: expected at least one dataset, got none.")
+    parts = []
     with progress_bar("Refining", len(chosen), unit="datasets", enabled=progressbar) as bar:
-        return _Run(
+        run = _Run(
             density,
             amortizer,
             task.batch(),
@@ -153,8 +162,16 @@ def refine_task(
             draws,
             seed,
             chosen,
-            bar,
-        ).all()
+        )
+        for some in np.array_split(chosen, -(-len(chosen) // _most(density.compiled.dim))):
+            parts.append(run._replace(part=some).all())
+            bar.advance(len(some))
+    return jax.tree.map(lambda *x: np.concatenate(x), *parts)
+
+
+def _most(dim: int) -> int:
+    """Datasets whose proposals are held at once: some dozens of matrices each."""
+    return int(np.clip(_BYTES // (400 * dim**2), 16, 256))
 
 
 class _Run(NamedTuple):
@@ -174,37 +191,28 @@ class _Run(NamedTuple):
     draws: int
     seed: int
     part: np.ndarray
-    bar: Bar
 
-    def staged[T](self, rows: np.ndarray, stage: int, function: Callable[..., T], *trees: Any) -> T:
-        """Call function(batch, keys, *trees) on chunks of datasets, filled up to a few sizes.
+    def staged[T](
+        self, function: Callable[..., T], rows: np.ndarray, *trees: Any, together: int = _TOGETHER
+    ) -> T:
+        """Call function(batch, *trees) on items of the datasets `rows`, in chunks of one size."""
+        size = devices.together(together)
+        return over_chunks(function, self.whole, self.part[rows], *trees, size=size)
 
-        Leaves of `trees` have a leading dataset for each of `rows`; so has the result, in NumPy.
-        """
-        key = jax.random.fold_in(jax.random.key(self.seed), stage)
-        parts = []
-        size = _sizes()[-1]
-        for begin in range(0, len(rows), size):
-            which = np.arange(begin, min(begin + size, len(rows)))
-            fill = _filled(which)
-            index = self.part[rows[fill]]
-            batch = jax.tree.map(lambda x, i=index: jnp.asarray(np.asarray(x)[i]), self.whole)
-            keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.asarray(self.first + index))
-            given = jax.tree.map(lambda x, f=fill: jnp.asarray(x[f]), trees)
-            found = function(batch, keys, *given)
-            n = len(which)
-            parts.append(jax.tree.map(lambda x, n=n: devices.gathered(x)[:n], found))
-        return jax.tree.map(lambda *x: np.concatenate(x), *parts)
+    def keys(self, stage: int, rows: np.ndarray, block: np.ndarray) -> tuple[np.ndarray, ...]:
+        """What the random numbers of items follow from, in the order of `Keys`."""
+        n = len(rows)
+        position = self.first + self.part[rows]
+        return np.full(n, self.seed), np.full(n, stage), position, block
 
     def all(self) -> Refined:
-        """Align all, then go on with datasets of one mode and of several apart."""
+        """Align, judge the proposals, take local steps where they are not good enough, draw."""
         settings, dim, n = self.settings, self.density.compiled.dim, len(self.part)
+        everyone = np.arange(n)
         search = Search(settings.starts, settings.search, 1e-4, dim <= settings.exact)
-        centre, spread = jnp.asarray(self.centre), jnp.asarray(self.spread)
         found = self.staged(
-            np.arange(n),
-            0,
-            lambda batch, keys, z: stages.align(self.density, batch, z, centre, spread, search),
+            lambda batch, z: stages.align(self.density, batch, z, self.centre, self.spread, search),
+            everyone,
             self.start[self.part][:, :FEWEST_STARTS],
         )
         order, number = distinct(found)
@@ -212,121 +220,193 @@ class _Run(NamedTuple):
             Drawn(np.empty((n, self.draws, dim)), *(np.empty((n, self.draws)) for _ in range(3))),
             np.full(n, "amortized", dtype=object),
             np.zeros(n, int),
-            np.asarray(found.steps).max(axis=1),
+            found.mode.steps.max(axis=1),
             number,
-            np.asarray(found.gradients).sum(axis=1),
+            found.mode.gradients.sum(axis=1),
             np.full(n, "", dtype=object),
         )
-        unconverged = ~np.asarray(found.converged)[np.arange(n), order[:, 0]]
+        unconverged = ~found.mode.converged[everyone, order[:, 0]]
         result.note[unconverged] = "the search for the mode did not converge"
-        for several in (False, True):
-            rows = np.flatnonzero((number > 1) == several)
-            if len(rows):
-                which = order[rows, : settings.starts if several else 1]
-                modes = jax.tree.map(lambda x, w=which, r=rows: x[r[:, None], w], found)
-                self.aligned(rows, modes, result)
+        context, start = None, self.start[self.part]
+        if self.amortizer is not None:
+            context = contexts(self.amortizer, self.whole, self.part)
+        proposals = Proposals.of(
+            jax.tree.map(lambda x: x[everyone[:, None], order], found.mode),
+            number,
+            context,
+            start,
+            settings.components if self.populates else 0,
+        )
+        choice = self.judge(proposals, everyone, stage=1)
+        further = np.zeros(n, bool)
+        if settings.steps:
+            further = choice.efficiency.max(axis=1) < settings.enough
+        skipped = "efficient without" if settings.steps else "steps=0"
+        for i in everyone[~further]:
+            result.note[i] = _join(result.note[i], f"local path gradient: {skipped}")
+        if further.any():
+            rows = np.flatnonzero(further)
+            self.step(proposals, choice, rows, result)
+            again = self.judge(proposals, rows, stage=3)
+            for old, new in zip(choice, again, strict=True):
+                old[rows] = new
+        self.draw(proposals, choice, everyone, result, stage=4)
+        weak = self.weak(result)
+        if len(weak):
+            self.populate(proposals, weak, result)
         return result
 
-    def aligned(self, rows: np.ndarray, modes: Mode, result: Refined) -> None:
-        """Judge the aligned proposals; take local steps where they are not good enough; draw."""
-        number = modes.z.shape[1]
-        network = None
-        if self.amortizer is not None:
-            amortizer = self.amortizer
-            network = self.staged(
-                rows,
-                0,
-                lambda batch, keys, z, modes: stages.whiten(
-                    amortizer, stages.contexts(amortizer, batch), z, modes
-                ),
-                self.start[self.part[rows]],
-                modes,
-            )
-        pool = Pool(network, stages.laplace(modes), Student(modes.z, modes.scale))
-        group = Group(rows, pool, number, None)
-        verdict = self.judge(group, stage=1)
-        best = verdict.efficiency.max(axis=1)
-        further = (best < self.settings.enough) & (self.settings.steps > 0)
-        skipped = "efficient without" if self.settings.steps else "steps=0"
-        for i in rows[~further]:
-            result.note[i] = _join(result.note[i], f"local path gradient: {skipped}")
-        self.draw(group, verdict, np.flatnonzero(~further), result)
-        # The network's shape where it is the better one at the mode, a normal where it is not.
-        by_network = np.zeros(len(rows), bool)
-        if network is not None and number == 1:
-            flow, normal = (i for i, n in enumerate(verdict.names) if n == "aligned")
-            by_network = verdict.efficiency[:, flow] >= verdict.efficiency[:, normal]
-        for base in ("network", "normal"):
-            which = np.flatnonzero(further & (by_network == (base == "network")))
-            if len(which):
-                self.refined(group.subset(which), base, result)
-        weak = self.weak(rows, result)
-        if len(weak):
-            self.populated(group.subset(weak), result)
-        self.bar.advance(len(rows))
+    @property
+    def populates(self) -> bool:
+        """Whether a mixture is fitted where all else is poor; it has no chance where z is long."""
+        return bool(self.settings.rounds) and self.density.compiled.dim <= self.settings.exact
 
-    def refined(self, group: Group, base: str, result: Refined) -> None:
-        """Take local steps, judge again, and draw."""
-        pool, settings, rows = group.pool, self.settings, group.rows
-        network = base == "network"
-        old = pool.network if network else pool.normal
-        assert old is not None
-        component = jax.tree.map(lambda x: x[:, 1:2], old) if network else old
-        found, taken = self.staged(
-            rows,
-            2,
-            lambda batch, keys, component: stages.local(
-                self.density,
-                self.amortizer if network else None,
-                batch,
-                component,
-                keys,
-                settings.steps,
-                settings.draws,
-                settings.rate,
+    def propose(
+        self,
+        proposals: Proposals,
+        rows: np.ndarray,
+        used: np.ndarray,
+        which: np.ndarray,
+        stage: int,
+    ) -> tuple[np.ndarray, ...]:
+        """Make draws of the places `which` (row, draw): z, log q by place, log prior, likelihood.
+
+        `used` has shape (row, place).
+        """
+        n, draws = which.shape
+        blocks = -(-draws // BLOCK)
+        filled = which[:, np.minimum(np.arange(blocks * BLOCK), draws - 1)].reshape(-1, BLOCK)
+        item, block = np.repeat(np.arange(n), blocks), np.tile(np.arange(blocks), n)
+        z, log_q, log_prior, log_likelihood = self.staged(
+            lambda batch, used, which, keys, row: stages.propose(
+                self.density, self.amortizer, batch, proposals.at(row), used, which, _keys(keys)
             ),
-            component,
+            rows[item],
+            used[item],
+            filled,
+            self.keys(stage, rows[item], block),
+            rows[item],
         )
-        new = jax.tree.map(lambda a, b: np.concatenate([a, b], axis=1), old, found)
-        pool = Pool(new if network else pool.network, pool.normal if network else new, pool.student)
-        group = group._replace(pool=pool, local=base)
-        result.local_steps[rows] = taken.max(axis=1)
-        result.gradients[rows] += settings.steps * settings.draws * component.shift.shape[1]
-        self.draw(group, self.judge(group, stage=3), np.arange(len(rows)), result)
+        log_q = np.moveaxis(log_q.reshape(n, blocks, -1, BLOCK), 1, 2)
+        return (
+            z.reshape(n, -1, z.shape[-1])[:, :draws],
+            log_q.reshape(n, log_q.shape[1], -1)[:, :, :draws],
+            log_prior.reshape(n, -1)[:, :draws],
+            log_likelihood.reshape(n, -1)[:, :draws],
+        )
 
-    def weak(self, rows: np.ndarray, result: Refined) -> np.ndarray:
-        """Positions in `rows` of draws that are still poor, if a mixture may help."""
-        # A mixture has no chance where z is long.
-        if not self.settings.rounds or self.density.compiled.dim > self.settings.exact:
+    def pilot(
+        self, proposals: Proposals, rows: np.ndarray, stage: int, draws: int
+    ) -> tuple[np.ndarray, Pilot]:
+        """Make draws in equal numbers of every proposal that there is."""
+        there = proposals.there[rows]
+        turn = np.arange(draws)
+        which = np.stack([np.flatnonzero(t)[turn % t.sum()] for t in there])
+        z, log_q, log_prior, log_likelihood = self.propose(proposals, rows, there, which, stage)
+        return z, Pilot(log_prior + log_likelihood, log_q, there)
+
+    def judge(self, proposals: Proposals, rows: np.ndarray, *, stage: int) -> Verdict:
+        """Choose the proposal of every dataset by pilot draws, some datasets at a time."""
+        names, members, prefer = proposals.candidates(rows)
+        most = self.settings.pilot * proposals.there[rows].sum(axis=1)
+        blocks = -(-most // BLOCK)
+        verdict = Verdict(
+            np.empty(len(rows), object),
+            np.zeros((len(rows), members.shape[2])),
+            np.zeros((len(rows), len(names))),
+        )
+        for number in np.unique(blocks):
+            alike = np.flatnonzero(blocks == number)
+            for some in np.array_split(alike, -(-len(alike) // _JUDGED)):
+                _, pilot = self.pilot(proposals, rows[some], stage, int(number) * BLOCK)
+                choice = choose(pilot, members[:, some], prefer)
+                verdict.engine[some] = [names[i] for i in choice.which]
+                verdict.weights[some] = choice.weights
+                verdict.efficiency[some] = choice.efficiency
+        return verdict
+
+    def step(
+        self, proposals: Proposals, choice: Verdict, rows: np.ndarray, result: Refined
+    ) -> None:
+        """Take local steps, from the network's shape where it is the better one at the mode."""
+        settings, kinds = self.settings, proposals.kinds
+        by_network = np.zeros(len(rows), bool)
+        if kinds.network.stop:
+            flow, normal = 1, 2  # in the order of the candidates
+            better = choice.efficiency[rows, flow] >= choice.efficiency[rows, normal]
+            by_network = better & (proposals.modes[rows] == 1)
+        for network in (True, False):
+            some = rows[by_network == network]
+            if not len(some):
+                continue
+            modes = np.ones(len(some), int) if network else proposals.modes[some]
+            item = np.repeat(some, modes)
+            mode = np.concatenate([np.arange(m) for m in modes])
+            old = proposals.pool.network if network else proposals.pool.normal
+            assert old is not None
+            source, target = (1, 2) if network else (0, settings.starts)
+            new, taken = self.staged(
+                lambda batch, component, keys, network=network: stages.local(
+                    self.density,
+                    self.amortizer if network else None,
+                    batch,
+                    component,
+                    _keys(keys),
+                    settings.steps,
+                    settings.draws,
+                    settings.rate,
+                ),
+                item,
+                jax.tree.map(lambda x, i=item, m=source + mode: x[i, m], old),
+                self.keys(2, item, mode),
+            )
+            for place, value in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True):
+                place[item, target + mode] = value
+            first = (kinds.network if network else kinds.normal).start
+            proposals.there[item, first + target + mode] = True
+            np.maximum.at(result.local_steps, item, taken)
+            np.add.at(result.gradients, item, settings.steps * settings.draws)
+
+    def weak(self, result: Refined) -> np.ndarray:
+        """Positions of datasets whose draws are still poor, if a mixture may help."""
+        if not self.populates:
             return np.arange(0)
-        judged = judge(Drawn(*(v[rows] for v in result.drawn)))
+        judged = judge(result.drawn)
         bad = judged.khat > khat_threshold(max(self.draws, 2))
         inefficient = judged.efficiency < self.settings.efficiency
         return np.flatnonzero((bad & (self.draws >= FEWEST_DRAWS)) | inefficient)
 
-    def populated(self, group: Group, result: Refined) -> None:
+    def populate(self, proposals: Proposals, rows: np.ndarray, result: Refined) -> None:
         """Fit a mixture by population Monte Carlo, judge again, and draw; keep the better draws."""
-        settings, rows, pool = self.settings, group.rows, group.pool
+        settings = self.settings
+        z, pilot = self.pilot(proposals, rows, 5, _FITTED)
+        weight = pilot.there / pilot.there.sum(axis=1, keepdims=True)
+        with np.errstate(invalid="ignore"):
+            ratio = pilot.log_p - mixture_log_q(pilot.log_q, weight)
         found = self.staged(
-            rows,
-            5,
-            lambda batch, keys, pool: stages.populate(
+            lambda batch, z, ratio, keys: stages.populate(
                 self.density,
-                self.amortizer,
                 batch,
-                pool,
-                keys,
+                z,
+                ratio,
+                _keys(keys),
                 settings.components,
                 settings.rounds,
-                settings.pilot,
+                settings.pilot * settings.components,
             ),
-            pool,
+            rows,
+            np.where(np.isfinite(z), z, 0.0),
+            np.where(np.isfinite(ratio), ratio, -np.inf),
+            self.keys(8, rows, np.zeros(len(rows), int)),
         )
-        student = jax.tree.map(lambda a, b: np.concatenate([a, b], axis=1), pool.student, found)
-        group = group._replace(pool=Pool(pool.network, pool.normal, student))
+        places = jax.tree.leaves(proposals.pool.student)
+        for place, value in zip(places, jax.tree.leaves(found), strict=True):
+            place[rows, settings.starts :] = value
+        proposals.there[rows, proposals.kinds.population] = True
         before = Drawn(*(v[rows] for v in result.drawn))
         engine = result.engine[rows]
-        self.draw(group, self.judge(group, stage=6), np.arange(len(rows)), result)
+        choice = self.judge(proposals, rows, stage=6)
+        self.draw(proposals, choice, rows, result, stage=7)
         old, new = judge(before), judge(Drawn(*(v[rows] for v in result.drawn)))
         worse = (new.efficiency < old.efficiency) & ~(new.khat < old.khat)
         for target, value in zip(result.drawn, before, strict=True):
@@ -336,81 +416,40 @@ class _Run(NamedTuple):
             how = "population Monte Carlo" + (" did not help" if bad else "")
             result.note[i] = _join(result.note[i], how)
 
-    def judge(self, group: Group, *, stage: int) -> Verdict:
-        """Choose the proposal of every dataset of a group by pilot draws."""
-        names, members, prefer = candidates(group)
-        which, weights, efficiency = self.staged(
-            group.rows,
-            stage,
-            lambda batch, keys, pool: stages.pilot(
-                self.density,
-                self.amortizer,
-                batch,
-                pool,
-                keys,
-                jnp.asarray(members),
-                jnp.asarray(prefer),
-                self.settings.pilot,
-            ),
-            group.pool,
-        )
-        engine = np.array([names[i] for i in which], dtype=object)
-        return Verdict(engine, np.asarray(weights), names, np.asarray(efficiency))
-
-    def draw(self, group: Group, verdict: Verdict, which: np.ndarray, result: Refined) -> None:
-        """Draw for some of a group: from one component where that is enough."""
-        network, normal, _ = sizes(group.pool)
-        weights = verdict.weights
-        alone = np.where((weights > 0).sum(axis=1) == 1, weights.argmax(axis=1), -1)
-        ways = {
-            "network": (alone >= 0) & (alone < network),
-            "normal": (alone >= network) & (alone < network + normal),
-        }
-        ways["mixture"] = ~(ways["network"] | ways["normal"])
-        for way, there in ways.items():
-            members = which[there[which]]
-            if not len(members):
-                continue
-            some = group.subset(members)
-            if way == "mixture":
-                found = self.staged(
-                    some.rows,
-                    4,
-                    lambda batch, keys, pool, weights: stages.draw_mixture(
-                        self.density, self.amortizer, batch, pool, weights, keys, self.draws
-                    ),
-                    some.pool,
-                    weights[members],
-                )
-            else:
-                stacked = some.pool.network if way == "network" else some.pool.normal
-                index = alone[members] - (0 if way == "network" else network)
-                rows = np.arange(len(members))
-                base = self.amortizer if way == "network" else None
-                found = self.staged(
-                    some.rows,
-                    4,
-                    lambda batch, keys, component, base=base: stages.draw_one(
-                        self.density, base, batch, component, keys, self.draws
-                    ),
-                    jax.tree.map(lambda x, r=rows, i=index: x[r, i], stacked),
-                )
-            for target, value in zip(result.drawn, found, strict=True):
-                target[some.rows] = value
-            result.engine[some.rows] = verdict.engine[members]
+    def draw(
+        self,
+        proposals: Proposals,
+        choice: Verdict,
+        rows: np.ndarray,
+        result: Refined,
+        *,
+        stage: int,
+    ) -> None:
+        """Draw from the chosen mixtures, in numbers as equal to the weights as can be."""
+        which = np.zeros((len(rows), self.draws), int)
+        for i, row in enumerate(rows):
+            rng = np.random.default_rng([self.seed, stage, self.first + int(self.part[row])])
+            which[i] = _shared_out(choice.weights[i], self.draws, rng)
+        used = choice.weights > 0
+        z, log_q, log_prior, log_likelihood = self.propose(proposals, rows, used, which, stage)
+        values = (z, mixture_log_q(log_q, choice.weights), log_prior, log_likelihood)
+        for target, value in zip(result.drawn, values, strict=True):
+            target[rows] = value
+        result.engine[rows] = choice.engine
 
 
-def _sizes() -> list[int]:
-    """Numbers of datasets that stages are compiled for."""
-    each = _SIZES_OF_ACCELERATORS if devices.accelerated() else _SIZES
-    return [size * devices.number() for size in each]
+def _keys(given: tuple) -> Keys:
+    """Keys of a chunk, whose seed and stage are those of all."""
+    seed, stage, position, block = given
+    return Keys(seed[0], stage[0], position, block)
 
 
-def _filled(index: np.ndarray) -> np.ndarray:
-    """Fill up with the first element to a size that is compiled for."""
-    sizes = _sizes()
-    size = next((s for s in sizes if len(index) <= s), sizes[-1])
-    return np.concatenate([index, np.full(size - len(index), index[0])])
+def _shared_out(weights: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Places of draws in random order, in numbers as equal to the weights as can be."""
+    points = (np.arange(draws) + rng.random()) / draws
+    total = np.cumsum(weights)
+    place = np.searchsorted(total, points * total[-1] * (1 - 1e-12), side="right")
+    return rng.permutation(np.minimum(place, len(weights) - 1))
 
 
 def _join(*notes: str) -> str:

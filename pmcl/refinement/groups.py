@@ -1,52 +1,23 @@
-"""Datasets that go through the same stages, their modes, and what may be chosen for them."""
+"""Modes that differ, places for the proposals of each dataset, and what may be chosen of them."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from pmcl.refinement.alignment import Mode
-from pmcl.refinement.proposals import Pool
+from pmcl.refinement.proposals import AbstractScale, Component, Dense, LowRank, Pool, Student
+from pmcl.refinement.stages import Modes
 
 _SAME_MODE = 1.0  # squared distance, in scales of the mode, below which two searches met
 _NEGLIGIBLE = 10.0  # nats of evidence by which a mode may lie behind
+_MIXTURE = (
+    0.8  # by so much the mixture of all has to be better than one kind, whose draws are cheap
+)
 
 
-class Group(NamedTuple):
-    """Datasets that go through the same stages, with their proposals.
-
-    Attributes
-    ----------
-    rows : array of int
-        Positions in the run.
-    pool : Pool
-        Of these datasets.
-    modes : int
-    local : str or None
-        Base of the proposals that took local steps: "network" or "normal".
-    """
-
-    rows: np.ndarray
-    pool: Pool
-    modes: int
-    local: str | None
-
-    def subset(self, which: np.ndarray) -> "Group":
-        """Some of the datasets, by position in `rows`."""
-        pool = jax.tree.map(lambda x: x[which], self.pool)
-        return self._replace(rows=self.rows[which], pool=pool)
-
-
-class Verdict(NamedTuple):
-    """The choice for each dataset of a group: arrays with a leading dataset."""
-
-    engine: np.ndarray
-    weights: np.ndarray
-    names: list[str]
-    efficiency: np.ndarray
-
-
-def distinct(found: Mode) -> tuple[np.ndarray, np.ndarray]:
+def distinct(found: Modes) -> tuple[np.ndarray, np.ndarray]:
     """Order searches by evidence; those that met another, or are negligible, repeat the first.
 
     Returns
@@ -55,19 +26,8 @@ def distinct(found: Mode) -> tuple[np.ndarray, np.ndarray]:
     number : array of shape (dataset,)
         Distinct modes.
     """
-    n, m = found.log_p.shape
-    log_det = np.asarray(jax.vmap(jax.vmap(lambda s: s.log_det()))(found.scale))
-    evidence = np.where(np.isfinite(found.log_p), found.log_p + log_det, -np.inf)
-    evidence = np.where(np.isnan(evidence), -np.inf, evidence)
-    solve = jax.vmap(jax.vmap(lambda s, x: s.solve(x)))
-    # Scaled differences of all pairs of one dataset: (dataset, from, to).
-    apart = np.stack(
-        [
-            np.sum(np.asarray(solve(found.scale, found.z - found.z[:, j : j + 1])) ** 2, axis=-1)
-            for j in range(m)
-        ],
-        axis=2,
-    )
+    evidence, apart = np.asarray(found.evidence), np.asarray(found.apart)
+    n, m = evidence.shape
     order, number = np.zeros((n, m), int), np.zeros(n, int)
     for i in range(n):
         kept: list[int] = []
@@ -80,37 +40,150 @@ def distinct(found: Mode) -> tuple[np.ndarray, np.ndarray]:
     return order, number
 
 
-def sizes(pool: Pool) -> tuple[int, int, int]:
-    """Return how many components there are of each kind, in arrays that have a leading dataset."""
-    network, normal, student = (
-        0 if part is None else part.shift.shape[1]
-        for part in (pool.network, pool.normal, pool.student)
-    )
-    return network, normal, student
+class Kinds(NamedTuple):
+    """Places of each kind: `network` of the network's proposals, and so on; slices."""
+
+    network: slice
+    normal: slice
+    bent: slice
+    student: slice
+    population: slice
+
+    @classmethod
+    def of(cls, pool: Pool, starts: int) -> "Kinds":
+        """Where a pool has its places, with so many modes at most."""
+        a = 0 if pool.network is None else 3
+        b, total = a + 2 * starts, a + 2 * starts + pool.student.shift.shape[1]
+        return cls(
+            slice(0, a),
+            slice(a, a + starts),
+            slice(a + starts, b),
+            slice(b, b + starts),
+            slice(b + starts, total),
+        )
 
 
-def candidates(group: Group) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Mixtures that may be chosen: their engines, members and preferences.
+@dataclass
+class Proposals:
+    """Proposals of many datasets, in NumPy arrays that stages write into.
 
-    Singles first, for their draws are cheaper; the mixture of all has to be better by a quarter.
+    Attributes
+    ----------
+    pool : Pool
+        Fields (dataset, place, ...).
+    there : array of bool of shape (dataset, place)
+    modes : array of int of shape (dataset,)
+    kinds : Kinds
     """
-    network, normal, student = sizes(group.pool)
-    total, modes = network + normal + student, group.modes
-    names: list[str] = []
-    members: list[np.ndarray] = []
 
-    def add(name: str, begin: int, end: int) -> None:
-        names.append(name)
-        members.append((np.arange(total) >= begin) & (np.arange(total) < end))
+    pool: Pool
+    there: np.ndarray
+    modes: np.ndarray
+    kinds: Kinds
 
-    if network:
-        add("amortized", 0, 1)
-        if modes == 1:
-            add("aligned", 1, 2)
-    add("aligned", network, network + modes)
-    if group.local == "network":
-        add("refined", 2, 3)
-    elif group.local == "normal":
-        add("refined", network + modes, network + 2 * modes)
-    add("mixture", 0, total)
-    return names, np.stack(members), np.where(np.array(names) == "mixture", 0.8, 1.0)
+    @classmethod
+    def of(
+        cls,
+        modes: Mode,
+        number: np.ndarray,
+        context: np.ndarray | None,
+        z: np.ndarray,
+        components: int,
+    ) -> "Proposals":
+        """Normals and t distributions at the modes, the network's posterior and its alignment.
+
+        Parameters
+        ----------
+        modes : Mode
+            Of fields (dataset, start, ...): the distinct ones, of which there are `number`, first.
+        number : array of int of shape (dataset,)
+        context : array of shape (dataset, context), optional
+            Of the network; None without one.
+        z : array of shape (dataset, draw, dim)
+            Draws of the network, whose mean and covariance are brought to the first mode's.
+        components : int
+            Places for what population Monte Carlo finds.
+        """
+        n, starts, dim = modes.z.shape
+        twice = jax.tree.map(lambda x: np.concatenate([x, x], axis=1), (modes.z, modes.scale))
+        normal = Component(np.zeros((n, 2 * starts, 2 * dim)), None, None, *twice)
+        more = np.minimum(np.arange(starts + components), starts - 1)
+        student = Student(*jax.tree.map(lambda x: x[:, more], (modes.z, modes.scale)))
+        network = None if context is None else _of_network(context, z, modes)
+        pool = Pool(network, normal, student)
+        kinds = Kinds.of(pool, starts)
+        there = np.zeros((n, kinds.population.stop), bool)
+        there[:, kinds.network][:, :2] = True
+        distinct = np.arange(starts) < number[:, None]
+        there[:, kinds.normal] = there[:, kinds.student] = distinct
+        return cls(pool, there, number, kinds)
+
+    def at(self, rows: np.ndarray) -> Pool:
+        """Pool of some of the datasets."""
+        return jax.tree.map(lambda x: x[rows], self.pool)
+
+    def candidates(self, rows: np.ndarray) -> tuple[list[str], np.ndarray, np.ndarray]:
+        """Mixtures that may be chosen: their engines, their members, and preferences.
+
+        Members have shape (candidate, dataset, place); the mixture of all comes last.
+        """
+        there, kinds = self.there[rows], self.kinds
+        names: list[str] = []
+        members: list[np.ndarray] = []
+
+        def add(name: str, *places: slice | int, of: np.ndarray | None = None) -> None:
+            found = np.zeros_like(there)
+            for place in places:
+                found[:, place] = there[:, place]
+            names.append(name)
+            members.append(found if of is None else found & of[:, None])
+
+        if kinds.network.stop:
+            add("amortized", 0)
+            add("aligned", 1, of=self.modes[rows] == 1)
+        add("aligned", kinds.normal)
+        if kinds.network.stop:
+            add("refined", 2)
+        add("refined", kinds.bent)
+        add("mixture", slice(None))
+        prefer = np.where(np.array(names) == "mixture", _MIXTURE, 1.0)
+        return names, np.stack(members), prefer
+
+
+def _of_network(context: np.ndarray, z: np.ndarray, modes: Mode) -> Component:
+    """The network's posterior, its alignment with the first mode, and a place for a refined one."""
+    n, dim = len(context), modes.z.shape[2]
+    loc, sd = z.mean(axis=1), np.maximum(z.std(axis=1), 1e-12)
+    zero, one = np.zeros((n, dim)), np.ones((n, dim))
+    scale = jax.tree.map(lambda x: np.asarray(x)[:, 0], modes.scale)
+    white: AbstractScale
+    if isinstance(scale, Dense):
+        v = (z - loc[:, None]) / sd[:, None]
+        lower = _cholesky(np.einsum("nsi,nsj->nij", v, v) / z.shape[1] + 1e-6 * np.eye(dim))
+        lower = sd[:, :, None] * lower
+        white = Dense(lower, np.linalg.inv(lower))
+        eye = np.broadcast_to(np.eye(dim), (n, dim, dim))
+        whole: AbstractScale = Dense(eye, eye)
+        standard: AbstractScale = whole
+    else:
+        assert isinstance(scale, LowRank)
+        rank = scale.core.shape[-1]
+        eye = np.broadcast_to(np.eye(rank), (n, rank, rank))
+        whole = LowRank(one, np.zeros((n, dim, rank)), eye)
+        nothing = np.zeros((n, dim, 0)), np.zeros((n, 0, 0))
+        white, standard = LowRank(sd, *nothing), LowRank(one, *nothing)
+    amortized = Component(context, zero, standard, zero, whole)
+    aligned = Component(context, loc, white, modes.z[:, 0], scale)
+    return jax.tree.map(lambda *x: np.stack(x, axis=1), amortized, aligned, aligned)
+
+
+def _cholesky(matrices: np.ndarray) -> np.ndarray:
+    """Lower factors; the identity where there is none."""
+    found = np.broadcast_to(np.eye(matrices.shape[-1]), matrices.shape).copy()
+    for i, matrix in enumerate(matrices):
+        if np.isfinite(matrix).all():
+            try:
+                found[i] = np.linalg.cholesky(matrix)
+            except np.linalg.LinAlgError:
+                pass  # draws that lie in fewer dimensions: their sd is scale enough
+    return found

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import logsumexp
 
-from pmcl.refinement.proposals import Dense, Student, mixture_log_q
+from pmcl.refinement.proposals import Dense, Student
 
 _EM = 10  # steps of expectation-maximisation in a round
 
@@ -75,8 +75,8 @@ def population(
         which = jax.random.categorical(first, jnp.log(share), shape=(draws,))
         eps = jax.random.normal(second, (draws, dim), jnp.float64)
         chosen = jax.tree.map(lambda x: x[which], parts)
-        u = jax.vmap(lambda s, e, k: s.draw(e, k))(chosen, eps, jax.random.split(third, draws))
-        log_q = mixture_log_q(jax.vmap(lambda s: jax.vmap(s.log_prob)(u))(parts), share)
+        u = jax.vmap(lambda s, e, c: s.draw(e, c))(chosen, eps, parts.mixing(third, (draws,)))
+        log_q = _mixture_log_q(jax.vmap(lambda s: jax.vmap(s.log_prob)(u))(parts), share)
         log_p = jax.vmap(log_density)(u)
         usable = jnp.isfinite(log_p) & jnp.isfinite(log_q)
         ratio = jnp.where(usable, log_p - log_q, -jnp.inf)
@@ -86,6 +86,12 @@ def population(
 
     (parts, _), _ = jax.lax.scan(round_, (parts, share), jax.random.split(key, rounds))
     return parts
+
+
+def _mixture_log_q(log_q: Array, weights: Array) -> Array:
+    """log sum_k weights_k q_k(z) for `log_q` of shape (components, n)."""
+    safe = jnp.where(jnp.isfinite(log_q), log_q, -jnp.inf)
+    return logsumexp(safe, axis=0, b=weights[:, None])
 
 
 def _truncated(log_weight: Array) -> Array:

@@ -1,14 +1,14 @@
 """Local proposals z = b + A v: a base distribution shifted and scaled for one dataset."""
 
 from abc import abstractmethod
-from typing import Protocol
+from typing import Any, Protocol
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.scipy.linalg import solve_triangular
-from jax.scipy.special import gammaln, logsumexp
+from jax.scipy.special import gammaln
 
 _LOG_2PI = 1.8378770664093453
 
@@ -156,26 +156,28 @@ class Component(eqx.Module):
     """z = shift + scale v with u = loc + white v drawn from the base at `context`.
 
     `loc` and `white` are the base's own mean and scale: v is about standard, so the proposal lies
-    where `shift` and `scale` say.
+    where `shift` and `scale` say. None where it is standard as it is.
     """
 
     context: Array
-    loc: Array
-    white: AbstractScale
+    loc: Array | None
+    white: AbstractScale | None
     shift: Array
     scale: AbstractScale
 
     def transform(self, base: Base, eps: Array) -> tuple[Array, Array]:
         """Return the reparametrised draw z and log q(z)."""
-        u, log_q = base.transform(eps, self.context)
-        z = self.shift + self.scale.multiply(self.white.solve(u - self.loc))
-        return z, log_q + self.white.log_det() - self.scale.log_det()
+        v, log_q = base.transform(eps, self.context)
+        if self.white is not None:
+            v, log_q = self.white.solve(v - self.loc), log_q + self.white.log_det()
+        return self.shift + self.scale.multiply(v), log_q - self.scale.log_det()
 
     def log_prob(self, base: Base, z: Array) -> Array:
         """log q(z)."""
-        u = self.loc + self.white.multiply(self.scale.solve(z - self.shift))
-        log_q = base.log_prob(u, self.context)
-        return log_q + self.white.log_det() - self.scale.log_det()
+        v, log_det = self.scale.solve(z - self.shift), -self.scale.log_det()
+        if self.white is not None:
+            v, log_det = self.loc + self.white.multiply(v), log_det + self.white.log_det()
+        return base.log_prob(v, self.context) + log_det
 
 
 class Student(eqx.Module):
@@ -183,11 +185,16 @@ class Student(eqx.Module):
 
     shift: Array
     scale: AbstractScale
-    degrees: float = eqx.field(static=True, default=5.0)
+    degrees: int = eqx.field(static=True, default=5)
 
-    def draw(self, eps: Array, key: Array) -> Array:
-        """Make z of standard normal `eps`."""
-        chi2 = 2.0 * jax.random.gamma(key, self.degrees / 2.0, dtype=self.shift.dtype)
+    def mixing(self, key: Array, shape: tuple[int, ...] = ()) -> Array:
+        """Draw chi squared, by which normal draws are divided."""
+        # squared normals: a sampler of gamma variables takes long to compile
+        squares = jax.random.normal(key, (*shape, self.degrees), self.shift.dtype) ** 2
+        return jnp.sum(squares, axis=-1)
+
+    def draw(self, eps: Array, chi2: Array) -> Array:
+        """Make z of standard normal `eps` and :meth:`mixing`."""
         return self.shift + self.scale.multiply(eps * jnp.sqrt(self.degrees / chi2))
 
     def log_prob(self, z: Array) -> Array:
@@ -199,69 +206,110 @@ class Student(eqx.Module):
 
 
 class Pool(eqx.Module):
-    """All proposals of one dataset: components (stacked) by their base, in this order.
+    """Places for all proposals of one dataset, in this order: as many for every dataset.
 
-    The number of each kind is in the leading axis of its arrays; a kind that is not there is None.
+    The number of each kind is in the leading axis of its arrays. Which places hold a proposal is
+    said beside it.
+
+    Attributes
+    ----------
+    network : Component, optional
+        The network's posterior, its alignment, that after local steps; None without a network.
+    normal : Component
+        A bent normal at every mode; then those after local steps.
+    student : Student
+        A t distribution at every mode; then those of population Monte Carlo.
     """
 
     network: Component | None
-    normal: Component | None
-    student: Student | None
+    normal: Component
+    student: Student
 
-    def draw(self, base: Base | None, key: Array, n: int, dim: int) -> Array:
-        """`n` draws of every component: z of shape (components, n, dim)."""
-        keys = jax.random.split(key, 3)
+    def draw(self, base: Base | None, which: Array, eps: Array, chi2: Array) -> Array:
+        """Make draws of the proposals in the places `which`; all arrays have a leading dataset.
+
+        Parameters
+        ----------
+        base : Base, optional
+            Of the network's proposals.
+        which : Array of int of shape (dataset, draw)
+        eps : Array of shape (dataset, draw, dim)
+        chi2 : Array of shape (dataset, draw)
+
+        Returns
+        -------
+        Array of shape (dataset, draw, dim)
+        """
+        z = jnp.zeros_like(eps)
+        for places, first, by in self._kinds(base, eps.shape[-1]):
+
+            def one(part: Component | Student, eps: Array, chi2: Array, by=by) -> Array:  # noqa: ANN001
+                if isinstance(part, Student):
+                    return jax.vmap(part.draw)(eps, chi2)
+                return jax.vmap(lambda e: part.transform(by, e)[0])(eps)
+
+            def step(z: Array, place: tuple, one=one) -> tuple[Array, None]:  # noqa: ANN001
+                part, number = place
+                mine = which == number
+
+                def drawn() -> Array:
+                    new = jax.vmap(one)(part, eps, chi2).astype(z.dtype)
+                    return jnp.where(mine[..., None], new, z)
+
+                return jax.lax.cond(mine.any(), drawn, lambda: z), None
+
+            number = first + jnp.arange(jax.tree.leaves(places)[0].shape[0])
+            z, _ = jax.lax.scan(step, z, (places, number))
+        return z
+
+    def log_q(self, base: Base | None, z: Array, used: Array) -> Array:
+        """Log density of the proposals in use: (dataset, place, draw), -inf for the others.
+
+        `z` has shape (dataset, draw, dim), `used` (dataset, place). Places that no dataset uses
+        cost nothing.
+        """
+        nothing = jnp.full(z.shape[:2], -jnp.inf, z.dtype)
         found = []
-        for part, by, k in ((self.network, base, 0), (self.normal, ShapedNormal(dim), 1)):
-            if part is not None and by is not None:
-                m = part.shift.shape[0]
-                eps = jax.random.normal(keys[k], (m, n, dim), jnp.float64)
-                found.append(_many(by, part, eps))
-        if self.student is not None:
-            m = self.student.shift.shape[0]
-            eps = jax.random.normal(keys[2], (m, n, dim), jnp.float64)
-            mixing = jax.random.split(jax.random.fold_in(key, 1), (m, n))
-            found.append(
-                jax.vmap(lambda s, e, k: jax.vmap(s.draw)(e, k))(self.student, eps, mixing)
-            )
-        return jnp.concatenate(found)
+        for places, first, by in self._kinds(base, z.shape[-1]):
 
-    def log_q(self, base: Base | None, z: Array) -> Array:
-        """Log density of every component at z of shape (n, dim): (components, n)."""
-        found = []
-        for part, by in ((self.network, base), (self.normal, ShapedNormal(z.shape[1]))):
-            if part is not None and by is not None:
-                found.append(_densities(by, part, z))
-        if self.student is not None:
-            found.append(jax.vmap(lambda s: jax.vmap(s.log_prob)(z))(self.student))
-        return jnp.concatenate([f.astype(jnp.float64) for f in found])
+            def one(part: Component | Student, z: Array, by=by) -> Array:  # noqa: ANN001
+                if isinstance(part, Student):
+                    return jax.vmap(part.log_prob)(z)
+                return jax.vmap(lambda u: part.log_prob(by, u))(z)
 
+            def step(_: None, place: tuple, one=one) -> tuple[None, Array]:  # noqa: ANN001
+                part, mine = place
 
-def mixture_log_q(log_q: Array, weights: Array) -> Array:
-    """log sum_k weights_k q_k(z) for `log_q` of shape (components, n)."""
-    safe = jnp.where(jnp.isfinite(log_q), log_q, -jnp.inf)
-    return logsumexp(safe, axis=0, b=weights[:, None])
+                def density() -> Array:
+                    return jnp.where(mine[:, None], jax.vmap(one)(part, z), nothing)
+
+                return None, jax.lax.cond(
+                    mine.any(), lambda: density().astype(z.dtype), lambda: nothing
+                )
+
+            number = jax.tree.leaves(places)[0].shape[0]
+            _, each = jax.lax.scan(step, None, (places, used.T[first : first + number]))
+            found.append(each)
+        return jnp.moveaxis(jnp.concatenate(found), 0, 1)
+
+    def _kinds(self, base: Base | None, dim: int) -> list[tuple[Any, int, Base | None]]:
+        """List the kinds of places, the place in front, with the first's number and the base."""
+        kinds, first = [], 0
+        for part, by in (
+            (self.network, base),
+            (self.normal, ShapedNormal(dim)),
+            (self.student, None),
+        ):
+            if part is not None:
+                kinds.append((jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), part), first, by))
+                first += part.shift.shape[1]
+        return kinds
 
 
 def identity(context: Array, dim: int, *, dense: bool) -> Component:
     """Return the component that is the base itself."""
-    zero, one = jnp.zeros(dim), jnp.ones(dim)
-    eye = Dense.of(jnp.diag(one)) if dense else LowRank.diag(one)
-    return Component(context, zero, eye, zero, eye)
-
-
-def _many(base: Base, part: Component, eps: Array) -> Array:
-    def one(component: Component, eps: Array) -> Array:
-        return jax.vmap(lambda e: component.transform(base, e)[0])(eps)
-
-    return jax.vmap(one)(part, eps).astype(jnp.float64)
-
-
-def _densities(base: Base, part: Component, z: Array) -> Array:
-    def one(component: Component) -> Array:
-        return jax.vmap(lambda u: component.log_prob(base, u))(z)
-
-    return jax.vmap(one)(part)
+    eye = Dense.of(jnp.eye(dim)) if dense else LowRank.diag(jnp.ones(dim))
+    return Component(context, None, None, jnp.zeros(dim), eye)
 
 
 def _triangular(by: Array) -> Array:

@@ -7,7 +7,7 @@ from pmcl import sampling
 from pmcl.batching import check_masked
 from pmcl.compile import precision
 from pmcl.data import DATASET, Task, TaskLike, as_task
-from pmcl.networks.familiarity import Familiar
+from pmcl.networks.familiarity import Familiar, input_features
 from pmcl.posterior import AmortizedPosterior, positive, seed_of
 from pmcl.simulation import simulated_task
 
@@ -77,4 +77,4 @@ def check_data(
 def _features(posterior: AmortizedPosterior, task: Task, kind: str) -> np.ndarray:
     if kind == "summary":
         return np.asarray(sampling.embed(posterior.amortizer, task), float)
-    return sampling.features(posterior.amortizer, task)
+    return input_features(posterior.amortizer, task.batch())

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from pmcl import sampling
 from pmcl.compile import precision
 from pmcl.correction import RefineLike
 from pmcl.data import DATASET, TaskLike, as_task, listed
 from pmcl.metrics import alarm, apart, unlike
 from pmcl.metrics.alarm import LEAST_RATE
+from pmcl.networks.familiarity import input_features
 from pmcl.posterior import AmortizedPosterior, positive, seed_of
 from pmcl.results import flat_z
 
@@ -82,7 +82,9 @@ def monitor(
         # k-hat of the network's own draws: what refinement has mended is a change, too
         parts["khat"].append(stats["khat_amortized"].values)
         with precision.scope():
-            parts["features"].append(sampling.features(posterior.amortizer, task, extremes=even))
+            parts["features"].append(
+                input_features(posterior.amortizer, task.batch(), extremes=even)
+            )
     found = {k: np.concatenate(v) for k, v in parts.items()}
     unknown = ~np.isfinite(found["log_evidence"][:baseline])
     if baseline - unknown.sum() < 10:

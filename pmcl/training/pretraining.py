@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,7 +18,7 @@ from pmcl.compile import Mask, Simulator, jit, prefetched
 from pmcl.networks import Amortizer
 from pmcl.progress import progress_bar
 from pmcl.training.checkpoint import read_checkpoint, write_checkpoint
-from pmcl.training.loop import LoopState, Optimiser, Problem, blocks, combine, run_block, start
+from pmcl.training.loop import LoopState, Optimiser, Problem, combine, run_block, start
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,13 @@ class SimulationLoss(Problem):
     simulator: Simulator
     batch_size: int = eqx.field(static=True)
 
-    def loss(self, amortizer: Amortizer, key: Array, host: dict[str, Array]) -> Array:
+    def loss(self, amortizer: Amortizer, key: Array, host: dict[str, Any]) -> Array:
         keys = jax.random.split(key, self.batch_size)
         return simulation_loss(amortizer, self.simulator, keys, host)
 
-    def hosts(self, batch: int, size: int, which: range, seed: int) -> Iterator[dict[str, Array]]:
+    def hosts(
+        self, batch: int, size: int, which: range, seed: int
+    ) -> Iterator[dict[str, np.ndarray]]:
         """Yield what simulations need from outside, for each block of `size` steps."""
         return simulation_hosts(self.simulator, batch, size, which, seed)
 
@@ -78,10 +80,9 @@ class Simulated(NamedTuple):
 
     @classmethod
     def of(cls, simulator: Simulator, n: int, *, random_seed: int) -> "Simulated":
-        """Make them."""
+        """Make them; NumPy's arrays."""
         z, data = simulator.simulate(n, random_seed=random_seed)
-        mask = simulator.masks(n, random_seed=random_seed)
-        return cls(*jax.tree.map(jnp.asarray, (z, data, mask)))
+        return cls(z, data, simulator.masks(n, random_seed=random_seed))  # type: ignore[arg-type]
 
     def take(self, index: Array | np.ndarray | slice) -> "Simulated":
         """Some of them."""
@@ -93,19 +94,21 @@ class StoredLoss(Problem):
 
     simulated: Simulated
 
-    def loss(self, amortizer: Amortizer, key: Array, host: dict[str, Array]) -> Array:
+    def loss(self, amortizer: Amortizer, key: Array, host: dict[str, Any]) -> Array:
         index = host["index"]
         index, counted = devices.filled(index, index.shape[0])
         return negative_log_likelihood(amortizer, *self.simulated.take(index), counted)
 
-    def hosts(self, batch: int, size: int, which: range, seed: int) -> Iterator[dict[str, Array]]:
+    def hosts(
+        self, batch: int, size: int, which: range, seed: int
+    ) -> Iterator[dict[str, np.ndarray]]:
         """Yield which ones each step sees, for each block of `size` steps: epoch after epoch."""
         n = len(self.simulated.z)
         epochs = -(-size * batch // n)
         for block in which:
             rng = np.random.default_rng([seed, block])
             order = np.concatenate([rng.permutation(n) for _ in range(epochs)])[: size * batch]
-            yield {"index": jnp.asarray(order.reshape(size, batch))}
+            yield {"index": order.reshape(size, batch)}
 
 
 def simulation_loss(
@@ -163,16 +166,16 @@ def _summed(
     return -jnp.sum(jnp.where(valid, log_q, 0.0)), jnp.sum(valid)
 
 
-def _validate(amortizer: Amortizer, held_back: Simulated, batch: int) -> Array:
+def _validate(amortizer: Amortizer, held_back: Simulated, batch: int) -> float:
     """L_SB over all that is held back, no more at a time than a step has: memory is bounded."""
     n = len(held_back.z)
-    total, number = jnp.zeros(()), jnp.zeros((), int)
+    total, number = 0.0, 0
     for begin in range(0, n, batch):
         index = np.arange(begin, begin + min(batch, n))
         part = held_back.take(np.minimum(index, n - 1))
-        one, valid = _validate_part(amortizer, *part, jnp.asarray(index < n))
-        total, number = total + one, number + valid
-    return total / jnp.maximum(number, 1)
+        one, valid = map(float, _validate_part(amortizer, *part, index < n))
+        total, number = total + one, number + int(valid)
+    return total / max(number, 1)
 
 
 @jit
@@ -191,11 +194,11 @@ class _Progressed(NamedTuple):
 
     state: LoopState
     best: Amortizer
-    best_loss: Array
-    best_block: Array
-    block: Array
-    losses: Array
-    validation: Array
+    best_loss: np.ndarray
+    best_block: np.ndarray
+    block: np.ndarray
+    losses: np.ndarray
+    validation: np.ndarray
 
 
 def pretrain(
@@ -228,31 +231,32 @@ def pretrain(
     ValueError
         If the checkpoint belongs to another run, or the validation loss was never finite.
     """
-    number, size = blocks(settings.steps, longest=settings.block)
-    optimiser = Optimiser(
-        jnp.asarray(settings.learning_rate, jnp.float32),
-        steps=settings.steps,
+    # always as many steps in one call, of which the last may be idle: compiled once
+    size = settings.block
+    number = -(-settings.steps // size)
+    optimiser = Optimiser.of(
+        settings.learning_rate,
+        settings.steps,
         warmup=min(settings.warmup, settings.steps // 2),
         clip=settings.clip,
     )
-    key = jax.random.key(seed)
     problem: SimulationLoss | StoredLoss
     if simulated is None:
         problem = SimulationLoss(simulator, settings.batch_size)
         held_back = Simulated.of(simulator, settings.validation, random_seed=_other(seed))
     else:
         cut = len(simulated.z) - min(settings.validation, len(simulated.z) // 10)
-        problem = StoredLoss(simulated.take(slice(cut)))
+        problem = StoredLoss(jax.tree.map(jnp.asarray, simulated.take(slice(cut))))
         held_back = simulated.take(slice(cut, None))
-    initial = start(amortizer, optimiser, jax.random.key_data(key))
+    initial = start(amortizer, optimiser, seed)
     now = _Progressed(
-        state=initial._replace(key=jax.random.key_data(key)),
+        state=initial,
         best=initial.params,
-        best_loss=jnp.asarray(jnp.inf, jnp.float32),
-        best_block=jnp.asarray(-1),
-        block=jnp.asarray(0),
-        losses=jnp.full((number, size), jnp.nan, jnp.float32),
-        validation=jnp.full(number, jnp.nan, jnp.float32),
+        best_loss=np.asarray(np.inf),
+        best_block=np.asarray(-1),
+        block=np.asarray(0),
+        losses=np.full((number, size), np.nan, np.float32),
+        validation=np.full(number, np.nan, np.float32),
     )
     path = None if checkpoint is None else Path(checkpoint)
     label = {**asdict(settings), "seed": seed, **_identity(amortizer)}
@@ -272,23 +276,20 @@ def pretrain(
         left = range(first, first if stopped() else number)
         hosts = problem.hosts(settings.batch_size, size, left, seed)
         for block, host in zip(left, hosts, strict=True):
-            state = now.state._replace(key=jax.random.wrap_key_data(now.state.key))
-            state, losses = run_block(problem, optimiser, amortizer, state, host, size)
+            state, losses = run_block(problem, optimiser, amortizer, now.state, host, size)
             loss = _validate(combine(state.params, amortizer), held_back, settings.batch_size)
-            better = bool(loss < now.best_loss)
+            better = loss < float(now.best_loss)
+            taken = min((block + 1) * size, settings.steps) - block * size
+            now.losses[block], now.validation[block] = np.asarray(losses), loss
             now = now._replace(
-                state=state._replace(key=jax.random.key_data(state.key)),
+                state=state,
                 best=state.params if better else now.best,
-                best_loss=loss.astype(jnp.float32) if better else now.best_loss,
-                best_block=jnp.asarray(block if better else int(now.best_block)),
-                block=jnp.asarray(block + 1),
-                losses=now.losses.at[block].set(losses),
-                validation=now.validation.at[block].set(loss.astype(jnp.float32)),
+                best_loss=np.asarray(loss) if better else now.best_loss,
+                best_block=np.asarray(block) if better else now.best_block,
+                block=np.asarray(block + 1),
             )
-            taken = min((block + 1) * size, settings.steps) - min(block * size, settings.steps)
-            bar.advance(
-                taken, f"loss {float(jnp.nanmean(losses)):.3f} (new data {float(loss):.3f})"
-            )
+            mean = np.nan if np.isnan(losses).all() else float(np.nanmean(losses))
+            bar.advance(taken, f"loss {mean:.3f} (new {loss:.3f})")
             if path is not None:
                 write_checkpoint(path, label, now)
             if stopped():
@@ -302,8 +303,8 @@ def pretrain(
         )
     done = min(int(now.block) * size, settings.steps)
     record = PretrainingRecord(
-        losses=np.asarray(now.losses).ravel()[:done],
-        validation=np.asarray(now.validation)[: int(now.block)],
+        losses=now.losses.ravel()[:done],
+        validation=now.validation[: int(now.block)],
         steps=done,
         best_step=min((int(now.best_block) + 1) * size, settings.steps),
         skipped=int(now.state.skipped),
@@ -319,12 +320,12 @@ def _other(seed: int) -> int:
 
 def simulation_hosts(
     simulator: Simulator, batch: int, size: int, which: range, seed: int
-) -> Iterator[dict[str, Array]]:
+) -> Iterator[dict[str, np.ndarray]]:
     """Yield what simulations inside jit need from outside, for each block of `size` steps."""
     # A generator of its own for each block: a resumed run sees what an uninterrupted one sees.
     plan = ((size * batch, np.random.default_rng([seed, block])) for block in which)
     for host in prefetched(simulator, plan):
-        yield {k: jnp.asarray(v).reshape(size, batch, *v.shape[1:]) for k, v in host.items()}
+        yield {k: v.reshape(size, batch, *v.shape[1:]) for k, v in host.items()}
 
 
 def _identity(amortizer: Amortizer) -> dict:
