@@ -14,7 +14,6 @@ from pmcl.fallback import by_nuts
 from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold
 from pmcl.networks import Amortizer
 from pmcl.prediction import Extra, extra_groups
-from pmcl.reference.nuts import Cache
 from pmcl.refinement import FEWEST_STARTS, Drawn, Refine, judge, poor, refine_task
 from pmcl.results import Draws, posterior_tree
 
@@ -87,7 +86,6 @@ def correct(
     fallback: FallbackLike,
     seed: int,
     progressbar: bool,
-    cache: Cache | None = None,
 ) -> Corrected:
     """Refine the datasets that need it, make draws count alike, and sample by NUTS what is left.
 
@@ -109,8 +107,6 @@ def correct(
         What samples the datasets whose k-hat is too high.
     seed : int
     progressbar : bool
-    cache : dict, optional
-        What NUTS compiled for other tasks (:func:`pmcl.reference.nuts.nuts`).
     """
     n, limit = len(task), khat_threshold(max(draws, 2))
     stats: dict[str, np.ndarray] = {
@@ -199,7 +195,6 @@ def correct(
             which,
             seed,
             progressbar,
-            cache,
         )
     stats = {k: v.astype(str) if v.dtype == object else v for k, v in stats.items()}
     return Corrected(drawn, diagnostics, log_weights, stats)
@@ -236,7 +231,6 @@ def _fallen(
     which: np.ndarray,
     seed: int,
     progressbar: bool,
-    cache: Cache | None,
 ) -> tuple[Drawn, np.ndarray]:
     """Put draws of NUTS in the places of the datasets `which`, and its diagnostics in `stats`."""
     n, draws = drawn.log_prior.shape
@@ -247,7 +241,7 @@ def _fallen(
     start = sampling.resampled(best, smoothed, which, seed=seed, first=task.first).z[which]
     fallen = by_nuts(
         compiled, task, start, which,
-        draws=draws, seed=seed, progressbar=progressbar, cache=cache,
+        draws=draws, seed=seed, progressbar=progressbar,
     )  # fmt: skip
     # Where NUTS failed the draws stay those of before, with their k-hat's warning and its own.
     use = np.isfinite(fallen.drawn.z).all(axis=(1, 2))
@@ -284,12 +278,8 @@ def sample_task(
     asked: Asked,
     *,
     progressbar: bool,
-    cache: Cache | None = None,
 ) -> xr.DataTree:
-    """Draw from the posterior of every dataset of a task, all in memory.
-
-    `cache` is what NUTS compiled for other tasks (:func:`pmcl.reference.nuts.nuts`).
-    """
+    """Draw from the posterior of every dataset of a task, all in memory."""
     begin = time.perf_counter()
     compiled, settings = density.compiled, settings_of(asked.refine)
     way = way_of(asked.correct, asked.fallback, asked.draws, refined=settings is not None)
@@ -314,7 +304,6 @@ def sample_task(
             fallback=asked.fallback,
             seed=asked.seed,
             progressbar=progressbar,
-            cache=cache,
         )
         found = finished(compiled, task, corrected, asked.names, begin)
         z = np.asarray(corrected.drawn.z)

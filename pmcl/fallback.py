@@ -8,7 +8,7 @@ import numpy as np
 from pmcl import sampling
 from pmcl.compile import CompiledModel
 from pmcl.data import Task
-from pmcl.reference.nuts import Begin, Cache, nuts
+from pmcl.reference.nuts import Begin, kept, nuts
 from pmcl.reference.posterior import convergence
 from pmcl.refinement import Drawn
 
@@ -53,7 +53,6 @@ def by_nuts(
     draws: int,
     seed: int,
     progressbar: bool,
-    cache: Cache | None = None,
 ) -> Fallen:
     """Sample some datasets of a task by NUTS, all with one compilation.
 
@@ -73,8 +72,6 @@ def by_nuts(
     seed : int
         The draws depend on it and on the datasets' positions among all.
     progressbar : bool
-    cache : dict, optional
-        Of :func:`pmcl.reference.nuts.nuts`.
     """
     each = -(-draws // _CHAINS)
 
@@ -94,7 +91,7 @@ def by_nuts(
         begins=[Begin.at(v) for v in z],
         agreed=agree,
         keep_going=True,
-        cache=cache,
+        cache=kept(compiled),
         random_seed=[_seed(seed, task.first + int(i)) for i in which],
         progressbar=progressbar,
     )

@@ -27,7 +27,6 @@ from pmcl.correction import Asked, sample_task
 from pmcl.data import Layout, Task, TaskLike
 from pmcl.devices import DevicesLike
 from pmcl.devices import scope as device_scope
-from pmcl.reference.nuts import Cache
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -96,7 +95,6 @@ def engine(
     posterior: "AmortizedPosterior", stored: np.ndarray | None, asked: Asked, devices: DevicesLike
 ) -> Engine:
     """Return what samples a part, and says which of its datasets are far from simulations."""
-    cache: Cache = {}
 
     def work(task: Task) -> tuple[xr.DataTree, dict[str, Any]]:
         checked = posterior.checked(task)
@@ -107,7 +105,6 @@ def engine(
                 checked,
                 asked,
                 progressbar=False,
-                cache=cache,
             )
         return tree, {"far": posterior.far(checked, stored)}
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 import pymc as pm
 import xarray as xr
@@ -25,7 +24,7 @@ from pmcl.cluster import (
     run,
 )
 from pmcl.compile import CompiledModel, Density, compile_model, precision
-from pmcl.compile.graphs import host_mode
+from pmcl.compile.graphs import to_host
 from pmcl.compile.refuse import model_or_context
 from pmcl.correction import CorrectLike, FallbackLike, engine_of, finished, way_of
 from pmcl.correction import correct as corrected_task
@@ -34,7 +33,6 @@ from pmcl.devices import DevicesLike
 from pmcl.devices import scope as device_scope
 from pmcl.posterior import positive, seed_of
 from pmcl.prediction import Extra, extra_groups
-from pmcl.reference.nuts import Cache
 from pmcl.reference.posterior import covariates_among, layout_of, task_of
 from pmcl.refinement import FEWEST_STARTS, Refine
 from pmcl.results import flat_z, posterior_tree, warn_of_doubts
@@ -205,10 +203,9 @@ class RefineWork(Work):
 
 def engine(compiled: CompiledModel, prior: np.ndarray, asked: _Asked) -> Engine:
     """Return what refines a part."""
-    cache: Cache = {}
 
     def work(task: Task) -> tuple[xr.DataTree, dict[str, Any]]:
-        return _refined(compiled, prior, asked, task, None, cache, progressbar=False), {}
+        return _refined(compiled, prior, asked, task, None, progressbar=False), {}
 
     return work
 
@@ -219,7 +216,6 @@ def _refined(
     asked: _Asked,
     task: Task,
     start: np.ndarray | None,
-    cache: Cache | None = None,
     *,
     progressbar: bool,
 ) -> xr.DataTree:
@@ -241,7 +237,6 @@ def _refined(
             fallback=asked.fallback,
             seed=asked.seed,
             progressbar=progressbar,
-            cache=cache,
         )
         found = finished(compiled, task, corrected, asked.names, begin)
         z = np.asarray(corrected.drawn.z)
@@ -260,12 +255,12 @@ def _given(compiled: CompiledModel, start: xr.DataTree, number: int, seed: int) 
 
 def _prior(compiled: CompiledModel, dataset: Mapping[str, np.ndarray], seed: int) -> np.ndarray:
     """Draws of z from the prior, of shape (draw, dim), non-finite ones left out."""
-    names = [i.name for i in compiled.free]
+    names, model = [i.name for i in compiled.free], compiled.model
+    seeded = compiled.keep("prior", lambda: to_host([], [model[n] for n in names]))
+    draw = seeded(np.random.default_rng(seed))
+    with np.errstate(all="ignore"):
+        drawn = [draw() for _ in range(FEWEST_STARTS)]
+    values = {n: np.stack([d[i] for d in drawn]) for i, n in enumerate(names)}
     with precision.scope():
-        drawn = pm.draw(
-            [compiled.model[n] for n in names], FEWEST_STARTS, mode=host_mode(), random_seed=seed
-        )
-        covariates = {k: jnp.asarray(v) for k, v in dataset.items()}
-        values = {n: jnp.asarray(v) for n, v in zip(names, drawn, strict=True)}
-        z = np.asarray(sampling.unconstrain(compiled, values, covariates))
+        z = np.asarray(sampling.unconstrain(compiled, values, dict(dataset)))
     return z[np.isfinite(z).all(axis=1)]

@@ -14,7 +14,7 @@ from lines import EXACT, OFF, PRECISION, ROWS, Line, line, posterior_of, y_of
 from scipy import stats
 from scipy.spatial.distance import cdist
 
-from pmcl.batching import chunks
+from pmcl.batching import over_chunks
 from pmcl.compile import Density, Mask, compile_model, precision
 from pmcl.continual import (
     AbstractObjective,
@@ -352,7 +352,7 @@ def test_strategies_say_what_they_rehearse_and_refuse_what_is_wrong(layout):
     assert Naive().rehearsal(None) is None
     memory = Memory().add(task_of(layout, 1), "u")
     plan = Replay(capacity=7, **PLAIN).rehearsal(memory)
-    assert plan == Rehearsal(memory, 7, pseudo=0, bootstrap=True, predictive=0.5)
+    assert plan == Rehearsal(memory, pseudo=0, bootstrap=True, predictive=0.5)
     for wrong in ({"capacity": 0}, {"per_task": 0}):
         with pytest.raises(ValueError, match=r"Replay: expected.*at least 1.*Naive\(\)"):
             Replay(**wrong)
@@ -420,11 +420,17 @@ def adapted(
     return found.amortizer, found.record
 
 
-def problem_of(density, task, weights, *, batch_size=64) -> SelfConsistency:
-    batch = jax.tree.map(jnp.asarray, task.batch())
-    pool = Pool(batch, None, jnp.asarray(weights, jnp.float32))
+def problem_of(density, *, together=16) -> SelfConsistency:
     none = jnp.zeros((), jnp.float32)
-    return SelfConsistency(Divergence(), density, pool, (), (), None, none, batch_size, 0)
+    return SelfConsistency(Divergence(), density, (), (), None, none, 0, together)
+
+
+def host_of(task, weights, *, steps=1, batch_size=64) -> dict:
+    """What steps work on, made outside jit: with a leading step, where there are several."""
+    pool = Pool(task.batch(), None, np.asarray(weights, np.float32))
+    some, number = pool.steps(steps, batch_size, np.random.default_rng(0))
+    host = {"pool": some, "number": number, "simulated": {}}
+    return jax.tree.map(lambda x: x[0], host) if steps == 1 else host
 
 
 @pytest.mark.parametrize("objective", [PathGradient(), LogRatioVariance()])
@@ -443,10 +449,14 @@ def test_loss_is_the_weighted_mean_over_datasets(density, layout):
     task = task_of(layout, [-2, 0, 1, 4])
     weights = np.array([1.0, 0.0, 1.0, 2.0])
     with precision.scope():
-        problem = problem_of(density, task, weights)
-        loss = problem.loss(OFF, jax.random.key(0), {})
+        # all at once, and in turns of two
+        losses = [
+            problem_of(density, together=m).loss(OFF, jax.random.key(0), host_of(task, weights))
+            for m in (16, 2)
+        ]
     each = OFF.divergence(task.values["y"])
-    assert float(loss) == pytest.approx(np.average(each, weights=weights), rel=1e-6)
+    for loss in losses:
+        assert float(loss) == pytest.approx(np.average(each, weights=weights), rel=1e-6)
 
 
 def test_a_dataset_beyond_all_measure_does_not_own_the_gradient(density, layout):
@@ -454,10 +464,8 @@ def test_a_dataset_beyond_all_measure_does_not_own_the_gradient(density, layout)
     with precision.scope():
 
         def value_and_gradient(task):
-            problem = problem_of(density, task, np.ones(len(task)))
-            value, gradient = eqx.filter_value_and_grad(
-                lambda q: problem.loss(q, jax.random.key(0), {})
-            )(OFF)
+            host = host_of(task, np.ones(len(task)))
+            value, gradient = problem_of(density).loss_and_gradient(OFF, jax.random.key(0), host)
             return float(value), np.array([*map(float, jax.tree.leaves(gradient))])
 
         each = [value_and_gradient(task) for task in tasks]
@@ -485,17 +493,19 @@ def test_minibatches_draw_datasets_by_weight(density, layout):
     task = task_of(layout, np.linspace(-3, 3, 12))
     weights = np.where(np.arange(12) % 3 == 0, 0.0, 1.0)
     with precision.scope():
-        problem = problem_of(density, task, weights, batch_size=3)
+        problem = problem_of(density, together=3)
+        host = host_of(task, weights, steps=4000, batch_size=3)
         keys = jax.random.split(jax.random.key(0), 4000)
-        losses = np.asarray(jax.jit(jax.vmap(lambda k: problem.loss(OFF, k, {})))(keys))
+        losses = jax.jit(jax.vmap(lambda k, h: problem.loss(OFF, k, h)))(keys, host)
+        losses = np.asarray(losses)
     each = OFF.divergence(task.values["y"])
     assert_mean(losses, np.average(each, weights=weights))
 
 
-def test_empty_places_and_rehearsal_in_the_loss(density, layout):
+def test_what_is_rehearsed_is_in_the_loss(density, layout):
     task, old = task_of(layout, [1, 2, 3]), task_of(layout, [-4, -6], seed=5)
     plain, _ = adapted(OFF, density, task, objective=Divergence())
-    padded, record = adapted(OFF, density, task, objective=Divergence(), capacity=7)
+    padded, record = adapted(OFF, density, task, objective=Divergence(), capacity=7)  # is empty
     np.testing.assert_allclose(padded.numbers, plain.numbers, rtol=1e-6)
     assert record.rehearsed == 0
     # rehearsed datasets count as those of the task, though they have the same names
@@ -555,14 +565,16 @@ def test_finite_fractions_of_more_datasets_than_fit_in_one_batch(layout, density
     np.testing.assert_array_equal(np.flatnonzero(found < 1), [3, 66, 69])
     assert (found[[3, 66, 69]] == 0).all() and len(found) == 70
     for size in (64, 16, 70, 100):
-        parts = chunks(task, size)
-        assert sum(n for _, n in parts) == 70
-        joined = np.concatenate([c.values["y"][:n] for c, n in parts])
-        np.testing.assert_array_equal(joined, task.values["y"])
-        for c, n in parts:
-            np.testing.assert_array_equal(
-                c.values["y"][n:], c.values["y"][:1].repeat(len(c.values["y"]) - n, 0)
-            )
+        sizes, y = [], task.values["y"]
+
+        def twice(batch, more, sizes=sizes):
+            sizes.append(len(more))
+            return batch.values["y"] * 2 + more
+
+        index = np.arange(70)[::-1]
+        doubled = over_chunks(twice, task.batch(), index, y[:, :1], size=size)
+        np.testing.assert_array_equal(doubled, 2 * y[::-1] + y[:, :1])
+        assert sizes == [size] * -(-70 // size)
 
 
 def test_memory_of_another_length_is_padded_only_where_it_may_be(density, layout):
@@ -665,5 +677,9 @@ def test_nothing_is_compiled_from_one_task_to_the_next(posterior, layout):
     assert [len(t.record.losses) for t in now.records] == [300] * 5
     assert [t.record.rehearsed for t in now.records] == [0, 1, 2, 3, 3]
     assert counts[0] >= 1 and counts == [counts[0]] * 5
-    learn(now, task_of(layout, np.arange(4)), "more", objective=objective)
+    # nor for other numbers of datasets and of steps
+    for n in (1, 4, 40, 200):
+        learn(now, task_of(layout, np.arange(n) / n), "more", objective=objective, steps=n)
+    assert len(traces) == counts[0]
+    learn(now, task_of(layout, np.arange(4)), "more", objective=objective, batch_size=5)
     assert len(traces) > counts[0]  # the count does see a compilation

@@ -411,6 +411,7 @@ for flow in (
     MaskedAutoregressiveFlow(layers=1, width=4),
 ):
     with network_scope():
+        flow.prepare()
         bijection = eqx.filter_eval_shape(flow.build, 2, 3, key=jax.random.key(0))
     weights = {x.dtype for x in jax.tree.leaves(bijection) if hasattr(x, "dtype")}
     print(*{str(d) for d in weights if jnp.issubdtype(d, jnp.floating)})

@@ -15,7 +15,7 @@ from scipy.integrate import quad
 import pmcl
 from pmcl.compile import precision
 from pmcl.refinement.alignment import _factor, lbfgs, newton, starts
-from pmcl.refinement.choice import candidate
+from pmcl.refinement.choice import Pilot, candidates
 from pmcl.refinement.local import local_path_gradient
 from pmcl.refinement.population import population
 from pmcl.refinement.proposals import (
@@ -102,7 +102,7 @@ def test_the_student_is_scipys():
     np.testing.assert_allclose(t.log_prob(jnp.asarray(z)), expected, rtol=1e-9)
     keys = jax.random.split(jax.random.key(0), 20_000)
     eps = jax.random.normal(jax.random.key(1), (20_000, 3))
-    drawn = np.asarray(jax.vmap(t.draw)(eps, keys))
+    drawn = np.asarray(jax.vmap(t.draw)(eps, jax.vmap(t.mixing)(keys)))
     margin = (drawn[:, 2] - 2.0) / np.sqrt(shape[2, 2])
     assert stats.kstest(margin, stats.t(df=5).cdf).pvalue > 1e-3
 
@@ -196,15 +196,19 @@ def test_local_steps_reach_a_skewed_normal():
 def test_mixture_weights_are_those_of_the_target():
     centres = np.array([-4.0, 4.0, 0.0])
     z = np.concatenate([RNG.normal(c, 1, 2000) for c in centres])
-    log_q = jnp.asarray(stats.norm.logpdf(z, centres[:, None], 1))
-    log_p = jnp.asarray(np.logaddexp(log_q[0] + np.log(0.2), log_q[1] + np.log(0.8)) + 3.0)
-    found = candidate(log_p, log_q, jnp.asarray([True, True, True]))
-    np.testing.assert_allclose(found.weights, [0.2, 0.8, 0.0], atol=0.03)
-    assert found.efficiency > 0.9
-    one = candidate(log_p, log_q, jnp.asarray([True, False, False]))
-    assert one.efficiency < 0.3  # the pool's draws show what the first component misses
-    empty = candidate(log_p, log_q, jnp.asarray([False, False, False]))
-    assert empty.efficiency == 0
+    log_q = stats.norm.logpdf(z, centres[:, None], 1)
+    log_p = np.logaddexp(log_q[0] + np.log(0.2), log_q[1] + np.log(0.8)) + 3.0
+    # beside a dataset of which half of the draws have no density, and a place that is empty
+    log_q = np.stack([np.vstack([log_q, np.full(6000, -np.inf)])] * 2)
+    log_p = np.stack([log_p, np.where(np.arange(6000) % 2, log_p, np.nan)])
+    pilot = Pilot(log_p, log_q, np.array([[True, True, True, False]] * 2))
+    members = np.array([[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]], bool)[:, None].repeat(2, 1)
+    found, one, empty = candidates(pilot, members)
+    np.testing.assert_allclose(found.weights, [[0.2, 0.8, 0.0, 0.0]] * 2, atol=0.03)
+    assert found.efficiency[0] > 0.9
+    assert found.efficiency[1] == pytest.approx(0.5, abs=0.05)  # half of the draws are of no use
+    assert (one.efficiency < 0.3).all()  # the pool's draws show what the first component misses
+    assert (empty.efficiency == 0).all()
 
 
 def test_population_follows_a_banana_and_finds_the_weights_of_modes():
@@ -220,16 +224,17 @@ def test_population_follows_a_banana_and_finds_the_weights_of_modes():
         ratio = jax.vmap(density)(z) + jnp.sum(z**2, axis=1) / 32
         parts = population(density, z, ratio, jax.random.key(1), components=6, rounds=8, draws=600)
         eps = jax.random.normal(jax.random.key(2), (6, 500, 2))
-        keys = jax.random.split(jax.random.key(3), (6, 500))
-        u = jax.vmap(lambda s, e, k: jax.vmap(s.draw)(e, k))(parts, eps, keys).reshape(-1, 2)
-        log_q = jax.vmap(lambda s, u=u: jax.vmap(s.log_prob)(u))(parts)
-        found = candidate(jax.vmap(density)(u), log_q, jnp.ones(6, bool))
+        chi2 = parts.mixing(jax.random.key(3), (6, 500))
+        u = jax.vmap(lambda s, e, c: jax.vmap(s.draw)(e, c))(parts, eps, chi2).reshape(-1, 2)
+        log_q = np.asarray(jax.vmap(lambda s, u=u: jax.vmap(s.log_prob)(u))(parts))
+        pilot = Pilot(np.asarray(jax.vmap(density)(u))[None], log_q[None], np.ones((1, 6), bool))
+        found = candidates(pilot, pilot.there[None])[0]
         assert found.efficiency > 0.4  # of the draws that it began with: below 0.1
         begun = jnp.exp(ratio - jnp.max(ratio))
         assert jnp.sum(begun) ** 2 / jnp.sum(begun**2) / 600 < 0.1
         if density is modes:
             right = parts.shift[:, 0] > 3
-            assert abs(float(found.weights[right].sum()) - 0.7) < 0.05
+            assert abs(float(found.weights[0, right].sum()) - 0.7) < 0.05
     broken = population(
         lambda u: jnp.nan * u[0],
         z,

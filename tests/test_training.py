@@ -20,7 +20,6 @@ from pmcl.training import (
     PretrainingSettings,
     Problem,
     Simulated,
-    blocks,
     combine,
     negative_log_likelihood,
     pretrain,
@@ -68,12 +67,12 @@ TARGET = jnp.asarray([0.5, 0.0, 1.0])
 
 
 def optimiser(steps: int, rate: float = 0.1, **options) -> Optimiser:
-    return Optimiser(jnp.asarray(rate, jnp.float32), steps=steps, **options)
+    return Optimiser.of(rate, steps, **options)
 
 
 def loop(chosen: Optimiser, size: int, host=None, problem: Problem | None = None):
     problem = problem if problem is not None else Parabola(TARGET, nothing)
-    state = start(TOY, chosen, jax.random.key(0))
+    state = start(TOY, chosen, 0)
     return run_block(problem, chosen, TOY, state, host or {}, size)
 
 
@@ -126,7 +125,7 @@ def test_steps_past_the_end_change_nothing():
     assert np.isnan(longer[7:]).all()
 
 
-def test_another_rate_compiles_nothing():
+def test_another_rate_or_length_compiles_nothing():
     traces = []
     problem = Parabola(TARGET, lambda: traces.append(1))
     first, _ = loop(optimiser(6, rate=0.1), 6, problem=problem)
@@ -138,16 +137,10 @@ def test_another_rate_compiles_nothing():
     assert len(traces) == once
     moved = [np.abs(s.params.weights - TOY.weights).max() for s in (first, second)]
     assert moved[0] > 3 * moved[1] > 0
-    loop(optimiser(7, rate=0.1), 6, problem=problem)  # the count does see a compilation
+    loop(optimiser(60, rate=0.1, warmup=3, clip=2.0, final=0.1), 6, problem=problem)
+    assert len(traces) == once
+    loop(optimiser(6), 7, problem=problem)  # the count does see a compilation
     assert len(traces) > once
-
-
-def test_blocks_cover_the_steps_and_are_equal():
-    for steps in (1, 9, 10, 11, 25, 101):
-        for longest in (1, 7, 10, 200):
-            number, size = blocks(steps, longest=longest)
-            assert size <= longest and number * size >= steps > (number - 1) * size
-            assert number == -(-steps // longest)
 
 
 # --- the loss -------------------------------------------------------------------------------------

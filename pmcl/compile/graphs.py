@@ -129,13 +129,18 @@ def random_states(key: Array, n: int) -> list[dict[str, Array]]:
 
 
 def to_host(
-    inputs: Sequence[Variable], outputs: Sequence[Variable], generators: Sequence[SharedVariable]
+    inputs: Sequence[Variable],
+    outputs: Sequence[Variable],
+    generators: Sequence[SharedVariable] | None = None,
 ) -> Callable[[np.random.Generator], Callable[..., list[np.ndarray]]]:
     """Compile a PyTensor graph to NumPy calls: seed it, then call it with `inputs`' values.
 
-    The function has random generators of its own: the model's are not touched. Values have to be
-    arrays of the inputs' dtypes.
+    The function has random generators of its own: the model's are not touched; all that there are
+    by default. Values have to be arrays of the inputs' dtypes.
     """
+    if generators is None:
+        shared = shared_inputs(list(outputs))
+        generators = [v for v in shared if isinstance(v.type, RandomGeneratorType)]
     own = {g: pytensor.shared(np.random.default_rng(0)) for g in generators}
     drawn = list(graph_replace(list(outputs), own, strict=False)) if own else list(outputs)
     function = pytensor.function(

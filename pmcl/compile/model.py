@@ -1,9 +1,10 @@
 """A PyMC model as pure JAX functions of the unconstrained vector z and the data."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +20,9 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
 from pmcl.compile import causal, graphs, precision, refuse, variables
+from pmcl.compile.jitting import compiling
 from pmcl.compile.mask import Mask
-from pmcl.compile.variables import ValueSlice, VariableInfo, one_after_another
+from pmcl.compile.variables import ValueSlice, VariableInfo, fingerprint, one_after_another
 
 Dataset = Mapping[str, Array]
 
@@ -54,6 +56,9 @@ class CompiledModel:
     data_dims : frozenset of str
         Dims of the data that are not dims of parameters: their length may differ from the model's,
         unless a constant `pm.Data` has them too.
+    kept : dict
+        What was compiled of the model elsewhere, for later calls. Two of these are equal where they
+        share it.
     """
 
     model: pm.Model = field(repr=False)
@@ -73,6 +78,23 @@ class CompiledModel:
     _term_dims: dict[str, int] = field(repr=False)
     _constrain: Function = field(repr=False)
     _unconstrain: Function = field(repr=False)
+    kept: dict[Hashable, Any] = field(repr=False, default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CompiledModel) and self.kept is other.kept
+
+    def __hash__(self) -> int:
+        return id(self.kept)
+
+    def keep[T](self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what was made under a key before, else make it; it must not hold the model."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]
+
+    def without_model(self) -> "CompiledModel":
+        """Return the same functions, equal to these, which do not keep the model alive."""
+        return replace(self, model=None)  # type: ignore[arg-type]
 
     def term_dims(self, name: str) -> int:
         """Give the number of an observed variable's first dims that its likelihood has terms of."""
@@ -110,6 +132,7 @@ class CompiledModel:
             dim=sum(value.size for value in values),
             values=values,
             _log_likelihood=self._log_likelihood._replace(call=call),
+            kept={},
         )
 
     def unravel(self, z: Array) -> dict[str, Array]:
@@ -271,6 +294,9 @@ def compile_model(
 ) -> CompiledModel:
     """Compile a PyMC model's log prior, log likelihood and transforms to pure JAX functions.
 
+    Called again with a model that has not changed it returns what it made before: the model's
+    variables, coordinates and constants are compared. Nothing is kept of a model that is gone.
+
     Importing PyTensor's JAX backend, which this does, switches `jax_enable_x64` on for the process.
 
     Parameters
@@ -292,8 +318,19 @@ def compile_model(
     model = refuse.model_or_context(model)
     refuse.check_model(model)
     data = _covariate_variables(model, covariates)
-    with precision.scope():
-        return _compile(model, data)
+    now = fingerprint(model, data)
+    before = _compiled.setdefault(model, {}).get(tuple(covariates))
+    if before is not None and before[0] == now:
+        return replace(before[1], model=model)
+    with compiling(), precision.scope():
+        compiled = _compile(model, data)
+    _compiled[model][tuple(covariates)] = now, compiled.without_model()
+    return compiled
+
+
+# By model, and by the names of covariates: what was compiled, and the fingerprint it was made at.
+_compiled: WeakKeyDictionary[pm.Model, dict[tuple[str, ...], tuple[tuple, CompiledModel]]]
+_compiled = WeakKeyDictionary()
 
 
 def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:

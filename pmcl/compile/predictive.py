@@ -1,7 +1,6 @@
 """Draws of the observed variables given z: posterior predictive, at any covariates and lengths."""
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 
 import jax
 import numpy as np
@@ -12,6 +11,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 
 from pmcl.compile import graphs, precision, refuse
+from pmcl.compile.jitting import jit
 from pmcl.compile.model import CompiledModel
 from pmcl.compile.variables import resize_observed
 
@@ -41,8 +41,9 @@ def predict(
     dict of arrays of shape (draw, ...)
     """
     shapes = tuple((i.name, np.shape(covariates[i.name])) for i in compiled.covariates)
-    draw = _drawer(compiled, shapes, tuple(sorted(lengths.items())))
-    return draw(z, covariates, rng)
+    sizes = tuple(sorted(lengths.items()))
+    make = lambda: _drawer(compiled, shapes, sizes)  # noqa: E731
+    return compiled.keep(("predict", shapes, sizes), make)(z, covariates, rng)
 
 
 def lengths_of(compiled: CompiledModel, data: Mapping[str, np.ndarray]) -> dict[str, int]:
@@ -54,7 +55,6 @@ def lengths_of(compiled: CompiledModel, data: Mapping[str, np.ndarray]) -> dict[
     return {d: n for d, n in found.items() if d in compiled.data_dims}
 
 
-@lru_cache(maxsize=16)
 def _drawer(
     compiled: CompiledModel,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
@@ -89,6 +89,7 @@ def _drawer(
     )
     bound, generators = graphs.bind(list(outputs), shared)
     names = [i.name for i in compiled.observed]
+    compiled = compiled.without_model()
 
     def on_jax() -> Callable:
         function = graphs.to_jax([*values, *generators, *explicit.values()], bound)
@@ -98,13 +99,15 @@ def _drawer(
             data = [graphs.as_input(given[n], v.type.dtype) for n, v in explicit.items()]
             return function(*compiled.split(z), *states, *data)
 
-        many = jax.jit(jax.vmap(single, in_axes=(0, 0, None)))
+        @jit
+        def predicted(z: Array, seed: Array, given: Mapping[str, Array]) -> tuple:
+            keys = jax.random.split(jax.random.key(seed), z.shape[0])
+            return jax.vmap(single, in_axes=(0, 0, None))(z, keys, given)
 
         def draw(z: np.ndarray, covariates: Mapping[str, np.ndarray], rng: np.random.Generator):
             given = {n: np.asarray(covariates[n]) for n in explicit}
             with precision.scope():
-                keys = jax.random.split(jax.random.key(int(rng.integers(2**31))), len(z))
-                found = many(z, keys, given)
+                found = predicted(z, np.asarray(rng.integers(2**31)), given)
             return {n: np.asarray(v) for n, v in zip(names, found, strict=True)}
 
         with precision.scope():

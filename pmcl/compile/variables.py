@@ -134,6 +134,40 @@ def fixed_lengths(
     return lengths
 
 
+def fingerprint(model: pm.Model, covariates: Sequence[SharedVariable]) -> tuple:
+    """What a compiled model depends on: variables, coordinates, constants, shapes of the data.
+
+    Of covariates and observed data only the shape counts. It holds the variables, so that no other
+    can take the place of one that is gone.
+    """
+    held = [model.rvs_to_values[rv] for rv in model.observed_RVs]
+    shaped = {*covariates, *(v for v in ancestors(held) if isinstance(v, SharedVariable))}
+    data = []
+    for var in model.data_vars:
+        if not isinstance(var, SharedVariable):
+            continue
+        value = np.asarray(var.get_value(borrow=True))
+        content = None if var in shaped else value.tobytes()
+        data.append((var, value.shape, str(value.dtype), content))
+    coords = [(k, None if v is None else tuple(v)) for k, v in model.coords.items()]
+    lengths = [
+        (k, int(v.get_value()) if isinstance(v, SharedVariable) else v)
+        for k, v in model.dim_lengths.items()
+    ]
+    return (
+        *(tuple(group) for group in (model.free_RVs, model.observed_RVs, model.deterministics)),
+        *(tuple(group) for group in (model.potentials, model.value_vars, data, coords, lengths)),
+        tuple(model.rvs_to_values.items()),
+        tuple(model.rvs_to_transforms.items()),
+        tuple((k, _initial(v)) for k, v in model.rvs_to_initial_values.items()),
+        tuple(sorted((k, tuple(v or ())) for k, v in model.named_vars_to_dims.items())),
+    )
+
+
+def _initial(value: object) -> object:
+    return value.tobytes() if isinstance(value, np.ndarray) else value
+
+
 def resize_observed(
     model: pm.Model, sizes: Mapping[Variable, Sequence[Variable | int]]
 ) -> dict[Variable, Variable]:

@@ -10,6 +10,7 @@ import numpy as np
 import pymc as pm
 from xarray import DataTree
 
+from pmcl.compile import CompiledModel, compiling
 from pmcl.reference.data import Checked, check_datasets, check_rebuilt
 from pmcl.reference.shared import Arrays, SharedModel, share_data
 from pmcl.reference.whitened import WHITE, Metric, whitened
@@ -97,11 +98,37 @@ class Begin(NamedTuple):
         return self.metric.to(self.draws[np.random.default_rng(seed).integers(len(self.draws))])
 
 
-# draws one dataset, which the shared variables hold, with one seed and perhaps a beginning
-type _Sampler = Callable[[Arrays, Mapping[str, int], int, Begin | None], _Chains]
+# draws one dataset, with settings, one seed and perhaps a beginning
+type _Sampler = Callable[[Arrays, Mapping[str, int], _Settings, int, Begin | None], _Chains]
 
-# what was compiled of one model, by the kind of datasets and the settings
-type Cache = dict[Any, tuple[SharedModel, _Sampler]]
+# which arrays a dataset has, and of which shapes
+type _Kind = frozenset[tuple[str, tuple[int, ...]]]
+
+
+class Cached(NamedTuple):
+    """What was compiled of one model for datasets of some kinds.
+
+    Attributes
+    ----------
+    sampler : str
+    dim : int, optional
+        Length of z where chains walk in coordinates of their own.
+    kinds : frozenset
+    sample : callable
+    """
+
+    sampler: str
+    dim: int | None
+    kinds: frozenset[_Kind]
+    sample: _Sampler
+
+
+type Cache = list[Cached]
+
+
+def kept(compiled: CompiledModel) -> Cache:
+    """What NUTS compiled of a model, as long as the model is there."""
+    return compiled.keep("nuts", list)
 
 
 def nuts(
@@ -158,8 +185,7 @@ def nuts(
     keep_going
         Whether datasets on which the sampler fails are left out rather than raised. With `begins`.
     cache
-        What calls with the same model compiled before, and where this one puts what it compiles:
-        empty at first.
+        What calls with the same model compiled before, to which this one adds what it compiles.
     random_seed
         Seed from which every dataset's own seed is derived, or those of all datasets. The same
         seed, the same draws.
@@ -194,30 +220,34 @@ def nuts(
 
     start = perf_counter()
     dim = None if begins is None else len(begins[0].metric.centre)
-    cache = {} if cache is None else cache
-    key = (sampler, settings, dim, _kind(checked))
-    shared = cache[key][0] if key in cache else share_data(model, checked.arrays)
-    check_rebuilt(shared, checked, names)
-    if key not in cache:
-        order = [value.name for value in model.value_vars]
-        shared.set(checked.arrays[0], checked.lengths[0])  # the one that compilation sees
-        with _explained(f"to compile with dataset {names[0]!r}"):
-            if sampler == "nutpie":
-                compiled = _nutpie(shared, order, settings, dim)
-            else:
-                compiled = _pymc(shared, checked, order, settings)
-        cache[key] = shared, compiled
-    sample = cache[key][1]
+    cache = [] if cache is None else cache
+    kinds = frozenset(_kind(arrays) for arrays in checked.arrays)
+    fitting = (c for c in cache if (c.sampler, c.dim) == (sampler, dim) and kinds <= c.kinds)
+    found = next(fitting, None)
+    if found is None:
+        shared = share_data(model, checked.arrays)
+        with compiling():
+            check_rebuilt(shared, checked, names)
+            order = [value.name for value in model.value_vars]
+            shared.set(checked.arrays[0], checked.lengths[0])  # the one that compilation sees
+            with _explained(f"to compile with dataset {names[0]!r}"):
+                if sampler == "nutpie":
+                    sample = _nutpie(shared, order, dim)
+                else:
+                    sample = _pymc(shared, checked, order, settings)
+        found = Cached(sampler, dim, kinds, sample)
+        cache.append(found)
+    sample = found.sample
     compile_seconds = perf_counter() - start
 
     def one(i: int) -> _Chains:
         arrays, lengths = checked.arrays[i], checked.lengths[i]
         with _explained(f"on dataset {names[i]!r}"):
             begin = None if begins is None else begins[i]
-            found = sample(arrays, lengths, seeds[i], begin)
+            found = sample(arrays, lengths, settings, seeds[i], begin)
             if begin is not None and agreed is not None and not agreed(found.z):
                 begin = Begin.at(found.z.reshape(-1, found.z.shape[-1]))
-                found = sample(arrays, lengths, seeds[i] ^ 1, begin)
+                found = sample(arrays, lengths, settings, seeds[i] ^ 1, begin)
         return found
 
     parts: list[_Chains] = []
@@ -242,9 +272,8 @@ def nuts(
     )
 
 
-def _kind(checked: Checked) -> frozenset:
-    """Which arrays datasets have, and of which shapes: what the rebuilt model depends on."""
-    return frozenset((name, a.shape) for arrays in checked.arrays for name, a in arrays.items())
+def _kind(arrays: Arrays) -> _Kind:
+    return frozenset((name, a.shape) for name, a in arrays.items())
 
 
 def _nothing(settings: _Settings, dim: int) -> _Chains:
@@ -309,9 +338,7 @@ def _concatenate(columns: Mapping[str, np.ndarray], order: Sequence[str]) -> np.
     return np.concatenate(flat, axis=-1, dtype=np.float64)
 
 
-def _nutpie(
-    shared: SharedModel, order: Sequence[str], settings: _Settings, dim: int | None
-) -> _Sampler:
+def _nutpie(shared: SharedModel, order: Sequence[str], dim: int | None) -> _Sampler:
     import nutpie
 
     white = None if dim is None else whitened(shared.model, order, dim)
@@ -323,7 +350,11 @@ def _nutpie(
     read = {variable.name for variable in compiled.shared_var_keys}
 
     def sample(
-        arrays: Arrays, lengths: Mapping[str, int], seed: int, begin: Begin | None
+        arrays: Arrays,
+        lengths: Mapping[str, int],
+        settings: _Settings,
+        seed: int,
+        begin: Begin | None,
     ) -> _Chains:
         shared.set(arrays, lengths)
         values = shared.updates(arrays, lengths)
@@ -380,13 +411,13 @@ def _pymc(
     if not shared.free_depend_on_data(checked.arrays[0], checked.lengths[0]):
         shared = shared.frozen()  # PyMC's own way to compile once
 
-    def run(tune: int, draws: int, chains: int, seed: int) -> DataTree:
+    def run(settings: _Settings, seed: int) -> DataTree:
         with np.errstate(over="ignore"):  # a diverging trajectory while tuning
             return pm.sample(
                 model=shared.model,
-                draws=draws,
-                tune=tune,
-                chains=chains,
+                draws=settings.draws,
+                tune=settings.tune,
+                chains=settings.chains,
                 cores=1,  # JAX is loaded: the processes that more cores would fork may deadlock
                 target_accept=settings.target_accept,
                 nuts_sampler="pymc",
@@ -398,15 +429,19 @@ def _pymc(
             )
 
     def sample(
-        arrays: Arrays, lengths: Mapping[str, int], seed: int, begin: Begin | None
+        arrays: Arrays,
+        lengths: Mapping[str, int],
+        settings: _Settings,
+        seed: int,
+        begin: Begin | None,
     ) -> _Chains:
         shared.set(arrays, lengths)
-        tree = run(settings.tune, settings.draws, settings.chains, seed)
+        tree = run(settings, seed)
         z = {name: tree["posterior"][name].to_numpy() for name in order}
         stats = {
             name: tree["sample_stats"][name].to_numpy().astype(dtype) for name, _, dtype in _STATS
         }
         return _Chains(_concatenate(z, order), stats)
 
-    run(1, 1, 1, 0)  # compile
+    run(settings._replace(draws=1, tune=1, chains=1), 0)  # compile
     return sample

@@ -17,7 +17,7 @@ from pmcl.compile import CompiledModel, compile_model, precision
 from pmcl.compile.refuse import model_or_context
 from pmcl.data import DATASET, Layout, Task, TaskLike, as_task
 from pmcl.prediction import Extra, extra_groups
-from pmcl.reference.nuts import Cache, nuts, seeds_of
+from pmcl.reference.nuts import kept, nuts, seeds_of
 from pmcl.results import Draws, posterior_tree
 
 if TYPE_CHECKING:
@@ -160,11 +160,10 @@ class ReferenceWork(Work):
 
 def engine(model: pm.Model, compiled: CompiledModel, asked: _Asked, seeds: Sequence[int]) -> Engine:
     """Return what samples a part; it compiles for the first one."""
-    cache: Cache = {}
 
     def work(task: Task) -> tuple[xr.DataTree, dict[str, Any]]:
         own = seeds[task.first : task.first + len(task)]
-        return _sampled(model, compiled, asked, own, task, cache, progressbar=False), {}
+        return _sampled(model, compiled, asked, own, task, progressbar=False), {}
 
     return work
 
@@ -175,7 +174,6 @@ def _sampled(
     asked: _Asked,
     seeds: Sequence[int],
     task: Task,
-    cache: Cache | None = None,
     *,
     progressbar: bool,
 ) -> xr.DataTree:
@@ -192,7 +190,7 @@ def _sampled(
         cores=asked.cores,
         target_accept=asked.target_accept,
         sampler=asked.sampler,
-        cache=cache,
+        cache=kept(compiled),
         random_seed=seeds,
         progressbar=progressbar,
     )

@@ -252,7 +252,7 @@ def pretrain(
     now = _Progressed(
         state=initial,
         best=initial.params,
-        best_loss=np.asarray(np.inf),
+        best_loss=np.asarray(np.inf, np.float32),
         best_block=np.asarray(-1),
         block=np.asarray(0),
         losses=np.full((number, size), np.nan, np.float32),
@@ -284,7 +284,7 @@ def pretrain(
             now = now._replace(
                 state=state,
                 best=state.params if better else now.best,
-                best_loss=np.asarray(loss) if better else now.best_loss,
+                best_loss=np.asarray(loss, np.float32) if better else now.best_loss,
                 best_block=np.asarray(block) if better else now.best_block,
                 block=np.asarray(block + 1),
             )
