@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 
 from pmcl import devices
-from pmcl.compile import CompiledModel, Mask, precision
+from pmcl.compile import CompiledModel, Mask, jit, precision
 from pmcl.data import Batch, DataError, Task
 
 
@@ -79,35 +81,45 @@ def over_datasets(function: Callable[..., Any], batch: Batch, *rest: Any) -> Any
     return devices.spread(jax.vmap(function, in_axes=tuple(axes))(*given))
 
 
-def check_masked(compiled: CompiledModel, task: Task) -> None:
+def check_masked(compiled: CompiledModel, task: Task) -> Task:
     """Refuse padding or missing values that the log density of a dataset depends on.
 
     They are masked out of likelihoods that have a term for each value. That is right unless a term
-    uses other values (a mean over the rows, a step of a series), so the shortest dataset is
-    evaluated with its padding and without, and the one that lacks most with two fillings.
+    uses other values (a mean over the rows, a step of a series), so a dataset's first rows are
+    evaluated alone and with the others as padding, and the one that lacks most with two fillings.
+
+    Returns
+    -------
+    Task
+        The same, whose batches are padded to one of a few lengths where that may be.
 
     Raises
     ------
     DataError
     """
-    names = task.layout.names[: task.layout.n_observed]
+    names, row = task.layout.names[: task.layout.n_observed], task.layout.row
     z = np.random.default_rng(0).normal(size=(3, compiled.dim)) * 0.5
-    if task.ragged:
-        i = int(np.argmin(task.lengths))  # type: ignore[arg-type]
-        alone = task.select([i])
-        refusal = _PADDING.format(names=names, row=task.layout.row)
-        _same(compiled, z, _one(task, i), _one(_cut(alone), 0), task.layout.row, refusal)
+    if task.lengths is not None:
+        filled = replace(task, maskable=True)
+        if filled.room > task.width or task.ragged:
+            good = filled.room < 2 or _padded_alike(compiled, z, filled)
+            if task.ragged and not good:
+                raise DataError(_PADDING.format(names=names, row=row))
+            task = filled if good else task
     if task.there:
         gaps = np.sum([(~v).reshape(len(task), -1).sum(axis=1) for v in task.there.values()], 0)
         i = int(np.argmax(gaps))
         refusal = _MISSING.format(names=[n for n in names if n in task.there])
         values, mask = _one(task, i)
+        assert mask is not None
         other = {
-            k: np.where(task.there[k][i], v, v + 1) if k in task.there else v
+            k: np.where(mask.values[k], v, v + 1) if k in mask.values else v
             for k, v in values.items()
         }
-        _same(compiled, z, (values, mask), (other, mask), task.layout.row, refusal)
+        if not _same(compiled, z, (values, mask), (other, mask), row):
+            raise DataError(refusal)
         _check_vectors(compiled, task)
+    return task
 
 
 type _Dataset = tuple[Mapping, Mask | None]
@@ -118,39 +130,44 @@ def _one(task: Task, i: int) -> _Dataset:
     return jax.tree.map(lambda x: np.asarray(x)[i], (batch.values, batch.mask))
 
 
-def _cut(task: Task) -> Task:
-    """Cut the padding off a task of one dataset."""
+def _padded_alike(compiled: CompiledModel, z: np.ndarray, task: Task) -> bool:
+    """Whether the first half of the longest dataset has one density, alone and padded."""
     assert task.lengths is not None
-    n, row = int(task.lengths[0]), task.layout.row
+    row, half = task.layout.row, task.room // 2
+    values, mask = _one(task, int(np.argmax(task.lengths)))
+    dims = {v.name: v.dims for v in task.layout.variables}
+    index = np.arange(half)
 
     def cut(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        dims = {v.name: v.dims for v in task.layout.variables}
         return {
-            k: v.take(np.arange(n), axis=1 + dims[k].index(row)) if row in dims[k] else v
+            k: v.take(index, axis=dims[k].index(row)) if row in dims[k] else v
             for k, v in arrays.items()
         }
 
-    return replace(task, values=cut(task.values), there=cut(task.there))
+    there = {} if mask is None else mask.values
+    padded = Mask(np.arange(task.room) < half, there)  # type: ignore[arg-type]
+    alone = Mask(np.ones(half, bool), cut(there))  # type: ignore[arg-type,arg-type]
+    if not there:
+        alone = None  # type: ignore[assignment]
+    return _same(compiled, z, (cut(values), alone), (values, padded), row)
 
 
 def _same(
-    compiled: CompiledModel,
-    z: np.ndarray,
-    one: _Dataset,
-    other: _Dataset,
-    row: str | None,
-    refusal: str,
-) -> None:
+    compiled: CompiledModel, z: np.ndarray, one: _Dataset, other: _Dataset, row: str | None
+) -> bool:
     with precision.scope():
         try:
-            first, second = (
-                [float(compiled.log_joint(u, values, mask=mask, dim=row)) for u in z]
-                for values, mask in (one, other)
-            )
-        except (ValueError, TypeError, IndexError) as error:
-            raise DataError(refusal) from error
-    if not np.allclose(first, second, rtol=1e-8, atol=1e-8, equal_nan=True):
-        raise DataError(refusal)
+            first, second = (_log_joint(compiled, row, z, *d) for d in (one, other))
+        except (ValueError, TypeError, IndexError):
+            return False
+    return np.allclose(first, second, rtol=1e-8, atol=1e-8, equal_nan=True)
+
+
+@partial(jit, once=True)
+def _log_joint(
+    compiled: CompiledModel, row: str | None, z: Array, values: Mapping, mask: Mask | None
+) -> Array:
+    return jax.vmap(lambda u: compiled.log_joint(u, values, mask=mask, dim=row))(z)
 
 
 def _check_vectors(compiled: CompiledModel, task: Task) -> None:

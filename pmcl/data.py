@@ -103,6 +103,8 @@ class Task:
         from a dataset's position, so that parts give what the whole does.
     there : dict of array of bool of shape (dataset, ...)
         False where a value is missing; observed variables that lack some, and no others.
+    maskable : bool
+        Whether the likelihood is known to leave padding out, so that batches may have some.
     """
 
     layout: Layout
@@ -111,6 +113,7 @@ class Task:
     lengths: np.ndarray | None
     first: int = 0
     there: dict[str, np.ndarray] = field(default_factory=dict)
+    maskable: bool = False
 
     def __len__(self) -> int:
         return len(self.names)
@@ -159,8 +162,40 @@ class Task:
             total += there.reshape(len(self), -1).sum(axis=1)
         return total
 
+    @property
+    def room(self) -> int:
+        """Length along the row dim that batches have: one of a few, so that little is compiled.
+
+        The model's own where that is near, else a power of two, or one and a half times one.
+        """
+        if not (self.ragged or self.maskable):
+            return self.width
+        found = few_lengths(self.width)
+        own = [
+            n
+            for v in self.layout.variables
+            for d, n in zip(v.dims, v.shape, strict=True)
+            if d == self.layout.row
+        ]
+        return own[0] if own and self.width <= own[0] <= found else found
+
     def batch(self) -> Batch:
-        return Batch(dict(self.values), self.mask)  # type: ignore[arg-type]
+        """Return the arrays as compiled functions take them, of the length `room`."""
+        room, row = self.room, self.layout.row
+        if room == self.width:
+            return Batch(dict(self.values), self.mask)  # type: ignore[arg-type]
+        assert self.lengths is not None
+        dims = {v.name: v.dims for v in self.layout.variables}
+        index = np.minimum(np.arange(room), self.width - 1)
+
+        def filled(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            return {
+                k: v.take(index, axis=1 + dims[k].index(row)) if row in dims[k] else v
+                for k, v in arrays.items()
+            }
+
+        rows = np.arange(room) < self.lengths[:, None]
+        return Batch(filled(self.values), Mask(rows, filled(self.there)))  # type: ignore[arg-type]
 
     def with_nan(self, name: str) -> np.ndarray:
         """Values of a variable, NaN where one is missing."""
@@ -206,6 +241,7 @@ class Task:
             None if self.lengths is None else self.lengths[index],
             # kept where nothing of it is missing: the shapes that functions are compiled for stay
             there={k: v[index] for k, v in self.there.items()},
+            maskable=self.maskable,
         )
 
     def parts(self, size: int) -> Iterator["Task"]:
@@ -223,11 +259,18 @@ def listed(names: Sequence[object], most: int = 5) -> str:
 def concatenate(tasks: Sequence[Task]) -> Task:
     """Join the datasets of several tasks, padding all to the longest."""
     layout = tasks[0].layout
-    return stack(
+    joined = stack(
         [t.dataset(i) for t in tasks for i in range(len(t))],
         [n for t in tasks for n in t.names],
         layout,
     )
+    return replace(joined, maskable=any(t.maskable for t in tasks))
+
+
+def few_lengths(n: int) -> int:
+    """Return the next of 1, 2, 3, 4, 6, 8, 12, 16, 24 ...: not below `n`, nor half as long again."""
+    power = 1 << max(n - 1, 0).bit_length()
+    return power * 3 // 4 if power >= 4 and n <= power * 3 // 4 else power
 
 
 def as_task(data: TaskLike, layout: Layout) -> Task:

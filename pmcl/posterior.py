@@ -784,9 +784,7 @@ class AmortizedPosterior:
         DataError
             Naming the variable and the dataset.
         """
-        task = as_task(data, self.layout)
-        check_masked(self.compiled, task)
-        return task
+        return check_masked(self.compiled, as_task(data, self.layout))
 
     def stored_features(self) -> np.ndarray | None:
         """What the inputs of stored datasets are like: (dataset, feature)."""

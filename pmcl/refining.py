@@ -219,7 +219,7 @@ def _refined(
     *,
     progressbar: bool,
 ) -> xr.DataTree:
-    check_masked(compiled, task)
+    task = check_masked(compiled, task)
     begin = time.perf_counter()
     with precision.scope(), device_scope(asked.devices):
         corrected = corrected_task(

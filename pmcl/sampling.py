@@ -1,6 +1,6 @@
 """Draws of the amortized posterior with their densities, in chunks of one size."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,7 +10,7 @@ from jax import Array
 
 from pmcl import devices
 from pmcl.batching import over_chunks, over_datasets
-from pmcl.compile import CompiledModel, Density, Mask, jit
+from pmcl.compile import CompiledModel, Density, Mask, VariableInfo, jit
 from pmcl.compile.precision import NETWORK
 from pmcl.data import Batch, Task
 from pmcl.metrics import ImportanceDiagnostics, independence_chain, resample
@@ -151,16 +151,33 @@ def _walk(
     return jax.tree.map(lambda v: v.reshape(n, blocks * size, *v.shape[2:])[:, :draws], found)
 
 
+def _cut(
+    arrays: dict[str, np.ndarray], infos: Sequence[VariableInfo], task: Task
+) -> dict[str, np.ndarray]:
+    """Cut arrays of shape (dataset, draw, ...) from the length of a batch to the task's."""
+    row, dims = task.layout.row, {i.name: i.dims for i in infos}
+
+    def cut(name: str, value: np.ndarray) -> np.ndarray:
+        here = dims[name][: value.ndim - 2]  # a likelihood of whole vectors has fewer
+        if row not in here or task.room == task.width:
+            return value
+        return value.take(np.arange(task.width), axis=2 + here.index(row))
+
+    return {name: cut(name, value) for name, value in arrays.items()}
+
+
 def constrain(
     compiled: CompiledModel, z: np.ndarray, task: Task, names: tuple[str, ...]
 ) -> dict[str, np.ndarray]:
     """Named variables of z of shape (dataset, draw, dim): arrays of (dataset, draw, ...)."""
-    return _walk(lambda batch, u: _constrain(compiled, u, batch.values, names), z, task.batch())
+    found = _walk(lambda batch, u: _constrain(compiled, u, batch.values, names), z, task.batch())
+    return _cut(found, (*compiled.free, *compiled.deterministics), task)
 
 
 def pointwise(compiled: CompiledModel, z: np.ndarray, task: Task) -> dict[str, np.ndarray]:
     """Elementwise log likelihood: arrays of shape (dataset, draw, ...)."""
-    return _walk(lambda batch, u: _pointwise(compiled, u, batch.values), z, task.batch())
+    found = _walk(lambda batch, u: _pointwise(compiled, u, batch.values), z, task.batch())
+    return _cut(found, compiled.observed, task)
 
 
 def prior_terms(compiled: CompiledModel, z: np.ndarray, task: Task) -> dict[str, np.ndarray]:

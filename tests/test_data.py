@@ -12,7 +12,7 @@ from scipy import stats
 
 from pmcl.batching import check_masked
 from pmcl.compile import CompiledModel, Mask, compile_model, precision
-from pmcl.data import DataError, Layout, Task, as_task, concatenate, stack
+from pmcl.data import DataError, Layout, Task, as_task, concatenate, few_lengths, stack
 
 type Arrays = dict[str, np.ndarray]
 
@@ -200,9 +200,37 @@ def test_padding_is_copies_of_the_last_row(layout):
         np.testing.assert_array_equal(padded[3:], [alone[-1], alone[-1]])
     assert task.values["dose"].shape == (3,) and task.values["offset"].shape == (3, 2)
     batch = task.batch()
-    np.testing.assert_array_equal(batch.mask.rows, task.rows)
+    np.testing.assert_array_equal(batch.mask.rows[:, :5], task.rows)
     assert batch.mask.values == {}
     assert as_task(EQUAL, layout).batch().mask is None
+    # batches are of few lengths
+    assert not batch.mask.rows[:, 5:].any()
+    for name in ("y", "X"):
+        rows = batch.values[name]
+        np.testing.assert_array_equal(rows[:, 5], task.values[name][:, 4])
+        assert rows.shape[1] == task.room == 6
+    assert batch.values["dose"].shape == (3,)
+
+
+def test_lengths_are_padded_to_few():
+    found = [few_lengths(n) for n in range(1, 1000)]
+    assert sorted({*found}) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96] + [
+        128, 192, 256, 384, 512, 768, 1024
+    ]  # fmt: skip
+    assert all(n <= f < 1.5 * n + 1 for n, f in enumerate(found, start=1))
+
+
+def test_batches_of_one_length_are_padded_where_the_likelihood_allows(compiled, layout):
+    own, other = as_task({"a": one(4)}, layout), as_task({"a": one(13)}, layout)
+    near = as_task({"a": one(3)}, Layout.of(compiled, "obs"))
+    assert own.batch().mask is None and other.batch().mask is None  # nobody has looked yet
+    assert check_masked(compiled, own).batch().mask is None
+    batch = check_masked(compiled, other).batch()
+    np.testing.assert_array_equal(batch.mask.rows, [np.arange(16) < 13])
+    assert batch.values["X"].shape == (1, 16, 2)
+    # three and four are among the few, five is not
+    assert check_masked(compiled, near).batch().values["y"].shape == (1, 3)
+    assert check_masked(compiled, as_task({"a": one(5)}, layout)).room == 6
 
 
 def test_select_and_concatenate(layout):

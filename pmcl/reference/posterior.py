@@ -177,8 +177,8 @@ def _sampled(
     *,
     progressbar: bool,
 ) -> xr.DataTree:
-    if task.there:
-        check_masked(compiled, task)
+    if task.there or not task.ragged:
+        task = check_masked(compiled, task)
     draws, chains = asked.draws, asked.chains
     found = nuts(
         model,

@@ -4,9 +4,8 @@ import numpy as np
 import xarray as xr
 
 from pmcl import sampling
-from pmcl.batching import check_masked
 from pmcl.compile import precision
-from pmcl.data import DATASET, Task, TaskLike, as_task
+from pmcl.data import DATASET, Task, TaskLike
 from pmcl.networks.familiarity import Familiar, input_features
 from pmcl.posterior import AmortizedPosterior, positive, seed_of
 from pmcl.simulation import simulated_task
@@ -53,8 +52,7 @@ def check_data(
     Schmitt et al. (2024), Detecting model misspecification in amortized Bayesian inference with
     neural networks: distances of summaries to those of simulations.
     """
-    task = as_task(data, posterior.layout)
-    check_masked(posterior.compiled, task)
+    task = posterior.checked(data)
     if positive("simulations", simulations) < 20:
         raise ValueError(f"simulations: expected at least 20, got {simulations}.")
     seed = seed_of(random_seed, posterior.seed + 2)
