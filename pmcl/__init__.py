@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pmcl import models as models
+    from pmcl.caching import compilation_cache as compilation_cache
     from pmcl.compile import CompiledModel as CompiledModel
     from pmcl.compile import Simulator as Simulator
     from pmcl.compile import UnsupportedModelError as UnsupportedModelError
@@ -143,6 +144,7 @@ _PUBLIC = {
     "check_data": "report",
     "check_predictive": "report",
     "compare": "report",
+    "compilation_cache": "caching",
     "compile_model": "compile",
     "fit_amortized": "fit",
     "fit_online": "fit_stream",

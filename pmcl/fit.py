@@ -34,6 +34,7 @@ from pmcl.networks import (
 )
 from pmcl.networks.familiarity import familiar_inputs
 from pmcl.posterior import AmortizedPosterior, positive, positive_rate, seed_of
+from pmcl.progress import working
 from pmcl.simulation import simulated_task
 from pmcl.training import PretrainingSettings, Simulated, pretrain
 
@@ -140,35 +141,38 @@ def fit_amortized(
         simulations=None if simulations is None else _budget(simulations),
     )
     with precision.scope():
-        source = simulator_of(model, covariates, backend=simulator)
-        compiled = source.compiled
-        structure = read_structure(compiled, source, exchangeable=exchangeable, sequence=sequence)
-        masking = _masking(structure, lengths, missing)
-        if masking:
-            infos = masking.sized(compiled.covariates)
-            source = make_simulator(
-                compiled, read_covariates(covariates, infos), backend=simulator, masking=masking
+        with working("Compiling the model", enabled=progressbar):
+            source = simulator_of(model, covariates, backend=simulator)
+            compiled = source.compiled
+            structure = read_structure(
+                compiled, source, exchangeable=exchangeable, sequence=sequence
             )
-            _, few = simulated_task(source, structure.row, 8, random_seed=seed)
-            check_masked(compiled, few)
-        chosen = default_network(structure, network)
-        number = _STANDARD if simulations is None else simulations
-        simulated = Simulated.of(source, number, random_seed=seed)
-        z, data, gaps = jax.tree.map(np.asarray, simulated.take(slice(_STANDARD)))
-        inputs = InputLayout.of(
-            compiled.data, structure.row, masking=masking, observed=len(compiled.observed)
-        )
-        amortizer = build_amortizer(chosen, inputs, z, data, key=jax.random.key(seed))
-        posterior = AmortizedPosterior(
-            compiled,
-            source,
-            structure,
-            chosen,
-            amortizer,
-            settings,
-            seed,
-            familiar=familiar_inputs(amortizer, data, gaps),
-        )
+            masking = _masking(structure, lengths, missing)
+            if masking:
+                infos = masking.sized(compiled.covariates)
+                source = make_simulator(
+                    compiled, read_covariates(covariates, infos), backend=simulator, masking=masking
+                )
+                _, few = simulated_task(source, structure.row, 8, random_seed=seed)
+                check_masked(compiled, few)
+            chosen = default_network(structure, network)
+            number = _STANDARD if simulations is None else simulations
+            simulated = Simulated.of(source, number, random_seed=seed)
+            z, data, gaps = jax.tree.map(np.asarray, simulated.take(slice(_STANDARD)))
+            inputs = InputLayout.of(
+                compiled.data, structure.row, masking=masking, observed=len(compiled.observed)
+            )
+            amortizer = build_amortizer(chosen, inputs, z, data, key=jax.random.key(seed))
+            posterior = AmortizedPosterior(
+                compiled,
+                source,
+                structure,
+                chosen,
+                amortizer,
+                settings,
+                seed,
+                familiar=familiar_inputs(amortizer, data, gaps),
+            )
         if progressbar:
             print(posterior)  # noqa: T201  (what was chosen is shown, as PyMC shows its samplers)
         with device_scope(devices):

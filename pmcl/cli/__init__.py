@@ -4,6 +4,7 @@ PyMC and JAX take seconds to import: nothing here imports them before an answer 
 """
 
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -11,11 +12,20 @@ from typing import Annotated
 from cyclopts import App, CycloptsError
 
 import pmcl
+from pmcl.caching import for_the_command
 from pmcl.cli import work
 from pmcl.cli.common import Flag, console
 from pmcl.cli.registry import models, publish
 
-app = App(name="pmcl", version=f"pmcl {pmcl.__version__}", help=(pmcl.__doc__ or "").split("\n")[0])
+# what compiles takes what an earlier command compiled
+_COMPILES = ("fit", "adapt", "sample", "reference", "report", "demo", "publish", "models")
+
+app = App(
+    name="pmcl",
+    version=f"pmcl {pmcl.__version__}",
+    help=(pmcl.__doc__ or "").split("\n")[0],
+    help_epilogue="With --no-cache no compiled functions are kept for the next command.",
+)
 app.command(models)
 for command in (
     publish,
@@ -71,6 +81,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not tokens:
         app.help_print([], console=console())
         return 2
+    if "--no-cache" in tokens:
+        tokens.remove("--no-cache")
+    elif tokens[0] in _COMPILES:
+        _keep_compiled()
     try:
         status = app(
             tokens, exit_on_error=False, result_action="return_value", error_console=console()
@@ -87,6 +101,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"pmcl {tokens[0]}: {' '.join(str(said).split())}", file=sys.stderr)
         return 1
     return status if isinstance(status, int) else 0
+
+
+def _keep_compiled() -> None:
+    """Keep compiled functions for the next command; a word where the folder is new, or no use."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        new = for_the_command()
+    for each in said:
+        print(f"pmcl: {each.message}", file=sys.stderr)
+    if new is not None:
+        print(
+            f"pmcl: compiled functions are kept in {new} (1 GB at most; --no-cache: not)",
+            file=sys.stderr,
+        )
 
 
 def _expected(error: Exception) -> bool:

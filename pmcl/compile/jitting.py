@@ -73,7 +73,7 @@ def compiling() -> Iterator[None]:
         _began.pop()
 
 
-def jit[**P, T](function: Callable[P, T], *, once: bool = False) -> Callable[P, T]:
+def jit[T](function: Callable[..., T], *, once: bool = False) -> Callable[..., T]:
     """Compile a function with pmcl's options; arrays are traced, all else in arguments is static.
 
     Parameters
@@ -85,7 +85,7 @@ def jit[**P, T](function: Callable[P, T], *, once: bool = False) -> Callable[P, 
     """
 
     @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+    def call(*args: Any, **kwargs: Any) -> T:
         arrays, rest = _split((args, kwargs))
         key = (function, once, rest)
         if key not in _functions:

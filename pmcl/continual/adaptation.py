@@ -20,7 +20,7 @@ from pmcl.continual.problem import SelfConsistency, mean_loss_and_efficiency
 from pmcl.continual.strategies import AbstractStrategy, Occasion, Rehearsal
 from pmcl.data import Task, listed
 from pmcl.networks import Amortizer
-from pmcl.progress import progress_bar
+from pmcl.progress import progress_bar, working
 from pmcl.training import (
     LoopState,
     Optimiser,
@@ -130,7 +130,8 @@ def adapt(
     progressbar : bool
     """
     begin = time.perf_counter()
-    finite = finite_fractions(now.amortizer, now.density, now.task, seed=now.seed)
+    with working(f"Looking at {now.name}", enabled=progressbar):
+        finite = finite_fractions(now.amortizer, now.density, now.task, seed=now.seed)
     excluded = tuple(n for n, f in zip(now.task.names, finite, strict=True) if f == 0)
     _warn_of(excluded, len(now.task))
     kept = now.task.select(np.flatnonzero(finite > 0))

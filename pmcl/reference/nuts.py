@@ -11,6 +11,7 @@ import pymc as pm
 from xarray import DataTree
 
 from pmcl.compile import CompiledModel, compiling
+from pmcl.progress import progress_bar
 from pmcl.reference.data import Checked, check_datasets, check_rebuilt
 from pmcl.reference.shared import Arrays, SharedModel, share_data
 from pmcl.reference.whitened import WHITE, Metric, whitened
@@ -218,51 +219,38 @@ def nuts(
     checked = check_datasets(model, datasets, names)
     seeds = seeds_of(random_seed, len(datasets))
 
-    start = perf_counter()
     dim = None if begins is None else len(begins[0].metric.centre)
     cache = [] if cache is None else cache
-    kinds = frozenset(_kind(arrays) for arrays in checked.arrays)
-    fitting = (c for c in cache if (c.sampler, c.dim) == (sampler, dim) and kinds <= c.kinds)
-    found = next(fitting, None)
-    if found is None:
-        shared = share_data(model, checked.arrays)
-        with compiling():
-            check_rebuilt(shared, checked, names)
-            order = [value.name for value in model.value_vars]
-            shared.set(checked.arrays[0], checked.lengths[0])  # the one that compilation sees
-            with _explained(f"to compile with dataset {names[0]!r}"):
-                if sampler == "nutpie":
-                    sample = _nutpie(shared, order, dim)
-                else:
-                    sample = _pymc(shared, checked, order, settings)
-        found = Cached(sampler, dim, kinds, sample)
-        cache.append(found)
-    sample = found.sample
-    compile_seconds = perf_counter() - start
-
-    def one(i: int) -> _Chains:
-        arrays, lengths = checked.arrays[i], checked.lengths[i]
-        with _explained(f"on dataset {names[i]!r}"):
-            begin = None if begins is None else begins[i]
-            found = sample(arrays, lengths, settings, seeds[i], begin)
-            if begin is not None and agreed is not None and not agreed(found.z):
-                begin = Begin.at(found.z.reshape(-1, found.z.shape[-1]))
-                found = sample(arrays, lengths, settings, seeds[i] ^ 1, begin)
-        return found
-
     parts: list[_Chains] = []
     seconds: list[float] = []
     failures: dict[int, str] = {}
-    for i in _progress(names, shown=progressbar):
+    with progress_bar("NUTS", len(names), unit="datasets", enabled=progressbar) as bar:
         start = perf_counter()
-        try:
-            parts.append(one(i))
-        except RuntimeError as error:
-            if begins is None or not keep_going:
-                raise
-            failures[i] = str(error)
-            parts.append(_nothing(settings, len(begins[i].metric.centre)))
-        seconds.append(perf_counter() - start)
+        sample = _compiled(model, checked, names, sampler, dim, settings, cache)
+        compile_seconds = perf_counter() - start
+
+        def one(i: int) -> _Chains:
+            arrays, lengths = checked.arrays[i], checked.lengths[i]
+            with _explained(f"on dataset {names[i]!r}"):
+                begin = None if begins is None else begins[i]
+                found = sample(arrays, lengths, settings, seeds[i], begin)
+                if begin is not None and agreed is not None and not agreed(found.z):
+                    begin = Begin.at(found.z.reshape(-1, found.z.shape[-1]))
+                    found = sample(arrays, lengths, settings, seeds[i] ^ 1, begin)
+            return found
+
+        for i, name in enumerate(names):
+            bar.say(name)
+            start = perf_counter()
+            try:
+                parts.append(one(i))
+            except RuntimeError as error:
+                if begins is None or not keep_going:
+                    raise
+                failures[i] = str(error)
+                parts.append(_nothing(settings, len(begins[i].metric.centre)))
+            seconds.append(perf_counter() - start)
+            bar.advance(1)
     return NutsDraws(
         unconstrained=np.stack([part.z for part in parts]),
         stats={name: np.stack([part.stats[name] for part in parts]) for name in parts[0].stats},
@@ -270,6 +258,34 @@ def nuts(
         compile_seconds=compile_seconds,
         failures=failures,
     )
+
+
+def _compiled(
+    model: pm.Model,
+    checked: Checked,
+    names: Sequence[str],
+    sampler: str,
+    dim: int | None,
+    settings: _Settings,
+    cache: Cache,
+) -> _Sampler:
+    """Compile the rebuilt model, unless the cache has it for datasets of these kinds."""
+    kinds = frozenset(_kind(arrays) for arrays in checked.arrays)
+    for known in cache:
+        if (known.sampler, known.dim) == (sampler, dim) and kinds <= known.kinds:
+            return known.sample
+    shared = share_data(model, checked.arrays)
+    with compiling():
+        check_rebuilt(shared, checked, names)
+        order = [value.name for value in model.value_vars]
+        shared.set(checked.arrays[0], checked.lengths[0])  # the one that compilation sees
+        with _explained(f"to compile with dataset {names[0]!r}"):
+            if sampler == "nutpie":
+                sample = _nutpie(shared, order, dim)
+            else:
+                sample = _pymc(shared, checked, order, settings)
+    cache.append(Cached(sampler, dim, kinds, sample))
+    return sample
 
 
 def _kind(arrays: Arrays) -> _Kind:
@@ -312,24 +328,6 @@ def _explained(doing: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise RuntimeError(f"NUTS failed {doing}: {error}") from error
-
-
-def _progress(names: Sequence[str], *, shown: bool) -> Iterator[int]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
-
-    columns = (
-        TextColumn("NUTS {task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        Remaining(),
-    )
-    with Progress(*columns, disable=not shown) as progress:
-        task = progress.add_task("", total=len(names))
-        for i, name in enumerate(names):
-            progress.update(task, description=name)
-            yield i
-            progress.advance(task)
 
 
 def _concatenate(columns: Mapping[str, np.ndarray], order: Sequence[str]) -> np.ndarray:

@@ -192,11 +192,9 @@ class _Run(NamedTuple):
     seed: int
     part: np.ndarray
 
-    def staged[T](
-        self, function: Callable[..., T], rows: np.ndarray, *trees: Any, together: int = _TOGETHER
-    ) -> T:
+    def staged(self, function: Callable[..., Any], rows: np.ndarray, *trees: Any) -> Any:
         """Call function(batch, *trees) on items of the datasets `rows`, in chunks of one size."""
-        size = devices.together(together)
+        size = devices.together(_TOGETHER)
         return over_chunks(function, self.whole, self.part[rows], *trees, size=size)
 
     def keys(self, stage: int, rows: np.ndarray, block: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -1,7 +1,7 @@
 """Modes that differ, places for the proposals of each dataset, and what may be chosen of them."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -106,7 +106,8 @@ class Proposals:
         """
         n, starts, dim = modes.z.shape
         twice = jax.tree.map(lambda x: np.concatenate([x, x], axis=1), (modes.z, modes.scale))
-        normal = Component(np.zeros((n, 2 * starts, 2 * dim)), None, None, *twice)
+        unbent: Any = np.zeros((n, 2 * starts, 2 * dim))
+        normal = Component(unbent, None, None, *twice)
         more = np.minimum(np.arange(starts + components), starts - 1)
         student = Student(*jax.tree.map(lambda x: x[:, more], (modes.z, modes.scale)))
         network = None if context is None else _of_network(context, z, modes)
@@ -150,18 +151,22 @@ class Proposals:
         return names, np.stack(members), prefer
 
 
-def _of_network(context: np.ndarray, z: np.ndarray, modes: Mode) -> Component:
+def _of_network(context: Any, z: np.ndarray, modes: Mode) -> Component:
     """The network's posterior, its alignment with the first mode, and a place for a refined one."""
     n, dim = len(context), modes.z.shape[2]
-    loc, sd = z.mean(axis=1), np.maximum(z.std(axis=1), 1e-12)
-    zero, one = np.zeros((n, dim)), np.ones((n, dim))
-    scale = jax.tree.map(lambda x: np.asarray(x)[:, 0], modes.scale)
+    loc: Any = z.mean(axis=1)
+    sd: Any = np.maximum(z.std(axis=1), 1e-12)
+    zero: Any = np.zeros((n, dim))
+    one: Any = np.ones((n, dim))
+    eye: Any
+    scale: AbstractScale = jax.tree.map(lambda x: np.asarray(x)[:, 0], modes.scale)
     white: AbstractScale
     if isinstance(scale, Dense):
         v = (z - loc[:, None]) / sd[:, None]
-        lower = _cholesky(np.einsum("nsi,nsj->nij", v, v) / z.shape[1] + 1e-6 * np.eye(dim))
+        lower: Any = _cholesky(np.einsum("nsi,nsj->nij", v, v) / z.shape[1] + 1e-6 * np.eye(dim))
         lower = sd[:, :, None] * lower
-        white = Dense(lower, np.linalg.inv(lower))
+        inverse: Any = np.linalg.inv(lower)
+        white = Dense(lower, inverse)
         eye = np.broadcast_to(np.eye(dim), (n, dim, dim))
         whole: AbstractScale = Dense(eye, eye)
         standard: AbstractScale = whole
@@ -169,8 +174,9 @@ def _of_network(context: np.ndarray, z: np.ndarray, modes: Mode) -> Component:
         assert isinstance(scale, LowRank)
         rank = scale.core.shape[-1]
         eye = np.broadcast_to(np.eye(rank), (n, rank, rank))
-        whole = LowRank(one, np.zeros((n, dim, rank)), eye)
-        nothing = np.zeros((n, dim, 0)), np.zeros((n, 0, 0))
+        still: Any = np.zeros((n, dim, rank))
+        nothing: Any = np.zeros((n, dim, 0)), np.zeros((n, 0, 0))
+        whole = LowRank(one, still, eye)
         white, standard = LowRank(sd, *nothing), LowRank(one, *nothing)
     amortized = Component(context, zero, standard, zero, whole)
     aligned = Component(context, loc, white, modes.z[:, 0], scale)

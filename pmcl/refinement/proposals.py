@@ -169,6 +169,7 @@ class Component(eqx.Module):
         """Return the reparametrised draw z and log q(z)."""
         v, log_q = base.transform(eps, self.context)
         if self.white is not None:
+            assert self.loc is not None
             v, log_q = self.white.solve(v - self.loc), log_q + self.white.log_det()
         return self.shift + self.scale.multiply(v), log_q - self.scale.log_det()
 
@@ -176,6 +177,7 @@ class Component(eqx.Module):
         """log q(z)."""
         v, log_det = self.scale.solve(z - self.shift), -self.scale.log_det()
         if self.white is not None:
+            assert self.loc is not None
             v, log_det = self.loc + self.white.multiply(v), log_det + self.white.log_det()
         return base.log_prob(v, self.context) + log_det
 
