@@ -1,7 +1,7 @@
 """What every test file shares: a compilation cache that outlives the run, and the papers' data."""
 
 import os
-from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +17,16 @@ os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 )
 
+# What is compiled outlives the run and the clone; the processes that tests start find it, too.
+CACHE = import_module("pmcl.caching").default_folder()
+for name, value in {
+    "JAX_COMPILATION_CACHE_DIR": str(CACHE.with_name(f"{CACHE.name}-tests")),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    "JAX_COMPILATION_CACHE_MAX_SIZE": str(4 * 2**30),
+}.items():
+    os.environ.setdefault(name, value)
+
 import jax
 import numpy as np
 import pytest
@@ -26,10 +36,6 @@ if TYPE_CHECKING:
     from pmcl.networks import Amortizer, Network
 
 ROOT = Path(__file__).resolve().parents[1]
-
-jax.config.update("jax_compilation_cache_dir", str(ROOT / ".cache" / "jax"))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 @pytest.fixture(scope="session")
@@ -42,19 +48,6 @@ def data_folder() -> Path:
     if not path.is_dir():
         pytest.fail(f"PMCL_DATA: expected a folder, got {folder!r}, which is not one")
     return path
-
-
-@pytest.fixture(autouse=True)
-def few_memory_maps() -> Iterator[None]:
-    """Forget compiled code before the process has as many memory maps as Linux allows (65,530).
-
-    Every function that JAX compiles for the CPU takes some, and beyond the limit the next one ends
-    in a segmentation fault.
-    """
-    yield
-    maps = Path("/proc/self/maps")
-    if maps.exists() and maps.read_bytes().count(b"\n") > 25_000:
-        jax.clear_caches()
 
 
 class NormalMean(NamedTuple):

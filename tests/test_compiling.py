@@ -194,7 +194,8 @@ def test_the_oldest_functions_are_forgotten_where_there_are_many_maps(monkeypatc
         for number in range(8):
             function(np.ones(3), number)
         function(np.ones(3), 0)  # used again: no longer the oldest
-        held = iter([10, 10, 1, 1])
+        monkeypatch.setattr(jitting, "_left", [0])
+        held = iter([10, 10, 10, 1, 1, 1])
         monkeypatch.setattr(jitting, "_maps", lambda: next(held))
         jitting.forget_oldest(5)
         assert len(jitting._functions) == 4

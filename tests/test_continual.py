@@ -422,14 +422,14 @@ def adapted(
 
 def problem_of(density, *, together=16) -> SelfConsistency:
     none = jnp.zeros((), jnp.float32)
-    return SelfConsistency(Divergence(), density, (), (), None, none, 0, together)
+    return SelfConsistency(Divergence(), density, (), (), none, 0, together)
 
 
 def host_of(task, weights, *, steps=1, batch_size=64) -> dict:
     """What steps work on, made outside jit: with a leading step, where there are several."""
     pool = Pool(task.batch(), None, np.asarray(weights, np.float32))
     some, number = pool.steps(steps, batch_size, np.random.default_rng(0))
-    host = {"pool": some, "number": number, "simulated": {}}
+    host = {"pool": some, "number": number, "simulated": None}
     return jax.tree.map(lambda x: x[0], host) if steps == 1 else host
 
 

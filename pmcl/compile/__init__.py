@@ -7,7 +7,7 @@ from pmcl.compile.local import LocalLikelihood, localise
 from pmcl.compile.mask import Mask, Masking
 from pmcl.compile.model import CompiledModel, ValueSlice, VariableInfo, compile_model
 from pmcl.compile.refuse import UnsupportedModelError
-from pmcl.compile.simulator import Simulator, finite_fraction, make_simulator, prefetched
+from pmcl.compile.simulator import Simulator, ahead, finite_fraction, make_simulator, prefetched
 
 __all__ = [
     "CompiledModel",
@@ -20,6 +20,7 @@ __all__ = [
     "UnsupportedModelError",
     "ValueSlice",
     "VariableInfo",
+    "ahead",
     "compile_model",
     "compiling",
     "compiling_for",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
 from pathlib import Path
+from threading import get_ident
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -33,10 +34,12 @@ _OFTEN: Options = {
 _ONCE: Options = {**_OFTEN, "xla_backend_optimization_level": 0}
 # Linux ends a process that has more memory maps than 65,530; a compiled function takes dozens.
 _MOST_MAPS = 30_000
+_MORE_MAPS = 5_000  # beyond those that are left when all is forgotten
 _MAPS = Path("/proc/self/maps")
 
 _functions: OrderedDict[tuple, Any] = OrderedDict()  # the oldest use first
-_began: list[float] = []  # when what is being compiled at this moment began
+_left = [0]  # maps below which nothing is forgotten, from when all was
+_began: dict[int, list[float]] = {}  # when what is being compiled at this moment began, by thread
 
 
 @cache
@@ -60,17 +63,19 @@ def _known(options: Options) -> bool:
 
 def compiling_for() -> float | None:
     """Seconds since what is being compiled at this moment began; None: nothing is."""
-    return monotonic() - _began[0] if _began else None
+    since = [began[0] for began in [*_began.values()] if began]
+    return monotonic() - min(since) if since else None
 
 
 @contextmanager
 def compiling() -> Iterator[None]:
     """Say, to whoever asks :func:`compiling_for`, that something is being compiled."""
-    _began.append(monotonic())
+    mine = _began.setdefault(get_ident(), [])
+    mine.append(monotonic())
     try:
         yield
     finally:
-        _began.pop()
+        mine.pop()
 
 
 def jit[T](function: Callable[..., T], *, once: bool = False) -> Callable[..., T]:
@@ -91,12 +96,13 @@ def jit[T](function: Callable[..., T], *, once: bool = False) -> Callable[..., T
         if key not in _functions:
             _functions[key] = _compiled(function, rest, _options(once))
         _functions.move_to_end(key)
-        running, outside = _functions[key], len(_began)
+        running, mine = _functions[key], _began.setdefault(get_ident(), [])
+        outside = len(mine)
         try:
             found, others = running(arrays)
         finally:
-            if len(_began) > outside:  # it was traced, so it was compiled
-                del _began[outside:]
+            if len(mine) > outside:  # it was traced, so it was compiled
+                del mine[outside:]
                 forget_oldest()
         return others.joined(found)
 
@@ -143,7 +149,7 @@ def _split(tree: Any) -> tuple[list, _Rest]:
 
 def _compiled(function: Callable, rest: _Rest, options: Options) -> Any:
     def traced(arrays: list) -> tuple[list, _Known]:
-        _began.append(monotonic())
+        _began[get_ident()].append(monotonic())
         args, kwargs = rest.joined(arrays)
         found, others = _split(function(*args, **kwargs))
         return found, _Known(others)
@@ -158,13 +164,15 @@ def forget_oldest(most: int = _MOST_MAPS) -> None:
     Nothing to do where the system does not count them. A function that is forgotten is compiled
     again when it is next called.
     """
-    if not _MAPS.exists():
+    if not _MAPS.exists() or _maps() <= max(most, _left[0]):
         return
     while _maps() > most and len(_functions) > 1:
         for _ in range(-(-len(_functions) // 4)):
             _functions.popitem(last=False)[1].clear_cache()
     if _maps() > most:  # small programs of JAX's own, and those of others
         jax.clear_caches()
+    # what others hold is not ours to free: not each new function is to be forgotten for it
+    _left[0] = _maps() + _MORE_MAPS
 
 
 def _maps() -> int:

@@ -1,8 +1,7 @@
 """Draws from exactly the model's joint: inside jit where JAX can, on the host where it cannot."""
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -337,18 +336,19 @@ def prefetched(
     Each block has a number of simulations and a generator of its own, so that a block is the same
     wherever a run starts.
     """
-    if simulator.backend == "jax" and not simulator.covariates.functions:
-        for n, rng in plan:
-            yield simulator.prefetch(n, rng)
-        return
+    made = (simulator.prefetch(n, rng) for n, rng in plan)
+    at_once = simulator.backend == "jax" and not simulator.covariates.functions
+    yield from made if at_once else ahead(made)
+
+
+def ahead[T](items: Iterator[T]) -> Iterator[T]:
+    """Make the next item in the background while one is used."""
+    end = object()
     with ThreadPoolExecutor(max_workers=1) as pool:
-        pending: deque[Future] = deque()
-        for n, rng in plan:
-            pending.append(pool.submit(simulator.prefetch, n, rng))
-            if len(pending) > 1:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+        coming = pool.submit(next, items, end)
+        while (item := coming.result()) is not end:
+            coming = pool.submit(next, items, end)
+            yield item  # type: ignore[misc]
 
 
 def finite_fraction(simulator: Simulator, *, n: int = 200, random_seed: int = 0) -> float:

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from pmcl import devices, sampling
-from pmcl.compile import Density
+from pmcl.compile import Density, ahead
 from pmcl.continual.objectives import AbstractObjective
 from pmcl.continual.pool import Gathered, Pool, gather
 from pmcl.continual.problem import SelfConsistency, mean_loss_and_efficiency
@@ -24,10 +24,10 @@ from pmcl.progress import progress_bar, working
 from pmcl.training import (
     LoopState,
     Optimiser,
+    Simulated,
     combine,
     read_checkpoint,
     run_block,
-    simulation_hosts,
     start,
     write_checkpoint,
 )
@@ -186,7 +186,6 @@ def _problem(
         now.density,
         tuple(numbers),
         tuple(t for _, t in active),
-        now.simulator,
         np.asarray(0.0 if plan is None else plan.simulation_weight, np.float32),  # type: ignore[arg-type]
         0 if plan is None else plan.simulations,
         min(devices.together(_TOGETHER) * devices.number(), settings.batch_size),
@@ -357,21 +356,25 @@ def _split(gathered: Gathered) -> tuple[Pool, Pool]:
 def _hosts(
     now: Occasion, problem: SelfConsistency, pool: Pool, which: range, batch: int
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yield what the steps of each block work on, in parts whose size bounds the memory."""
+    """What the steps of each block work on, in parts whose size bounds the memory."""
     batch = -(-batch // problem.together) * problem.together
     each = sum(x.nbytes for x in jax.tree.leaves(pool)) // len(pool.weights)
     size = next((s for s in (_BLOCK, 5) if s * batch * each <= _MOST), 1)
-    simulated: Iterator[dict] = iter([{}] * len(which))
-    if problem.simulations:
-        simulated = simulation_hosts(now.simulator, problem.simulations, _BLOCK, which, now.seed)
-    for block, made in zip(which, simulated, strict=True):
+
+    def simulated(block: int, begin: int) -> Simulated | None:
+        if not problem.simulations:
+            return None
+        seed = np.random.SeedSequence([now.seed, block, begin]).generate_state(1)[0]
+        made = Simulated.of(now.simulator, size * problem.simulations, random_seed=int(seed))
+        return jax.tree.map(lambda x: x.reshape(size, problem.simulations, *x.shape[1:]), made)
+
+    def parts(block: int) -> Iterator[dict[str, Any]]:
         rng = np.random.default_rng([now.seed, block, 2])
-        parts = []
         for begin in range(0, _BLOCK, size):
             some, number = pool.steps(size, batch, rng)
-            now_made = {k: v[begin : begin + size] for k, v in made.items()}
-            parts.append({"pool": some, "number": number, "simulated": now_made})
-        yield parts
+            yield {"pool": some, "number": number, "simulated": simulated(block, begin)}
+
+    return ahead(list(parts(block)) for block in which)
 
 
 def _warn_of(excluded: Sequence[str], number: int) -> None:

@@ -10,12 +10,12 @@ from jax import Array
 
 from pmcl import devices
 from pmcl.batching import chunks, over_datasets, taken
-from pmcl.compile import Density, Simulator, jit
+from pmcl.compile import Density, jit
 from pmcl.continual.objectives import AbstractObjective, Example
 from pmcl.continual.pool import Pool
 from pmcl.continual.strategies import AbstractStrategy
 from pmcl.networks import Amortizer
-from pmcl.training import Problem, gradient_of, simulation_loss, weights_of
+from pmcl.training import Problem, gradient_of, negative_log_likelihood, weights_of
 
 _TOGETHER = 16  # datasets that a device judges together
 _STEEP = 100.0  # gradient per draw, in standardised units, above which a dataset is held back
@@ -40,7 +40,6 @@ class SelfConsistency(Problem):
     density: Density
     strategies: tuple[AbstractStrategy, ...]
     states: tuple[Any, ...]
-    simulator: Simulator
     simulation_weight: Array
     simulations: int = eqx.field(static=True)
     together: int = eqx.field(static=True)
@@ -53,9 +52,10 @@ class SelfConsistency(Problem):
     ) -> tuple[Array, Amortizer]:
         """Loss of the step's `pool`, of which the first `number` datasets count, and its gradient.
 
+        `simulated` are the step's simulations: z, the data and their mask.
+
         Datasets come in turns of `together`: any number of them is one compiled function.
         """
-        key, simulation = jax.random.split(key)
         pool, number = host["pool"], host["number"]
 
         def turn(i: Array, total: tuple) -> tuple:
@@ -79,9 +79,8 @@ class SelfConsistency(Problem):
         loss = total / weight
         gradient = jax.tree.map(lambda g: g / weight.astype(g.dtype), gradient)
         if self.simulations:
-            keys = jax.random.split(simulation, self.simulations)
             more, pull = gradient_of(
-                lambda a: simulation_loss(a, self.simulator, keys, host["simulated"]), amortizer
+                lambda a: negative_log_likelihood(a, *host["simulated"]), amortizer
             )
             by = self.simulation_weight
             loss = loss + by * more

@@ -179,7 +179,8 @@ class Amortizer(eqx.Module):
         rows, fixed, counts = self.standardised(data, mask)
         if rows is None:
             return fixed
-        return jnp.concatenate([self.summary(rows, counts), fixed])
+        # a summary of the user's own may have made something of double precision
+        return jnp.concatenate([self.summary(rows, counts).astype(NETWORK), fixed])
 
     def standardised(
         self, data: dict[str, Array], mask: Mask | None
