@@ -7,7 +7,6 @@ repository in the same run.
 
 import argparse
 import json
-
 import subprocess
 import sys
 import tempfile

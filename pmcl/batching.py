@@ -101,7 +101,7 @@ def check_masked(compiled: CompiledModel, task: Task) -> Task:
     z = np.random.default_rng(0).normal(size=(3, compiled.dim)) * 0.5
     if task.lengths is not None:
         filled = replace(task, maskable=True)
-        if filled.room > task.width or task.ragged:
+        if filled.padded:
             good = filled.room < 2 or _padded_alike(compiled, z, filled)
             if task.ragged and not good:
                 raise DataError(_PADDING.format(names=names, row=row))

@@ -340,7 +340,7 @@ def run(
         def size(number: int) -> int:
             return min(parts.size, total - folder.begin(number))
 
-        with progress_bar(description, total, unit="datasets", enabled=progressbar) as bar:
+        with progress_bar(description, total, enabled=progressbar) as bar:
             bar.advance(total - sum(map(size, left)))
             if client is None or work is None:
                 done: Iterator[int] = _here(layout, engine, parts, folder, left)

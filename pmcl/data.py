@@ -77,6 +77,12 @@ class Layout:
     def names(self) -> list[str]:
         return [v.name for v in self.variables]
 
+    @property
+    def length(self) -> int:
+        """The model's own length along the row dim; 0 where it has none."""
+        pairs = (pair for v in self.variables for pair in zip(v.dims, v.shape, strict=True))
+        return next((n for dim, n in pairs if dim == self.row), 0)
+
     def expected(self, info: VariableInfo) -> str:
         """Describe the shape that a dataset's variable must have."""
         sizes = [
@@ -163,26 +169,25 @@ class Task:
         return total
 
     @property
+    def padded(self) -> bool:
+        """Whether batches have a mask of rows: all but those of the model's own length, where so."""
+        return self.ragged or (self.maskable and self.width != self.layout.length)
+
+    @property
     def room(self) -> int:
         """Length along the row dim that batches have: one of a few, so that little is compiled.
 
         The model's own where that is near, else a power of two, or one and a half times one.
         """
-        if not (self.ragged or self.maskable):
+        if not self.padded:
             return self.width
-        found = few_lengths(self.width)
-        own = [
-            n
-            for v in self.layout.variables
-            for d, n in zip(v.dims, v.shape, strict=True)
-            if d == self.layout.row
-        ]
-        return own[0] if own and self.width <= own[0] <= found else found
+        own, found = self.layout.length, few_lengths(self.width)
+        return own if self.width <= own <= found else found
 
     def batch(self) -> Batch:
         """Return the arrays as compiled functions take them, of the length `room`."""
         room, row = self.room, self.layout.row
-        if room == self.width:
+        if not self.padded:
             return Batch(dict(self.values), self.mask)  # type: ignore[arg-type]
         assert self.lengths is not None
         dims = {v.name: v.dims for v in self.layout.variables}

@@ -214,7 +214,7 @@ def fit_online(
             # Units, or factors, that begin alike stay alike.
             deep = layers is not None and layers.deep
             start = ScatteredStart() if deep else Start(scatter=0.1 if names else 0.0)
-        with progress_bar("Prior", inference.PRIOR.steps, unit="steps", enabled=progressbar) as bar:
+        with progress_bar("Prior", inference.PRIOR.steps, enabled=progressbar) as bar:
             problem = inference.prepare(rows, jax.random.key(seed), bar.advance)
         state = inference.init(problem)
     drift = Static() if drift is None else drift

@@ -113,7 +113,7 @@ class LatentPosterior(OnlinePosterior):
         total = self.settings.search.length(n, first=not updates)
         with (
             self._scope(),
-            progress_bar(f"Update {label}", total, unit="steps", enabled=progressbar) as bar,
+            progress_bar(f"Update {label}", total, enabled=progressbar) as bar,
         ):
             problem = self.problem
             prior_key, key = jax.random.split(jax.random.key(seed))

@@ -23,12 +23,8 @@ from pmcl.devices import writes
 
 
 class _Speed(ProgressColumn):
-    def __init__(self, unit: str):
-        super().__init__(Column(no_wrap=True))
-        self.unit = unit
-
     def render(self, task: Task) -> Text:
-        return Text(f"{task.speed or 0:.3g} {self.unit}/s")
+        return Text(f"{task.speed or 0:.3g}/s")
 
 
 class _Note(ProgressColumn):
@@ -62,15 +58,15 @@ class Bar:
 
 @contextmanager
 def progress_bar(
-    description: str, total: int, *, unit: str, enabled: bool, console: Console | None = None
+    description: str, total: int, *, enabled: bool, console: Console | None = None
 ) -> Iterator[Bar]:
     """Show a bar of `total` units while the block runs; of several processes, in the first."""
     columns = (
         TextColumn("{task.description}", markup=False, table_column=_narrow()),
-        BarColumn(bar_width=12),
+        BarColumn(bar_width=8),
         MofNCompleteColumn(table_column=Column(no_wrap=True)),
         _Note(),
-        _Speed(unit),
+        _Speed(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=console, disable=not (enabled and writes())) as progress:
@@ -92,4 +88,4 @@ def working(description: str, *, enabled: bool) -> Iterator[None]:
 
 
 def _narrow() -> Column:
-    return Column(no_wrap=True, overflow="ellipsis", max_width=24)
+    return Column(no_wrap=True, overflow="ellipsis", max_width=18)

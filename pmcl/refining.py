@@ -262,5 +262,6 @@ def _prior(compiled: CompiledModel, dataset: Mapping[str, np.ndarray], seed: int
         drawn = [draw() for _ in range(FEWEST_STARTS)]
     values = {n: np.stack([d[i] for d in drawn]) for i, n in enumerate(names)}
     with precision.scope():
-        z = np.asarray(sampling.unconstrain(compiled, values, dict(dataset)))
+        needed = {n: dataset[n] for n in compiled.needed_to_unconstrain}
+        z = np.asarray(sampling.unconstrain(compiled, values, needed))
     return z[np.isfinite(z).all(axis=1)]

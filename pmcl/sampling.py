@@ -222,7 +222,7 @@ def draw(
         Each draw depends on the seed, its dataset's position and its own alone.
     progressbar : bool
     """
-    with progress_bar("Sampling", len(task), unit="datasets", enabled=progressbar) as bar:
+    with progress_bar("Sampling", len(task), enabled=progressbar) as bar:
         found = _drawn(
             amortizer, density, task.batch(), task.first + np.arange(len(task)), draws, seed, bar
         )

@@ -191,7 +191,7 @@ class OnlinePosterior:
             if searches and not updates:
                 total += self.settings.start.length(n, self.settings.search)
             shown = progressbar and searches > 0
-            with progress_bar(f"Update {label}", total, unit="steps", enabled=shown) as bar:
+            with progress_bar(f"Update {label}", total, enabled=shown) as bar:
                 state, info = inference.update(
                     problem, self.state, arrived, self.settings, key, bar.advance
                 )

@@ -27,9 +27,9 @@ for name, value in {
 }.items():
     os.environ.setdefault(name, value)
 
-import jax
-import numpy as np
-import pytest
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
 
 if TYPE_CHECKING:
     from pmcl.compile import CompiledModel, Simulator

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from pmcl import caching
-from pmcl.cli import main
 
 PROGRAM = Path(__file__).parent / "programs" / "compile_something.py"
 KEPT = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE")
@@ -47,37 +46,27 @@ def test_the_folder_is_of_this_jaxlib_and_processor(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = caching.default_folder()
     assert folder.name.startswith("jaxlib-") and folder == caching.default_folder()
-    monkeypatch.setattr(caching.Path, "read_text", lambda _: "flags : other")
+    monkeypatch.setattr(caching.Path, "read_text", lambda _, **k: "flags : other")
     assert caching.default_folder() != folder
 
 
-def test_the_command_keeps_a_cache_once_said_unless_told_not_to(monkeypatch, tmp_path, capsys):
-    for name in (*os.environ,):
-        if name.startswith("JAX_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setattr(caching.platformdirs, "user_cache_path", lambda _: tmp_path / "pmcl")
-    monkeypatch.delitem(sys.modules, "jax")  # as in the command's own process
-    before = {*os.environ}
+def test_the_command_keeps_a_cache_once_said_unless_told_not_to(tmp_path):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
+    env["XDG_CACHE_HOME"] = str(tmp_path)
 
-    def settings() -> set[str]:
-        return {n for n in os.environ if n.startswith("JAX_")} - before
+    def said(*arguments: str, **more: str) -> str:
+        command = [sys.executable, "-m", "pmcl.cli", "models", "show", "nowhere", *arguments]
+        run = subprocess.run(command, capture_output=True, text=True, env={**env, **more})
+        assert run.returncode == 1 and "no published model" in run.stderr
+        return run.stderr
 
-    try:
-        assert main(["models", "show", "nowhere", "--no-cache"]) == 1
-        assert not settings() and not (tmp_path / "pmcl").exists()
-        assert "kept in" not in capsys.readouterr().err
-        assert main(["models", "show", "nowhere"]) == 1
-        assert "kept in" in capsys.readouterr().err
-        assert os.environ["JAX_COMPILATION_CACHE_DIR"].startswith(str(tmp_path))
-        assert main(["models", "show", "nowhere"]) == 1
-        assert "kept in" not in capsys.readouterr().err
-        # a cache of the user's own stays
-        monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
-        assert main(["models", "show", "nowhere"]) == 1
-        assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"
-    finally:
-        for name in settings():
-            del os.environ[name]
+    assert "kept in" not in said("--no-cache") and not list(tmp_path.iterdir())
+    # one of the user's own stays
+    assert "kept in" not in said(JAX_COMPILATION_CACHE_DIR=str(tmp_path / "own"))
+    assert not list(tmp_path.iterdir())
+    assert f"kept in {tmp_path}" in said()
+    assert "kept in" not in said()
+    assert [p.name for p in tmp_path.iterdir()] == ["pmcl"]
 
 
 def test_the_cache_of_a_process_that_has_one_stays(monkeypatch):

@@ -217,6 +217,11 @@ class CompiledModel:
         inputs = call.inputs[: len(self.values)]
         return graphs.ShapedFunction(inputs, [call.outputs[i] for i in free]), free
 
+    @property
+    def needed_to_unconstrain(self) -> tuple[str, ...]:
+        """Names of the data that :meth:`unconstrain` depends on."""
+        return tuple(info.name for info in self._unconstrain.data)
+
     def unconstrain(self, parameters: Dataset, covariates: Dataset | None = None) -> Array:
         """Return z of shape (dim,) of the free variables' values by name."""
         missing = [info.name for info in self.free if info.name not in parameters]

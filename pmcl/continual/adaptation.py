@@ -254,7 +254,7 @@ def _train(
     left = range(first, first if found.done else number)
     hosts = _hosts(now, problem, pool, left, settings.batch_size)
     description = f"Adapting to {now.name}"
-    with progress_bar(description, settings.steps, unit="steps", enabled=progressbar) as bar:
+    with progress_bar(description, settings.steps, enabled=progressbar) as bar:
         bar.advance(min(first * _BLOCK, settings.steps))
         for block, host in zip(left, hosts, strict=False):
             slower = np.asarray(optimiser.rate * _SLOWER ** int(found.reductions), np.float32)

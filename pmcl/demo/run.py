@@ -257,7 +257,7 @@ def judge(
         found = compare(tree.sel(chosen[task]), reference.sel(chosen[task]), draws=draws, nulls=1)
         return float(found["mean_mmd2"])
 
-    with progress_bar("Comparing", rounds, unit="posteriors", enabled=True) as bar:
+    with progress_bar("Comparing", rounds, enabled=True) as bar:
         tree = sampled(pretrained)
         baseline = compare(tree, reference, draws=draws)
         trees = {"pretrained": tree}

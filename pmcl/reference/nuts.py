@@ -224,7 +224,7 @@ def nuts(
     parts: list[_Chains] = []
     seconds: list[float] = []
     failures: dict[int, str] = {}
-    with progress_bar("NUTS", len(names), unit="datasets", enabled=progressbar) as bar:
+    with progress_bar("NUTS", len(names), enabled=progressbar) as bar:
         start = perf_counter()
         sample = _compiled(model, checked, names, sampler, dim, settings, cache)
         compile_seconds = perf_counter() - start

@@ -149,7 +149,7 @@ def refine_task(
     if not len(chosen):
         raise ValueError("which: expected at least one dataset, got none.")
     parts = []
-    with progress_bar("Refining", len(chosen), unit="datasets", enabled=progressbar) as bar:
+    with progress_bar("Refining", len(chosen), enabled=progressbar) as bar:
         run = _Run(
             density,
             amortizer,

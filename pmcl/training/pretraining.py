@@ -270,7 +270,7 @@ def pretrain(
         waited = int(now.block) - 1 - int(now.best_block)
         return settings.patience is not None and waited >= settings.patience
 
-    with progress_bar("Pretraining", settings.steps, unit="steps", enabled=progressbar) as bar:
+    with progress_bar("Pretraining", settings.steps, enabled=progressbar) as bar:
         first = int(now.block)
         bar.advance(min(first * size, settings.steps))
         left = range(first, first if stopped() else number)
