@@ -170,7 +170,7 @@ class Task:
 
     @property
     def padded(self) -> bool:
-        """Whether batches have a mask of rows: all but those of the model's own length, where so."""
+        """Whether batches have a mask of rows; those of the model's own length need none."""
         return self.ragged or (self.maskable and self.width != self.layout.length)
 
     @property

@@ -31,7 +31,7 @@ class _Note(ProgressColumn):
     """What is said beside the bar; while something is compiled, that, with a clock that moves."""
 
     def __init__(self) -> None:
-        super().__init__(Column(no_wrap=True, overflow="ellipsis"))
+        super().__init__(Column(no_wrap=True, overflow="ellipsis", max_width=32))
 
     def render(self, task: Task) -> Text:
         seconds = compiling_for()
