@@ -6,18 +6,15 @@ steps; its loss on fresh simulations stands beside the time of 1,000 draws for 1
 
 import time
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pymc as pm
+from network_draws import draw_only
 from results import Table, parser, write
 
 import pmcl
-from pmcl.batching import chunks
 from pmcl.compile import precision
 from pmcl.demo.model import linear_regression_model
 from pmcl.demo.tables import simulated_datasets
-from pmcl.sampling import draw_only
 
 FLOWS = {
     "6 layers of 128, 8 knots (the paper's), no affine layer": pmcl.CouplingFlow(affine=False),
@@ -51,13 +48,9 @@ def main() -> None:
         task = pmcl.as_task(data, posterior.layout)
         times = []
         with precision.scope():
-            parts = [jax.tree.map(jnp.asarray, c) for c, _ in chunks(task, 128)]
             for i in range(6):
                 begin = time.perf_counter()
-                for part in parts:
-                    jax.block_until_ready(
-                        draw_only(posterior.amortizer, part, jax.random.key(i), 1000)
-                    )
+                draw_only(posterior.amortizer, task, i)
                 times.append(time.perf_counter() - begin)
         rows[name] = {
             "validation_loss": float(np.min(posterior.pretraining[0].validation)),

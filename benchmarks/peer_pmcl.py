@@ -40,7 +40,6 @@ class Pmcl(Engine):
     def speed(self, blocks: int = 3, size: int = 100) -> float:
         """Steps per second of the training loop that `fit_amortized` runs, warm."""
         import jax
-        import jax.numpy as jnp
 
         from pmcl.compile import precision
         from pmcl.training import Optimiser, run_block, start
@@ -48,10 +47,10 @@ class Pmcl(Engine):
 
         size = max(size * 100 // self.rows, 5) if self.rows > 100 else size
         with precision.scope():
-            optimiser = Optimiser(jnp.asarray(5e-4, jnp.float32), steps=100_000)
+            optimiser = Optimiser.of(5e-4, 100_000)
             problem = SimulationLoss(self.posterior.simulator, self.batch)
             amortizer = self.posterior.amortizer
-            state = start(amortizer, optimiser, jax.random.key(0))
+            state = start(amortizer, optimiser, 0)
             times = []
             for _ in range(blocks + 1):
                 begin = time.perf_counter()

@@ -49,7 +49,6 @@ def ours(steps: int, batch: int = 32) -> dict:
     begin = time.perf_counter()
     import equinox as eqx
     import jax
-    import jax.numpy as jnp
     import pymc as pm
 
     import pmcl
@@ -73,9 +72,9 @@ def ours(steps: int, batch: int = 32) -> dict:
     )
     first = time.perf_counter()
     with precision.scope():
-        optimiser = Optimiser(jnp.asarray(5e-4, jnp.float32), steps=100_000)
+        optimiser = Optimiser.of(5e-4, 100_000)
         problem = SimulationLoss(posterior.simulator, batch)
-        state = start(posterior.amortizer, optimiser, jax.random.key(0))
+        state = start(posterior.amortizer, optimiser, 0)
         state, _ = run_block(problem, optimiser, posterior.amortizer, state, {}, 100)
         jax.block_until_ready(state.step)
         speeds, cpu = [], time.process_time()

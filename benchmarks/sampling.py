@@ -10,20 +10,17 @@ import time
 import warnings
 from functools import partial
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pymc as pm
+from network_draws import draw_only
 from results import Table, parser, write
 
 import pmcl
-from pmcl.batching import chunks
 from pmcl.compile import precision
 from pmcl.demo.model import linear_regression_model
 from pmcl.demo.tables import simulated_datasets
 from pmcl.refinement import judge
 from pmcl.sampling import draw as draw_with_densities
-from pmcl.sampling import draw_only
 
 NETWORKS = {
     "paper": pmcl.Network(pmcl.SetTransformer(outputs=50), pmcl.CouplingFlow(layers=6, width=128)),
@@ -64,11 +61,9 @@ def main() -> None:
         )
         task = pmcl.as_task(data, posterior.layout)
         with precision.scope():
-            parts = [jax.tree.map(jnp.asarray, c) for c, _ in chunks(task, 128)]
 
-            def draw(amortizer=posterior.amortizer, parts=parts) -> None:  # noqa: ANN001
-                for part in parts:
-                    jax.block_until_ready(draw_only(amortizer, part, jax.random.key(0), 1000))
+            def draw(amortizer=posterior.amortizer, task=task) -> None:  # noqa: ANN001
+                draw_only(amortizer, task, 0)
 
             drawn = draw_with_densities(
                 posterior.amortizer,

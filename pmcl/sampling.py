@@ -26,19 +26,6 @@ _ITEMS = 8  # such blocks, of any datasets, that a device works on together
 
 
 @jit
-def draw_only(amortizer: Amortizer, batch: Batch, key: Array, draws: int) -> Array:
-    """Draw z of shape (dataset, draw, dim) without evaluating any density."""
-
-    def one(data: dict[str, Array], mask: Mask | None, key: Array) -> Array:
-        context = amortizer.context(data, mask)
-        eps = jax.random.normal(key, (draws, amortizer.dim), NETWORK)
-        return jax.vmap(amortizer.transform, in_axes=(0, None))(eps, context)[0]
-
-    keys = jax.random.split(key, len(jax.tree.leaves(batch.values)[0]))
-    return over_datasets(one, batch, keys)
-
-
-@jit
 def _draw(
     amortizer: Amortizer,
     density: Density,
