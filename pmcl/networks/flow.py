@@ -22,6 +22,7 @@ from jax import Array
 from paramax import NonTrainable, Parameterize
 
 from pmcl.compile import jit
+from pmcl.compile.precision import network_scope
 
 
 def _elu(x: Array) -> Array:
@@ -65,12 +66,13 @@ def _spline(knots: int) -> tuple[AbstractBijection, Callable]:
 
     And what makes one of numbers that a network gives.
     """
-    spline = _first(knots)
-    made, _ = get_ravelled_pytree_constructor(
-        spline,
-        filter_spec=eqx.is_inexact_array,
-        is_leaf=lambda leaf: isinstance(leaf, NonTrainable),
-    )
+    with network_scope():  # it is kept, so whoever asks first must not decide the precision
+        spline = _first(knots)
+        made, _ = get_ravelled_pytree_constructor(
+            spline,
+            filter_spec=eqx.is_inexact_array,
+            is_leaf=lambda leaf: isinstance(leaf, NonTrainable),
+        )
     return spline, made
 
 
