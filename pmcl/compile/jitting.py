@@ -93,10 +93,10 @@ def jit[T](function: Callable[..., T], *, once: bool = False) -> Callable[..., T
     def call(*args: Any, **kwargs: Any) -> T:
         arrays, rest = _split((args, kwargs))
         key = (function, once, rest)
-        if key not in _functions:
-            _functions[key] = _compiled(function, rest, _options(once))
-        _functions.move_to_end(key)
-        running, mine = _functions[key], _began.setdefault(get_ident(), [])
+        # taken out and put in last: another thread may be forgetting the oldest
+        running = _functions.pop(key, None) or _compiled(function, rest, _options(once))
+        _functions[key] = running
+        mine = _began.setdefault(get_ident(), [])
         outside = len(mine)
         try:
             found, others = running(arrays)

@@ -101,7 +101,7 @@ def importance(
         Trainable weights' places hold F >= 0; a gradient that is not finite counts as zero.
     """
     total, batch = None, task.batch()
-    for which, n in chunks(len(task), devices.together(_TOGETHER)):
+    for which, n in chunks(len(task), _TOGETHER):
         counted = np.arange(len(which)) < n
         given = taken(batch, which), np.asarray(seed), which, counted, draws
         if kind == "fisher":

@@ -106,9 +106,8 @@ def gather(
     memory = plan.memory
     stored = memory.datasets
     sources = now.task if stored is None else _joined(now.task, stored)
-    sources = check_masked(
-        now.density.compiled, sources
-    )  # lengths may differ between the two alone
+    # lengths may differ between the two alone
+    sources = check_masked(now.density.compiled, sources)
     # A task that comes again under its old name is protected as a task of its own.
     groups = np.array([-1] * len(now.task) + _numbered(memory.tasks))
     good = np.concatenate([keep, np.ones(len(memory), bool)])
