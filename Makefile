@@ -110,8 +110,9 @@ FROM_CPU_INDEX = $(if $(UV_FIND_LINKS),,--torch-backend cpu)
 .venv/.synced: requirements.txt pyproject.toml | .venv/bin/python
 .venv-marginal/.synced: requirements-marginal.txt pyproject.toml | .venv-marginal/bin/python
 .venv-benchmarks/.synced: requirements-benchmarks.txt pyproject.toml | .venv-benchmarks/bin/python
-# the project's build backend is in both locks, so nothing is fetched past their hashes
+# the project's build backend is in both locks, so nothing is fetched past their hashes; bytecode is
+# made at once, since tests start many processes and some systems let none of them keep theirs
 .venv/.synced .venv-marginal/.synced .venv-benchmarks/.synced:
-	$(UV) pip sync --python $(@D)/bin/python --require-hashes $<
+	$(UV) pip sync --python $(@D)/bin/python --require-hashes --compile-bytecode $<
 	$(UV) pip install --python $(@D)/bin/python --no-deps --no-build-isolation -e .
 	touch $@

@@ -244,7 +244,7 @@ class _Run(NamedTuple):
             result.note[i] = _join(result.note[i], f"local path gradient: {skipped}")
         if further.any():
             rows = np.flatnonzero(further)
-            self.step(proposals, choice, rows, result)
+            self.step(proposals, rows, result)
             again = self.judge(proposals, rows, stage=3)
             for old, new in zip(choice, again, strict=True):
                 old[rows] = new
@@ -323,47 +323,31 @@ class _Run(NamedTuple):
                 verdict.efficiency[some] = choice.efficiency
         return verdict
 
-    def step(
-        self, proposals: Proposals, choice: Verdict, rows: np.ndarray, result: Refined
-    ) -> None:
-        """Take local steps, from the network's shape where it is the better one at the mode."""
-        settings, kinds = self.settings, proposals.kinds
-        by_network = np.zeros(len(rows), bool)
-        if kinds.network.stop:
-            flow, normal = 1, 2  # in the order of the candidates
-            better = choice.efficiency[rows, flow] >= choice.efficiency[rows, normal]
-            by_network = better & (proposals.modes[rows] == 1)
-        for network in (True, False):
-            some = rows[by_network == network]
-            if not len(some):
-                continue
-            modes = np.ones(len(some), int) if network else proposals.modes[some]
-            item = np.repeat(some, modes)
-            mode = np.concatenate([np.arange(m) for m in modes])
-            old = proposals.pool.network if network else proposals.pool.normal
-            assert old is not None
-            source, target = (1, 2) if network else (0, settings.starts)
-            new, taken = self.staged(
-                lambda batch, component, keys, network=network: stages.local(
-                    self.density,
-                    self.amortizer if network else None,
-                    batch,
-                    component,
-                    _keys(keys),
-                    settings.steps,
-                    settings.draws,
-                    settings.rate,
-                ),
-                item,
-                jax.tree.map(lambda x, i=item, m=source + mode: x[i, m], old),
-                self.keys(2, item, mode),
-            )
-            for place, value in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True):
-                place[item, target + mode] = value
-            first = (kinds.network if network else kinds.normal).start
-            proposals.there[item, first + target + mode] = True
-            np.maximum.at(result.local_steps, item, taken)
-            np.add.at(result.gradients, item, settings.steps * settings.draws)
+    def step(self, proposals: Proposals, rows: np.ndarray, result: Refined) -> None:
+        """Take local steps from the normal at every mode."""
+        settings, modes = self.settings, proposals.modes[rows]
+        item = np.repeat(rows, modes)
+        mode = np.concatenate([np.arange(m) for m in modes])
+        old = proposals.pool.normal
+        new, taken = self.staged(
+            lambda batch, component, keys: stages.local(
+                self.density,
+                batch,
+                component,
+                _keys(keys),
+                settings.steps,
+                settings.draws,
+                settings.rate,
+            ),
+            item,
+            jax.tree.map(lambda x: x[item, mode], old),
+            self.keys(2, item, mode),
+        )
+        for place, value in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True):
+            place[item, settings.starts + mode] = value
+        proposals.there[item, proposals.kinds.bent.start + mode] = True
+        np.maximum.at(result.local_steps, item, taken)
+        np.add.at(result.gradients, item, settings.steps * settings.draws)
 
     def weak(self, result: Refined) -> np.ndarray:
         """Positions of datasets whose draws are still poor, if a mixture may help."""

@@ -52,7 +52,7 @@ class Kinds(NamedTuple):
     @classmethod
     def of(cls, pool: Pool, starts: int) -> "Kinds":
         """Where a pool has its places, with so many modes at most."""
-        a = 0 if pool.network is None else 3
+        a = 0 if pool.network is None else 2
         b, total = a + 2 * starts, a + 2 * starts + pool.student.shift.shape[1]
         return cls(
             slice(0, a),
@@ -114,7 +114,7 @@ class Proposals:
         pool = Pool(network, normal, student)
         kinds = Kinds.of(pool, starts)
         there = np.zeros((n, kinds.population.stop), bool)
-        there[:, kinds.network][:, :2] = True
+        there[:, kinds.network] = True
         distinct = np.arange(starts) < number[:, None]
         there[:, kinds.normal] = there[:, kinds.student] = distinct
         return cls(pool, there, number, kinds)
@@ -143,8 +143,6 @@ class Proposals:
             add("amortized", 0)
             add("aligned", 1, of=self.modes[rows] == 1)
         add("aligned", kinds.normal)
-        if kinds.network.stop:
-            add("refined", 2)
         add("refined", kinds.bent)
         add("mixture", slice(None))
         prefer = np.where(np.array(names) == "mixture", _MIXTURE, 1.0)
@@ -152,7 +150,7 @@ class Proposals:
 
 
 def _of_network(context: Any, z: np.ndarray, modes: Mode) -> Component:
-    """The network's posterior, its alignment with the first mode, and a place for a refined one."""
+    """The network's posterior, and its alignment with the first mode."""
     n, dim = len(context), modes.z.shape[2]
     loc: Any = z.mean(axis=1)
     sd: Any = np.maximum(z.std(axis=1), 1e-12)
@@ -180,7 +178,7 @@ def _of_network(context: Any, z: np.ndarray, modes: Mode) -> Component:
         white, standard = LowRank(sd, *nothing), LowRank(one, *nothing)
     amortized = Component(context, zero, standard, zero, whole)
     aligned = Component(context, loc, white, modes.z[:, 0], scale)
-    return jax.tree.map(lambda *x: np.stack(x, axis=1), amortized, aligned, aligned)
+    return jax.tree.map(lambda *x: np.stack(x, axis=1), amortized, aligned)
 
 
 def _cholesky(matrices: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Local path gradient: a few dozen steps on (b, A, c) of one proposal; the network stays."""
+"""Local path gradient: a few dozen steps on (b, A, c) of one bent normal."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from pmcl.refinement.proposals import Base, Component
+from pmcl.refinement.proposals import Component, ShapedNormal
 
 
 class _Local(NamedTuple):
@@ -30,7 +30,6 @@ def _adjusted(component: Component, by: _Local) -> Component:
 
 def local_path_gradient(
     log_density: Callable[[Array], Array],
-    base: Base,
     component: Component,
     key: Array,
     *,
@@ -38,7 +37,7 @@ def local_path_gradient(
     draws: int,
     rate: float,
 ) -> tuple[Component, Array]:
-    """Take steps of `PathGradient` on the shift b, the scale A and the context c alone.
+    """Take steps of `PathGradient` on the shift b, the scale A and the shape c of a bent normal.
 
     Draws come in pairs eps, -eps; a step whose gradient is not finite changes nothing.
 
@@ -57,6 +56,7 @@ def local_path_gradient(
         optax.adam(optax.cosine_decay_schedule(rate, steps)),
     )
     dim = component.shift.shape[0]
+    base = ShapedNormal(dim)
 
     def loss(by: _Local, eps: Array) -> Array:
         moved = _adjusted(component, by)

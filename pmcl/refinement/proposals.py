@@ -120,11 +120,6 @@ class LowRank(AbstractScale):
     directions: Array
     core: Array
 
-    @classmethod
-    def diag(cls, diagonal: Array) -> "LowRank":
-        """A diagonal matrix."""
-        return cls(diagonal, jnp.zeros((diagonal.shape[0], 0)), jnp.zeros((0, 0)))
-
     def multiply(self, v: Array) -> Array:
         """A v."""
         along = self.directions.T @ v
@@ -216,7 +211,7 @@ class Pool(eqx.Module):
     Attributes
     ----------
     network : Component, optional
-        The network's posterior, its alignment, that after local steps; None without a network.
+        The network's posterior and its alignment; None without a network.
     normal : Component
         A bent normal at every mode; then those after local steps.
     student : Student
@@ -306,12 +301,6 @@ class Pool(eqx.Module):
                 kinds.append((jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), part), first, by))
                 first += part.shift.shape[1]
         return kinds
-
-
-def identity(context: Array, dim: int, *, dense: bool) -> Component:
-    """Return the component that is the base itself."""
-    eye = Dense.of(jnp.eye(dim)) if dense else LowRank.diag(jnp.ones(dim))
-    return Component(context, None, None, jnp.zeros(dim), eye)
 
 
 def _triangular(by: Array) -> Array:

@@ -15,7 +15,7 @@ from pmcl.networks import Amortizer
 from pmcl.refinement.alignment import Mode, lbfgs, newton, starts
 from pmcl.refinement.local import local_path_gradient
 from pmcl.refinement.population import population
-from pmcl.refinement.proposals import Component, Pool, ShapedNormal, Student
+from pmcl.refinement.proposals import Component, Pool, Student
 
 BLOCK = 256  # draws of one dataset that are made together
 
@@ -151,7 +151,6 @@ def propose(
 @jit
 def local(
     density: Density,
-    base: Amortizer | None,
     batch: Batch,
     component: Component,
     keys: Keys,
@@ -159,8 +158,7 @@ def local(
     draws: int,
     rate: float,
 ) -> tuple[Component, Array]:
-    """Local path gradient of one component an item."""
-    by = ShapedNormal(density.compiled.dim) if base is None else base
+    """Local path gradient of one bent normal an item."""
 
     def one(
         data: dict[str, Array], mask: Mask | None, component: Component, key: Array
@@ -168,9 +166,7 @@ def local(
         def log_density(u: Array) -> Array:
             return density(u, data, mask)
 
-        return local_path_gradient(
-            log_density, by, component, key, steps=steps, draws=draws, rate=rate
-        )
+        return local_path_gradient(log_density, component, key, steps=steps, draws=draws, rate=rate)
 
     return over_datasets(one, batch, component, keys.each())
 
