@@ -51,12 +51,12 @@ def local_path_gradient(
     ----------
     Roeder, Wu & Duvenaud (2017), Sticking the Landing, eq. 8.
     """
-    optimiser = optax.chain(
-        optax.clip_by_global_norm(10.0 * float(component.shift.shape[0]) ** 0.5),
-        optax.adam(optax.cosine_decay_schedule(rate, steps)),
-    )
     dim = component.shift.shape[0]
     base = ShapedNormal(dim)
+    optimiser = optax.chain(
+        optax.clip_by_global_norm(10.0 * float(dim) ** 0.5),
+        optax.adam(optax.cosine_decay_schedule(rate, steps)),
+    )
 
     def loss(by: _Local, eps: Array) -> Array:
         moved = _adjusted(component, by)
