@@ -12,9 +12,9 @@ from network_draws import draw_only
 from results import Table, parser, write
 
 import pmcl
-from pmcl.compile import precision
 from pmcl.demo.model import linear_regression_model
 from pmcl.demo.tables import simulated_datasets
+from pmcl.runtime import precision
 
 FLOWS = {
     "6 layers of 128, 8 knots (the paper's), no affine layer": pmcl.CouplingFlow(affine=False),

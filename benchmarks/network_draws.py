@@ -4,11 +4,12 @@ import jax
 import numpy as np
 from jax import Array
 
-from pmcl.batching import chunks, over_datasets, taken
-from pmcl.compile import Mask, jit
-from pmcl.compile.precision import NETWORK
-from pmcl.data import Batch, Task
+from pmcl.compile import Mask
+from pmcl.data.batching import chunks, over_datasets, taken
+from pmcl.data.task import Batch, Task
 from pmcl.networks import Amortizer
+from pmcl.runtime.jitting import jit
+from pmcl.runtime.precision import NETWORK
 
 DRAWS = 1000
 

@@ -41,8 +41,9 @@ class Pmcl(Engine):
         """Steps per second of the training loop that `fit_amortized` runs, warm."""
         import jax
 
-        from pmcl.compile import precision
-        from pmcl.training import Optimiser, run_block, start
+        from pmcl.runtime import precision
+        from pmcl.training import Optimiser
+        from pmcl.training.loop import run_block, start
         from pmcl.training.pretraining import SimulationLoss
 
         size = max(size * 100 // self.rows, 5) if self.rows > 100 else size

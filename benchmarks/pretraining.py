@@ -52,9 +52,10 @@ def ours(steps: int, batch: int = 32) -> dict:
     import pymc as pm
 
     import pmcl
-    from pmcl.compile import precision
     from pmcl.demo.model import linear_regression_model
-    from pmcl.training import Optimiser, run_block, start
+    from pmcl.runtime import precision
+    from pmcl.training import Optimiser
+    from pmcl.training.loop import run_block, start
     from pmcl.training.pretraining import SimulationLoss
 
     imported = time.perf_counter()

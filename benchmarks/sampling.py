@@ -16,11 +16,11 @@ from network_draws import draw_only
 from results import Table, parser, write
 
 import pmcl
-from pmcl.compile import precision
 from pmcl.demo.model import linear_regression_model
 from pmcl.demo.tables import simulated_datasets
-from pmcl.refinement import judge
-from pmcl.sampling import draw as draw_with_densities
+from pmcl.draws.drawn import judge
+from pmcl.draws.network import draw as draw_with_densities
+from pmcl.runtime import precision
 
 NETWORKS = {
     "paper": pmcl.Network(pmcl.SetTransformer(outputs=50), pmcl.CouplingFlow(layers=6, width=128)),

@@ -140,7 +140,7 @@ class Checkpoint:
         folder, name = self.stem.parent, self.stem.name
         folder.mkdir(parents=True, exist_ok=True)
         state = folder / f"{name}-{stream.state.updates}.zarr.zip"
-        stream.save(state)
+        pmcl.save(stream, state)
         partial = folder / f"{name}.part"
         partial.write_text(json.dumps({"stream": state.name, "found": found}))
         partial.replace(folder / f"{name}.json")
@@ -215,7 +215,7 @@ class Runs:
             found["steps"] = [r.record.steps for r in now.records]
         if method.refined:
             found["refined"] = self.refined(now)
-            now.save(self.state(settings, method.name, seed))
+            pmcl.save(now, self.state(settings, method.name, seed))
         return {**found, "seconds": seconds}
 
     def state(self, settings: str, method: str, seed: int) -> Path:

@@ -200,7 +200,7 @@ def long(runs: Runs) -> None:
                     float(np.median([v["unadapted_ratio"] for v in judged.values()]))
                 )
                 print(f"{name}: {summary(found)}", flush=True)
-            now.save(state)
+            pmcl.save(now, state)
             partial.write_text(json.dumps(found))
         return found
 

@@ -48,8 +48,11 @@ def watched(posterior: pmcl.AmortizedPosterior, change: str, streams: int, *, re
     for seed in range(streams):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            found = posterior.monitor(
-                stream(change, seed), refine="auto" if refine else False, random_seed=seed
+            found = pmcl.monitor(
+                posterior,
+                stream(change, seed),
+                refine="auto" if refine else False,
+                random_seed=seed,
             )
         alarm = found["alarm"].values
         at = int(np.argmax(alarm)) if alarm.any() else None

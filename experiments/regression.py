@@ -7,10 +7,11 @@ from typing import Any
 import pymc as pm
 import xarray as xr
 from continual import Runs, Task, reference
+from paper_tables import paper_tables
 
 import pmcl
 from pmcl.demo.model import linear_regression_model
-from pmcl.demo.tables import draw_datasets, paper_tables, simulated_datasets
+from pmcl.demo.tables import draw_datasets, simulated_datasets
 
 BASELINE = pmcl.Network(pmcl.SetTransformer(outputs=50), pmcl.CouplingFlow(layers=6, width=128))
 COVARIATES = {"X": pm.Normal.dist(0, 1)}

@@ -79,7 +79,7 @@ def network(benchmark: Benchmark, seed: int, states: Path, *, adapted: bool) -> 
         )
     seconds = time.perf_counter() - began
     states.mkdir(parents=True, exist_ok=True)
-    posterior.save(path)
+    pmcl.save(posterior, path)
     took.write_text(str(seconds))  # the last thing: without it the state is not whole
     return posterior, seconds
 

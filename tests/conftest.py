@@ -18,7 +18,7 @@ os.environ.setdefault(
 )
 
 # What is compiled outlives the run and the clone; the processes that tests start find it, too.
-CACHE = import_module("pmcl.caching").default_folder()
+CACHE = import_module("pmcl.runtime.caching").default_folder()
 for name, value in {
     "JAX_COMPILATION_CACHE_DIR": str(CACHE.with_name(f"{CACHE.name}-tests")),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",

@@ -5,9 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pmcl.compile import precision
-from pmcl.networks import Network, Scaling, Structure
-from pmcl.posterior import AmortizedPosterior
+from pmcl.amortized.posterior import AmortizedPosterior
+from pmcl.networks import Amortizer, Network, Scaling, Structure
+from pmcl.runtime import precision
 from pmcl.training import PretrainingSettings
 
 ROWS = 10
@@ -25,6 +25,8 @@ class Line(eqx.Module):
     def context(self, data, mask=None):
         keep = jnp.ones(data["y"].shape, bool) if mask is None else mask.rows
         return jnp.sum(jnp.where(keep, data["y"], 0.0), keepdims=True) / jnp.sum(keep)
+
+    draw = Amortizer.draw
 
     def transform(self, eps, context):
         z = self.a + self.b * context + jnp.exp(self.c) * eps

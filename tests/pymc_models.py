@@ -11,8 +11,9 @@ import pytensor
 import pytensor.tensor as pt
 from scipy.interpolate import BSpline
 
-from pmcl.compile import CompiledModel, compile_model, precision
-from pmcl.compile.graphs import host_mode
+from pmcl.compile import CompiledModel, compile_model
+from pmcl.compile.conversion.graphs import host_mode
+from pmcl.runtime import precision
 
 RNG = np.random.default_rng(7)
 X = RNG.normal(size=(8, 2))

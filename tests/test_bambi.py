@@ -7,8 +7,9 @@ import pymc as pm
 import pytest
 
 import pmcl
-from pmcl.compile import make_simulator, precision, read_covariates
-from pmcl.compile.graphs import host_mode
+from pmcl.compile import make_simulator, read_covariates
+from pmcl.compile.conversion.graphs import host_mode
+from pmcl.runtime import precision
 
 FORMULAS = [("y ~ x + (1|g)", "gaussian"), ("n ~ x", "poisson"), ("n ~ x", "negativebinomial")]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pmcl import caching
+from pmcl.runtime import caching
 
 PROGRAM = Path(__file__).parent / "programs" / "compile_something.py"
 KEPT = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE")

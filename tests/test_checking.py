@@ -108,7 +108,7 @@ def test_familiar_data_are_not_warned_of_and_stored_ones_are_familiar(posterior)
 
 def test_it_outlives_the_process(posterior, model, tmp_path) -> None:
     path = tmp_path / "state.zarr.zip"
-    posterior.save(path)
+    pmcl.save(posterior, path)
     loaded = pmcl.load(path, model)
     for a, b in zip(loaded.familiar, posterior.familiar, strict=True):
         np.testing.assert_array_equal(a, b)

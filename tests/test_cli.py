@@ -11,8 +11,8 @@ from tiny_model import TINY
 
 import pmcl
 from pmcl.cli import main
-from pmcl.data import DataError
-from pmcl.reading import read_data
+from pmcl.cli.files import read_data
+from pmcl.data.task import DataError
 
 
 class Work:

@@ -17,10 +17,13 @@ import pytest
 import xarray as xr
 
 import pmcl
-from pmcl import cluster
 from pmcl.compile import compile_model
-from pmcl.extras import MissingExtraError
-from pmcl.storing import folder_for
+from pmcl.parts import datasets as in_parts
+from pmcl.parts import run
+from pmcl.parts.datasets import TOGETHER, Parts
+from pmcl.parts.folder import folder_for
+from pmcl.parts.job import about_model, bytes_of, run_part
+from pmcl.runtime.extras import MissingExtraError
 
 distributed = pytest.importorskip("distributed", reason='needs the extra "cluster"')
 
@@ -66,7 +69,7 @@ def datasets(n: int) -> xr.Dataset:
 
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(cluster, "TOGETHER", 4)
+    monkeypatch.setattr(in_parts, "TOGETHER", 4)
     return 4
 
 
@@ -213,16 +216,15 @@ import sys, time
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 import test_cluster as t
-from pmcl import cluster
-from pmcl.compile import compile_model
-cluster.TOGETHER = 4
-real = cluster.run_part
+from pmcl.parts import datasets, run
+datasets.TOGETHER = 4
+real = run.run_part
 
 def slow(*args):
     time.sleep(0.5)
     return real(*args)
 
-cluster.run_part = slow
+run.run_part = slow
 t.fitted().sample(t.datasets(40), 20, refine=False, random_seed=1, store=Path(sys.argv[2]))
 """
 
@@ -242,13 +244,13 @@ def test_a_driver_that_dies_goes_on_where_it_was(posterior, tmp_path, together, 
     there = {p.name for p in hidden.glob("[0-9]*.json")}
     assert 3 <= len(there) < 10
     done: list[int] = []
-    real = cluster.run_part
+    real = run_part
 
-    def counted(engine, layout, part):
+    def counted(job, part):
         done.append(part.number)
-        return real(engine, layout, part)
+        return real(job, part)
 
-    monkeypatch.setattr(cluster, "run_part", counted)
+    monkeypatch.setattr(run, "run_part", counted)
     found = posterior.sample(datasets(40), 20, refine=False, random_seed=1, store=path)
     assert {f"{n}.json" for n in done} == {f"{n}.json" for n in range(10)} - there
     same(found, posterior.sample(datasets(40), 20, refine=False, random_seed=1))
@@ -294,11 +296,11 @@ def test_parts_fit_memory_and_chunks(posterior):
 
     def size(each: int, chunk: int | None = None) -> int:
         data = datasets(600)
-        return cluster.Parts.of(
+        return Parts.of(
             data if chunk is None else data.chunk(dataset=chunk), layout, lambda first: each
         ).size
 
-    assert size(0) == cluster.TOGETHER == 256
+    assert size(0) == TOGETHER == 256
     assert size(2**24) == 16 and size(2**40) == 1
     assert size(0, 10) == 250  # whole chunks
     assert size(0, 500) == 250 and size(2**24, 30) == 15  # whole parts of a chunk
@@ -310,7 +312,7 @@ def test_parts_fit_memory_and_chunks(posterior):
         pm.Normal("y", slope * x, 1, observed=np.zeros(2), dims="obs")
     compiled = compile_model(wide, covariates=["x"])
     first = {k: v.values[0] for k, v in datasets(1).items()}  # six rows, where the model has two
-    each = partial(cluster.bytes_of, compiled, 1000)
+    each = partial(bytes_of, compiled, 1000)
     z_and_stats = 8 * 1000 * (1 + 8)
     assert each([], first) == z_and_stats
     assert each(["map", "line"], first) == z_and_stats + 8 * 1000 * (50 + 6)
@@ -318,19 +320,18 @@ def test_parts_fit_memory_and_chunks(posterior):
 
 
 def test_another_model_or_other_data_are_another_job(posterior, tmp_path):
-    parts = cluster.Parts.of(datasets(3), posterior.layout)
+    parts = Parts.of(datasets(3), posterior.layout)
     other = datasets(3)
     other["y"][0, 0] += 1
-    assert parts.about() != cluster.Parts.of(other, posterior.layout).about()
-    assert parts.about() == cluster.Parts.of(datasets(3), posterior.layout).about()
+    assert parts.about() != Parts.of(other, posterior.layout).about()
+    assert parts.about() == Parts.of(datasets(3), posterior.layout).about()
     with pm.Model(coords={"obs": range(6)}) as wider:
         x = pm.Data("x", np.zeros(6), dims="obs")
         slope = pm.Normal("slope", 0, 2)
         pm.Normal("y", slope * x, 1, observed=np.zeros(6), dims="obs")
     first = parts.first(posterior.layout)
     one, two = (
-        cluster.about_model(pmcl.compile_model(m, covariates=["x"]), first)
-        for m in (model(), wider)
+        about_model(pmcl.compile_model(m, covariates=["x"]), first) for m in (model(), wider)
     )
     assert one["model"] == two["model"] and one["log densities"] != two["log densities"]
 

@@ -25,8 +25,9 @@ from pymc_models import (
 )
 from scipy import stats
 
-from pmcl.compile import Mask, compile_model, precision
-from pmcl.compile.graphs import host_mode
+from pmcl.compile import Mask, compile_model
+from pmcl.compile.conversion.graphs import host_mode
+from pmcl.runtime import precision
 
 each_model = pytest.mark.parametrize("build", MODELS, ids=[m.__name__ for m in MODELS])
 

@@ -15,8 +15,9 @@ import pytest
 from rich.console import Console
 
 import pmcl
-from pmcl.compile import compiling, compiling_for, jit, jitting, precision
-from pmcl.progress import progress_bar
+from pmcl.runtime import jitting, precision
+from pmcl.runtime.jitting import compiling, compiling_for, jit
+from pmcl.runtime.progress import progress_bar
 
 ROWS = 12
 QUIET = {"progressbar": False}

@@ -14,8 +14,8 @@ from lines import EXACT, OFF, PRECISION, ROWS, Line, line, posterior_of, y_of
 from scipy import stats
 from scipy.spatial.distance import cdist
 
-from pmcl.batching import over_chunks
-from pmcl.compile import Density, Mask, compile_model, precision
+from pmcl.amortized.posterior import AmortizedPosterior
+from pmcl.compile import Density, Mask, compile_model
 from pmcl.continual import (
     AbstractObjective,
     AdaptationSettings,
@@ -29,16 +29,17 @@ from pmcl.continual import (
     Rehearsal,
     Replay,
     adapt,
-    k_centers,
-    k_medoids,
     strategies_of,
 )
 from pmcl.continual.adaptation import finite_fractions
 from pmcl.continual.pool import Pool
 from pmcl.continual.problem import SelfConsistency
-from pmcl.data import DataError, Layout, Task, as_task
+from pmcl.data.batching import over_chunks
+from pmcl.data.reading import as_task
+from pmcl.data.task import DataError, Layout, Task
+from pmcl.metrics.clusters import k_centers, k_medoids
 from pmcl.networks import Structure
-from pmcl.posterior import AmortizedPosterior
+from pmcl.runtime import precision
 
 
 @pytest.fixture(scope="module")

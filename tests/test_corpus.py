@@ -7,8 +7,9 @@ import pytest
 
 import pmcl
 from models import CORPUS, Entry
-from pmcl.compile import finite_fraction, precision
-from pmcl.fit import simulator_of
+from pmcl.amortized.fit import simulator_of
+from pmcl.compile import finite_fraction
+from pmcl.runtime import precision
 
 FLOW = pmcl.CouplingFlow(layers=1, width=16, depth=1, knots=4, affine_width=16)
 SUMMARIES = {

@@ -17,8 +17,9 @@ from distributions import DISTRIBUTIONS, NOT_DISTRIBUTIONS
 from draws import differing
 from pymc_models import Case, case
 
-from pmcl.compile import UnsupportedModelError, make_simulator, precision, read_covariates
-from pmcl.compile.graphs import host_mode
+from pmcl.compile import UnsupportedModelError, make_simulator, read_covariates
+from pmcl.compile.conversion.graphs import host_mode
+from pmcl.runtime import precision
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "distributions.md"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"

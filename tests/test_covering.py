@@ -9,12 +9,14 @@ import xarray as xr
 from lines import EXACT, OFF, ROWS, Line, line, posterior_of, y_of
 
 from pmcl import Naive, PathGradient, TeacherDistillation
-from pmcl.compile import Density, compile_model, make_simulator, precision, read_covariates
+from pmcl.amortized.posterior import AmortizedPosterior
+from pmcl.archive.records import task_from_tree, task_to_tree
+from pmcl.compile import Density, compile_model, make_simulator, read_covariates
 from pmcl.continual import coverage
 from pmcl.continual.coverage import lost_nats
-from pmcl.data import Layout, as_task
-from pmcl.posterior import AmortizedPosterior
-from pmcl.state.records import task_from_tree, task_to_tree
+from pmcl.data.reading import as_task
+from pmcl.data.task import Layout
+from pmcl.runtime import precision
 
 
 def of_line(compiled, q: Line) -> AmortizedPosterior:

@@ -10,9 +10,12 @@ import pytest
 import xarray as xr
 from scipy import stats
 
-from pmcl.batching import check_masked
-from pmcl.compile import CompiledModel, Mask, compile_model, precision
-from pmcl.data import DataError, Layout, Task, as_task, concatenate, few_lengths, stack
+from pmcl.compile import CompiledModel, Mask, compile_model
+from pmcl.data.masked import check_masked
+from pmcl.data.reading import as_task
+from pmcl.data.stacking import concatenate, stack
+from pmcl.data.task import DataError, Layout, Task, few_lengths
+from pmcl.runtime import precision
 
 type Arrays = dict[str, np.ndarray]
 

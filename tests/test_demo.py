@@ -76,19 +76,12 @@ def test_the_figure_is_an_image(out):
     assert content.startswith(b"\x89PNG") and len(content) > 10_000
 
 
-def test_tasks_start_with_simulations_and_then_take_the_bundled_tables(monkeypatch):
-    monkeypatch.delenv("PMCL_DATA", raising=False)
+def test_tasks_start_with_simulations_and_then_take_the_bundled_tables():
     tasks = demo_tasks(DemoSettings(datasets=3, rows=20), random_seed=1)
     assert list(tasks) == ["simulated", *BUNDLED] and len(BUNDLED) >= 4
     for name, task in tasks.items():
         assert task["X"].shape == (3, 20, 5) and task["y"].shape == (3, 20)
         assert task["dataset"].values.tolist() == [f"{name} {i}" for i in range(3)]
-
-
-def test_tasks_are_those_of_the_paper_where_the_data_are_there(monkeypatch, data_folder):
-    monkeypatch.setenv("PMCL_DATA", str(data_folder))
-    tasks = demo_tasks(DemoSettings(datasets=2, rows=20), random_seed=1)
-    assert len(tasks) == 10 and list(tasks)[:3] == ["simulated", "boston", "auto_mpg"]
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "statsmodels"])
@@ -99,12 +92,6 @@ def test_a_missing_extra_is_named_before_anything_is_done(monkeypatch, capsys, t
     said = capsys.readouterr()
     assert f'the demo needs {package}, which is not installed: pip install "pmcl[demo]"' in said.err
     assert said.out == "" and not out.exists()
-
-
-def test_a_folder_without_the_papers_tables_is_named(monkeypatch, capsys, tmp_path):
-    monkeypatch.setenv("PMCL_DATA", str(tmp_path))
-    assert main(["demo", "--out", str(tmp_path / "out")]) == 1
-    assert "boston" in capsys.readouterr().err
 
 
 def test_the_version_is_told_without_loading_pymc_or_jax():

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from pmcl import devices
+from pmcl.runtime import devices
 
 PROGRAM = Path(__file__).parent / "programs" / "spread_over_devices.py"
 CACHE = {
@@ -76,10 +76,10 @@ def test_two_processes_give_what_one_gives(alone: dict, tmp_path: Path) -> None:
 def test_work_is_spread() -> None:
     program = """
 import jax, numpy as np, jax.numpy as jnp
-from pmcl import devices
-from pmcl.batching import over_datasets
-from pmcl.compile import jit
-from pmcl.data import Batch
+from pmcl.data.batching import over_datasets
+from pmcl.data.task import Batch
+from pmcl.runtime import devices
+from pmcl.runtime.jitting import jit
 
 @jit
 def twice(batch):

@@ -67,7 +67,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
         task(), name="first", strategy=pmcl.Replay(pseudo=0, simulations=0), **few
     )
     folder = tmp_path_factory.mktemp("errors")
-    posterior.save(folder / "state.zarr.zip")
+    pmcl.save(posterior, folder / "state.zarr.zip")
     (folder / "text.zarr.zip").write_text("not a state")
     tree = posterior.sample(task(), 100, refine=False, random_seed=0, progressbar=False)
     return SimpleNamespace(p=posterior, q=adapted, folder=folder, few=few, tree=tree)

@@ -7,8 +7,9 @@ import xarray as xr
 from draws import differing
 
 import pmcl
-from pmcl.compile import make_simulator, precision, read_covariates
-from pmcl.compile.graphs import host_mode
+from pmcl.compile import make_simulator, read_covariates
+from pmcl.compile.conversion.graphs import host_mode
+from pmcl.runtime import precision
 
 N = 4000
 

@@ -14,18 +14,21 @@ from scipy import stats
 from test_stream import compilations
 
 import pmcl
+from pmcl.archive.online import to_datatree
+from pmcl.archive.zipped import write_archive
 from pmcl.compile import UnsupportedModelError, compile_model, localise
-from pmcl.compile.latent import separate
-from pmcl.data import DataError
+from pmcl.compile.local_variables import separate
+from pmcl.data.task import DataError
 from pmcl.metrics import importance_diagnostics
-from pmcl.online import MeanField, Rows, narrow
+from pmcl.online import MeanField, Rows
 from pmcl.online.gaussian import divergence
-from pmcl.online.latent import Encoder, LatentRows, weigh, with_gaps
-from pmcl.online.point import fisher
-from pmcl.online.projection import lower_bound
+from pmcl.online.latent.encoder import Encoder
+from pmcl.online.latent.gaps import with_gaps
+from pmcl.online.latent.rows import LatentRows, weigh
 from pmcl.online.rows import Batch
-from pmcl.state.archive import write_archive
-from pmcl.stream_state import to_datatree
+from pmcl.online.search import narrow
+from pmcl.online.search.bound import Target, lower_bound
+from pmcl.online.search.maximum import fisher
 
 SIGMA = 0.5
 W = np.array([[1.0, -0.5, 0.3], [0.2, 0.8, -1.0]])
@@ -162,7 +165,7 @@ def test_gradients_by_all_that_is_trained_are_the_closed_form(pca, y):
         part = rows.part(
             Batch({"y": jnp.asarray(y)}, jnp.ones(4)), jax.random.permutation(index_key, 4)[:2]
         )
-        return lower_bound(rows, q, prior, part, key, draws=2, scale=2.0)
+        return lower_bound(rows, q, Target(prior, part), key, draws=2, scale=2.0)
 
     keys = jax.random.split(jax.random.key(2), 20_000)
     many = jax.jit(jax.vmap(jax.grad(estimate, (0, 1, 2)), (None, None, None, 0)))
@@ -372,7 +375,7 @@ def test_rows_are_predicted_with_their_local_variables(stream):
 
 
 def test_saved_and_read_again(stream, tmp_path):
-    stream.save(tmp_path / "a.zarr.zip")
+    pmcl.save(stream, tmp_path / "a.zarr.zip")
     again = pmcl.load(tmp_path / "a.zarr.zip", effects(MEMBERS))
     assert isinstance(again, pmcl.LatentPosterior)
     assert again.encoder == stream.encoder
@@ -669,7 +672,7 @@ def test_searches_leave_out_other_tasks_heads(monkeypatch, method, counted):
         values = stream.compiled.unravel
         heads = [values(s.approximation().mean)["head"] for s in (one, two)]
         found.append([*(values(v) for v in two.state.q), values(two.state.predictive.mean)])
-        shapes.append([*stream.problem.rows.narrowed])
+        shapes.append([*stream.problem.rows._narrow])
     assert shapes == [[], [((5, 4), (1, 2, 5))]]  # compiled once for both tasks
     for plain, narrowed in zip(*found, strict=True):
         tolerance = {"rtol": 1e-4, "atol": 1e-5}
@@ -694,7 +697,7 @@ def test_what_rows_look_up_is_not_narrowed(monkeypatch):
     )  # fmt: skip
     rows = {"y": np.arange(20) % 2, "category": np.repeat([7, 6], 10)}
     stream = stream.update(rows, progressbar=False)
-    assert not stream.problem.rows.narrowed
+    assert not stream.problem.rows._narrow
     assert np.all(np.asarray(stream.state.q.mean[:6]) == 0)
 
 

@@ -17,7 +17,7 @@ from scipy.special import logsumexp
 
 import pmcl
 from pmcl.compile import compile_model, make_simulator, read_covariates
-from pmcl.compile.graphs import host_mode
+from pmcl.compile.conversion.graphs import host_mode
 
 pymc_extras = pytest.importorskip(
     "pymc_extras", reason="needs pymc-extras, which has an environment of its own: make marginal"

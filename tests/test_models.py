@@ -10,9 +10,11 @@ from tiny_model import TINY
 
 import pmcl
 from pmcl import models
-from pmcl.models import ModelError
-from pmcl.publishing import Published, publish
-from pmcl.state import StateError, read_archive
+from pmcl.archive import StateError, read_archive
+from pmcl.data.task import Layout
+from pmcl.models import publishing
+from pmcl.models.definition import CARD, LARGEST_STATE, STATE, ModelError
+from pmcl.models.publishing import Published, publish
 
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = {
@@ -67,7 +69,7 @@ def test_the_repository_publishes_what_it_says():
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_published_models_have_examples_that_fit_them(name):
     found = models.find(name)
-    layout = pmcl.data.Layout.of(
+    layout = Layout.of(
         pmcl.compile_model(found.model(), covariates=tuple(found.covariates() or ())),
         found.exchangeable or found.sequence,
     )
@@ -94,7 +96,7 @@ def test_published_states_carry_no_memory():
         state = models.find(name).state
         if state is not None:
             assert "memory" not in read_archive(state).children
-            assert state.stat().st_size <= models.LARGEST_STATE
+            assert state.stat().st_size <= LARGEST_STATE
 
 
 def test_models_are_found_by_name_and_by_file(folder, monkeypatch):
@@ -200,35 +202,33 @@ def test_cards_and_states_that_are_not_as_they_should_be(published, tmp_path):
     assert models.check(found) == []
     # with data in it
     posterior = published.posterior
-    posterior.save(tiny / models.STATE)
+    pmcl.save(posterior, tiny / STATE)
     problems = models.check(found)
     assert any("holds 1 datasets" in p for p in problems) and any("stale" in p for p in problems)
-    (tiny / models.STATE).write_bytes(b"0" * (models.LARGEST_STATE + 1))
+    (tiny / STATE).write_bytes(b"0" * (LARGEST_STATE + 1))
     assert any("expected at most" in p for p in models.check(found))
-    (tiny / models.STATE).write_bytes(b"nonsense")
+    (tiny / STATE).write_bytes(b"nonsense")
     assert any("not a pmcl state" in p for p in models.check(found))
     with pytest.raises(StateError):
         models.load("tiny", folder)
-    (tiny / models.STATE).unlink()
+    (tiny / STATE).unlink()
     assert any("the state is not the card's" in p for p in models.check(found))
     with pytest.raises(ModelError, match="no trained state is published"):
         models.load("tiny", folder)
-    (tiny / models.CARD).write_text("# by hand")
+    (tiny / CARD).write_text("# by hand")
     assert any("not a card of pmcl's" in p for p in models.check(found))
-    (tiny / models.CARD).unlink()
+    (tiny / CARD).unlink()
     assert models.check(found) == ["no card; write it with `pmcl publish tiny`"]
 
 
 def test_a_card_says_what_failed(published, monkeypatch, tmp_path):
     """A network that was hardly trained, taken as it is."""
-    import pmcl.publishing
-
     path = copied(published, tmp_path)
 
     def unrefined(*args, refine=False, **options):
         return pmcl.calibrate(*args, refine=False, **options)
 
-    monkeypatch.setattr(pmcl.publishing, "calibrate", unrefined)
+    monkeypatch.setattr(publishing, "calibrate", unrefined)
     found = publish(
         models.find("tiny", path), simulations=100, random_seed=0, progressbar=False, steps=1
     )

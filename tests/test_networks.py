@@ -11,14 +11,7 @@ import numpy as np
 import pymc as pm
 import pytest
 
-from pmcl.compile import (
-    Mask,
-    VariableInfo,
-    compile_model,
-    make_simulator,
-    precision,
-    read_covariates,
-)
+from pmcl.compile import Mask, VariableInfo, compile_model, make_simulator, read_covariates
 from pmcl.networks import (
     AbstractFlow,
     AbstractSummary,
@@ -40,6 +33,7 @@ from pmcl.networks import (
 )
 from pmcl.networks.amortizer import _tame, _untame
 from pmcl.networks.summary import _AttentionBlock
+from pmcl.runtime import precision
 
 KEY = jax.random.key(3)
 RNG = np.random.default_rng(3)
@@ -403,7 +397,7 @@ def test_amortizers_are_float32(spec, dim):
 IMPORTS = """
 import pytensor.link.jax.dispatch  # switches x64 on before flowjax is there
 import equinox as eqx, jax, jax.numpy as jnp
-from pmcl.compile.precision import network_scope
+from pmcl.runtime.precision import network_scope
 from pmcl.networks import CouplingFlow, MaskedAutoregressiveFlow
 assert jax.config.jax_enable_x64
 for flow in (

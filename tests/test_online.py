@@ -10,7 +10,7 @@ import pytensor.tensor as pt
 import pytest
 from scipy import integrate, stats
 
-from pmcl.compile import UnsupportedModelError, compile_model, jit, localise
+from pmcl.compile import UnsupportedModelError, compile_model, localise
 from pmcl.online import (
     BayesianForgetting,
     Factor,
@@ -22,17 +22,13 @@ from pmcl.online import (
     expectation,
     prior_scale,
 )
-from pmcl.online.projection import (
-    Search,
-    climb,
-    exact,
-    is_gaussian,
-    log_likelihood,
-    normal_entries,
-    steps_of,
-)
 from pmcl.online.residual import debiased, exact_residuals, product, residuals
 from pmcl.online.rows import Batch, Rows, check_separate, padded
+from pmcl.online.search.bound import Target, log_likelihood
+from pmcl.online.search.climb import climb
+from pmcl.online.search.exact import exact, is_gaussian, normal_entries
+from pmcl.online.search.search import Search, Way, steps_of
+from pmcl.runtime.jitting import jit
 
 Q = MeanField(jnp.array([0.5, -1.0]), jnp.log(jnp.array([0.3, 2.0])))
 PRIOR = MeanField(jnp.array([0.0, 1.0]), jnp.log(jnp.array([1.0, 1.5])))
@@ -173,7 +169,7 @@ def test_one_row_at_a_time_is_the_papers_recursion(rows):
             one = Batch({k: x[i : i + 1] for k, x in stream.data.items()}, jnp.ones(1))
             if i < 2:
                 assert bool(is_gaussian(rows, q, one.data, jax.random.key(i)))
-            q = exact(rows, q, one)
+            q = exact(rows, Target(q, one))
             x, y = np.asarray(one.data["X"][0]), float(one.data["y"][0])
             scaled = np.diag(v) @ np.outer(x, x) / SIGMA**2
             m = np.linalg.solve(np.eye(3) + scaled, v * x * y / SIGMA**2 + m)
@@ -188,9 +184,9 @@ def test_monte_carlo_ends_where_the_closed_form_does(rows, local, batch_size):
     """With noise of the weights and of the layer's outputs, with all rows and with some."""
     rows = replace(rows, local=localise(rows.compiled) if local else None)
     batch = regression(60, 2)
-    truth = exact(rows, standard(), batch)
+    truth = exact(rows, Target(standard(), batch))
     search = Search(steps=3000, draws=20, learning_rate=3e-2, batch_size=batch_size)
-    found = climb(rows, standard(), standard(), batch, search, jax.random.key(0))
+    found = climb(rows, standard(), Target(standard(), batch), Way(search), jax.random.key(0))
     sd = np.exp(truth.log_sd)
     np.testing.assert_allclose((found.q.mean - truth.mean) / sd, 0, atol=2e-2)
     np.testing.assert_allclose(np.exp(found.q.log_sd) / sd, 1, atol=2e-2)
@@ -250,7 +246,7 @@ def test_factors_of_a_gaussian_likelihood_are_what_it_is(rows, drawn):
     """Its diagonal part, that is; the rest of the factors' product is in the means."""
     with jax.enable_x64(True):
         batch = regression(15, 3)
-        q = exact(rows, standard(), batch)
+        q = exact(rows, Target(standard(), batch))
         if drawn:
             found = residuals(rows, q, batch.data, jax.random.key(0), 100_000)
         else:

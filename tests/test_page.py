@@ -14,16 +14,16 @@ import pytest
 import xarray as xr
 
 import pmcl
-from pmcl.report.graph import draw_model, layers
-from pmcl.report.page.parts import fitting, what_fits
-from pmcl.report.page.sections import (
-    about_calibration,
+from pmcl.diagnostics.graph import draw_model, layers
+from pmcl.diagnostics.page.about_checks import about_calibration
+from pmcl.diagnostics.page.about_training import about_training
+from pmcl.diagnostics.page.about_trust import (
     about_datasets,
     about_posteriors,
     about_retention,
-    about_training,
     of_parameters,
 )
+from pmcl.diagnostics.page.elements import fitting, what_fits
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -74,7 +74,8 @@ def calibration(posterior) -> xr.DataTree:
 def page(posterior, results, calibration, tmp_path_factory) -> Path:
     """A page of everything that there can be."""
     idata, reference = results
-    return posterior.report(
+    return pmcl.report(
+        posterior,
         tmp_path_factory.mktemp("report") / "report.html",
         idata,
         reference=reference,
@@ -145,8 +146,13 @@ def test_what_is_poor_is_at_the_top(posterior, results, tmp_path):
     off["posterior"]["mu"] += 1.0
     off["unconstrained_posterior"]["mu"] += 1.0
     off["dataset_stats"]["warning"][:] = ["", "k-hat 1.20 is above 0.63", ""]
-    made = posterior.report(
-        tmp_path / "r.html", off, reference=reference, calibration=False, progressbar=False
+    made = pmcl.report(
+        posterior,
+        tmp_path / "r.html",
+        off,
+        reference=reference,
+        calibration=False,
+        progressbar=False,
     )
     text = " ".join(" ".join(Outline(made.read_text()).text).split())
     top = text[: text.index("The model What was written")]
@@ -156,13 +162,17 @@ def test_what_is_poor_is_at_the_top(posterior, results, tmp_path):
 
 
 def test_by_default_it_is_about_the_stored_datasets(posterior, tmp_path):
-    made = posterior.report(
-        tmp_path / "new folder" / "r.html", calibration=False, random_seed=1, progressbar=False
+    made = pmcl.report(
+        posterior,
+        tmp_path / "new folder" / "r.html",
+        calibration=False,
+        random_seed=1,
+        progressbar=False,
     )
     text = "".join(Outline(made.read_text()).text)
     assert "3 stored datasets" in text and "comparison" not in made.read_text()
-    again = posterior.report(
-        tmp_path / "again.html", calibration=False, random_seed=1, progressbar=False
+    again = pmcl.report(
+        posterior, tmp_path / "again.html", calibration=False, random_seed=1, progressbar=False
     )
     minute = r"Made \S+ \S+ UTC"
     assert re.sub(minute, "", again.read_text()) == re.sub(minute, "", made.read_text())
@@ -170,13 +180,13 @@ def test_by_default_it_is_about_the_stored_datasets(posterior, tmp_path):
 
 def test_a_reference_needs_draws_to_compare(posterior, results, tmp_path):
     with pytest.raises(ValueError, match="expected `idata`.*Pass the result of `sample`"):
-        posterior.report(tmp_path / "r.html", reference=results[1])
+        pmcl.report(posterior, tmp_path / "r.html", reference=results[1])
     assert not (tmp_path / "r.html").exists()
 
 
 def test_results_of_nuts_are_not_judged_as_importance_sampling(posterior, results, tmp_path):
     with pytest.raises(ValueError, match="lacks .'khat'.*Results of `sample_reference` go to"):
-        posterior.report(tmp_path / "r.html", results[1])
+        pmcl.report(posterior, tmp_path / "r.html", results[1])
 
 
 def verdicts_on(idata: xr.DataTree) -> list[tuple[bool, str]]:
@@ -290,7 +300,7 @@ def test_a_figure_has_room_for_sixteen():
 def test_a_missing_extra_is_named(posterior, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(ImportError, match=r'the report needs jinja2.*"pmcl\[report\]"'):
-        posterior.report(tmp_path / "r.html")
+        pmcl.report(posterior, tmp_path / "r.html")
 
 
 def test_causes_stand_above_effects():

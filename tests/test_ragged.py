@@ -10,7 +10,7 @@ import xarray as xr
 import pmcl
 from pmcl.compile import Masking
 from pmcl.continual.pseudo import pseudo_datasets
-from pmcl.data import DataError
+from pmcl.data.task import DataError
 
 SIGMA = np.float64(1.5)
 SHORT, LONG, MISSING = 5, 60, 0.2
@@ -151,7 +151,7 @@ def test_adaptation_memory_and_a_saved_state(posterior, data, model, tmp_path) -
     )
     assert adapted.memory.tasks == ("first", "second")
     path = tmp_path / "state.zarr.zip"
-    adapted.save(path)
+    pmcl.save(adapted, path)
     loaded = pmcl.load(path, model)
     assert loaded.simulator.masking == Masking("obs", (SHORT, LONG), MISSING)
     xr.testing.assert_identical(

@@ -7,9 +7,9 @@ from arviz_stats.base import array_stats
 from pytensor.compile.mode import Mode
 from scipy.special import polygamma, psi
 
-from pmcl.reference import NutsDraws, nuts
-from pmcl.reference.data import check_datasets
-from pmcl.reference.shared import share_data
+from pmcl.reference.checks import check_datasets
+from pmcl.reference.nuts import NutsDraws, NutsSettings, nuts
+from pmcl.reference.shared_model import share_data
 
 # Python's linker compiles in no time, and these functions are called a few times only
 PLAIN = Mode(linker="py", optimizer="fast_compile")
@@ -71,11 +71,11 @@ def user_model() -> pm.Model:
 @pytest.fixture(scope="module", params=["nutpie", "pymc"])
 def sampled(request, user_model) -> NutsDraws:
     before = state(user_model)
-    options = {"draws": 1000, "tune": 500, "chains": 2, "progressbar": False}
+    settings = NutsSettings(draws=1000, tune=500, chains=2)
     if request.param == "pymc":
-        options |= {"draws": 300, "tune": 250}
+        settings = NutsSettings(draws=300, tune=250, chains=2, sampler="pymc")
     result = nuts(
-        user_model, DATASETS, names=NAMES, sampler=request.param, random_seed=4, **options
+        user_model, DATASETS, names=NAMES, settings=settings, random_seed=4, progressbar=False
     )
     np.testing.assert_equal(state(user_model), before)
     return result
@@ -159,10 +159,11 @@ def test_shapes_and_statistics(sampled):
 
 def test_the_same_seed_gives_the_same_draws_whatever_the_cores():
     datasets = [{"y": np.arange(4.0)}] * 2
-    options = {"names": ["a", "b"], "draws": 20, "tune": 50, "chains": 2, "progressbar": False}
+    options = {"names": ["a", "b"], "random_seed": 5, "progressbar": False}
+    settings = NutsSettings(draws=20, tune=50, chains=2)
     model = build(normal, np.zeros(3))
     one, two = (
-        nuts(model, datasets, random_seed=5, cores=cores, **options).unconstrained
+        nuts(model, datasets, settings=settings._replace(cores=cores), **options).unconstrained
         for cores in (1, 2)
     )
     np.testing.assert_array_equal(one, two)
@@ -176,8 +177,8 @@ def test_a_failure_names_the_dataset():
     datasets = [{"y": np.array([0, 1, 1, 0])}, {"y": np.array([0, 1, 2])}]
     with pytest.raises(RuntimeError, match="failed on dataset 'impossible'"):
         nuts(
-            model, datasets, names=["possible", "impossible"], draws=5, tune=5, random_seed=1,
-            progressbar=False,
+            model, datasets, names=["possible", "impossible"], settings=NutsSettings(5, 5),
+            random_seed=1, progressbar=False,
         )  # fmt: skip
     np.testing.assert_equal(state(model), before)
 
@@ -411,6 +412,6 @@ def test_models_without_a_posterior_and_arguments_out_of_range(user_model):
     with pytest.raises(ValueError, match="one name for every dataset, got 1 for 3"):
         nuts(user_model, DATASETS, names=["a"], random_seed=1)
     with pytest.raises(ValueError, match="draws >= 1, got 0"):
-        nuts(user_model, DATASETS, names=NAMES, draws=0, random_seed=1)
+        nuts(user_model, DATASETS, names=NAMES, settings=NutsSettings(draws=0), random_seed=1)
     with pytest.raises(ValueError, match="'stan'"):
-        nuts(user_model, DATASETS, names=NAMES, sampler="stan", random_seed=1)
+        nuts(user_model, DATASETS, names=NAMES, settings=NutsSettings(sampler="stan"))

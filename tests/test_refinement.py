@@ -13,18 +13,14 @@ from scipy import stats
 from scipy.integrate import quad
 
 import pmcl
-from pmcl.compile import precision
-from pmcl.refinement.alignment import _factor, lbfgs, newton, starts
 from pmcl.refinement.choice import Pilot, candidates
-from pmcl.refinement.local import local_path_gradient
+from pmcl.refinement.path import local_path_gradient
 from pmcl.refinement.population import population
-from pmcl.refinement.proposals import (
-    Component,
-    Dense,
-    LowRank,
-    ShapedNormal,
-    Student,
-)
+from pmcl.refinement.proposals import Component, ShapedNormal, Student
+from pmcl.runtime import precision
+from pmcl.search.newton import _factor, lbfgs, newton
+from pmcl.search.scales import Dense, LowRank
+from pmcl.search.starts import starts
 
 RNG = np.random.default_rng(5)
 FAST = pmcl.Refine(steps=60, pilot=60)

@@ -19,7 +19,7 @@ from pmcl.compile import (
     make_simulator,
     read_covariates,
 )
-from pmcl.compile.refuse import check_finite
+from pmcl.compile.simulator import check_finite
 
 ZEROS = np.zeros(4)
 

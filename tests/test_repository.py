@@ -1,5 +1,7 @@
-"""The repository's own promises: locks without addresses, licences, the wheel's contents."""
+"""The repository's own promises: where files go, locks, licences, the wheel's contents."""
 
+import ast
+import graphlib
 import importlib.util
 import re
 import sys
@@ -14,6 +16,89 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = tuple(sorted(p.name for p in ROOT.glob("requirements*.txt")))
+
+
+# each imports only those that stand after it, and none but the command the names of `pmcl` itself
+ROOMS = (
+    *("cli", "demo", "models", "archive", "diagnostics", "amortized", "online", "continual"),
+    *("refinement", "reference", "parts", "draws", "training", "networks", "search"),
+    *("data", "compile", "metrics", "runtime"),
+)
+
+
+def modules() -> dict[str, Path]:
+    """Files of the package by the names that they are imported by."""
+    found = {}
+    for path in sorted((ROOT / "pmcl").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(text: str, known: set[str]) -> set[str]:
+    """Modules of the package that a file imports, for its types and inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "expected imports to name the package"
+            names = (f"{node.module}.{name.name}" for name in node.names)
+            found |= {name if name in known else str(node.module) for name in names}
+    return {name for name in found if name.split(".")[0] == "pmcl"}
+
+
+def upward(imported: dict[str, set[str]]) -> list[str]:
+    """Imports of a room that does not stand below, or of the roof."""
+    place = {room: i for i, room in enumerate(ROOMS)}
+    found = []
+    for module, names in imported.items():
+        room = module.split(".")[1]
+        for name in sorted(names):
+            if name == "pmcl":
+                found += [f"{module} -> {name}"] if room != "cli" else []
+            elif place[name.split(".")[1]] < place[room]:
+                found.append(f"{module} -> {name}")
+    return found
+
+
+def test_imports_run_one_way():
+    paths = modules()
+    assert {p.name for p in (ROOT / "pmcl").iterdir() if p.name != "__pycache__"} == {
+        *ROOMS, "__init__.py", "__init__.pyi", "py.typed",
+    }  # fmt: skip
+    del paths["pmcl"]  # the roof: it has the names of all rooms
+    imported = {name: imports(path.read_text("utf-8"), {*paths}) for name, path in paths.items()}
+    assert upward(imported) == []
+    # no module bears the name of what its package exports: the one would hide the other
+    for name, path in paths.items():
+        if path.name == "__init__.py" and name != "pmcl.cli":
+            exported = ast.parse(path.read_text("utf-8")).body
+            names = {
+                a.name for node in exported if isinstance(node, ast.ImportFrom) for a in node.names
+            }
+            assert not {f"{name}.{n}" for n in names} & {*paths}, name
+    # and no circle within a room
+    order = graphlib.TopologicalSorter({k: v - {k, "pmcl"} for k, v in imported.items()})
+    order.prepare()
+
+
+def test_what_runs_the_other_way_is_seen():
+    known = {"pmcl.data.task", "pmcl.amortized.fit", "pmcl.metrics"}
+    hidden = """
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from pmcl.amortized.fit import fit_amortized
+def f():
+    import pmcl
+    from pmcl.data import task
+"""
+    found = imports(hidden, known)
+    assert found == {"pmcl.amortized.fit", "pmcl", "pmcl.data.task"}
+    assert upward({"pmcl.data.reading": found}) == [
+        "pmcl.data.reading -> pmcl",
+        "pmcl.data.reading -> pmcl.amortized.fit",
+    ]
 
 
 def load_tool(name: str) -> ModuleType:
@@ -133,11 +218,11 @@ def test_runtime_dependencies_are_walked_to_the_end():
 def test_wheel_contents_are_judged():
     problems = load_tool("check_wheel").problems
     good = ["pmcl/__init__.py", "pmcl/py.typed", "pmcl-0.1.0.dist-info/licenses/LICENSE"]
-    good.append("pmcl/report/templates/page.html")
+    good += ["pmcl/__init__.pyi", "pmcl/diagnostics/templates/page.html"]
     assert problems(good, ["pmcl/__init__.py"]) == []
     assert any("tests/test_data.py" in p for p in problems([*good, "tests/test_data.py"], []))
     assert any("pmcl/data.py" in p for p in problems(good, ["pmcl/data.py"]))
     assert any("py.typed" in p for p in problems([good[0], good[2]], []))
     assert any("LICENSE" in p for p in problems(good[:2], []))
-    assert any("page.html" in p for p in problems(good[:3], []))
+    assert any("page.html" in p for p in problems(good[:4], []))
     assert any("compiled" in p for p in problems([*good, "pmcl/__pycache__/data.pyc"], []))

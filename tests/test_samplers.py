@@ -9,7 +9,9 @@ import pymc as pm
 import pytest
 from scipy import stats
 
-from pmcl.compile import compile_model, precision, samplers
+from pmcl.compile import compile_model
+from pmcl.compile.conversion import samplers
+from pmcl.runtime import precision
 
 N = 20_000
 TINY = 1e-4

@@ -6,7 +6,8 @@ import pytest
 import sbibm_tasks
 from scipy import stats
 
-from pmcl.compile import compile_model, precision
+from pmcl.compile import compile_model
+from pmcl.runtime import precision
 
 SMOOTH = [name for name in sbibm_tasks.BENCHMARKS if name != "two_moons"]  # which has an edge
 

@@ -16,11 +16,11 @@ from pmcl.compile import (
     compile_model,
     finite_fraction,
     make_simulator,
-    precision,
     read_covariates,
 )
-from pmcl.compile.graphs import host_mode
+from pmcl.compile.conversion.graphs import host_mode
 from pmcl.compile.predictive import predict
+from pmcl.runtime import precision
 
 DRAWS = 2000
 TINY = 1e-4  # some forty statistics a model, at fixed seeds

@@ -11,8 +11,9 @@ import pytest
 from scipy import special as scipy_special
 from scipy import stats
 
-from pmcl.compile import compile_model, precision
-from pmcl.compile.special import betainc, erfcx
+from pmcl.compile import compile_model
+from pmcl.compile.conversion.special import betainc, erfcx
+from pmcl.runtime import precision
 
 
 def derivative(function: Callable[[float], float], at: float) -> float:

@@ -19,8 +19,8 @@ import xarray as xr
 from tiny_model import TINY
 
 import pmcl
-from pmcl.state import StateError, read_archive, write_archive
-from pmcl.state.archive import MANIFEST
+from pmcl.archive import StateError, read_archive, write_archive
+from pmcl.archive.zipped import MANIFEST
 
 STRATEGIES = (
     pmcl.Replay(capacity=3, pseudo=6, simulations=2),
@@ -87,7 +87,7 @@ def adapted(pretrained) -> pmcl.AmortizedPosterior:
 @pytest.fixture(scope="module")
 def saved(adapted, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("state") / "state.zarr.zip"
-    adapted.save(path)
+    pmcl.save(adapted, path)
     return path
 
 
@@ -131,7 +131,7 @@ def test_going_on_from_a_loaded_state_is_going_on(adapted, saved, model):
 
 def test_a_budget_of_simulations_goes_on_after_loading(model, tmp_path):
     posterior = fit(model, simulations=200)
-    posterior.save(tmp_path / "budget.zarr.zip")
+    pmcl.save(posterior, tmp_path / "budget.zarr.zip")
     found = pmcl.load(tmp_path / "budget.zarr.zip", model)
     assert found.settings == posterior.settings and found.settings.simulations == 200
     more = [p.pretrain(20, progressbar=False) for p in (found, posterior)]
@@ -155,7 +155,7 @@ def test_a_state_reads_well_in_plain_xarray(saved):
 
 def test_memory_stays_at_home_where_asked(adapted, tmp_path, model):
     path = tmp_path / "public.zarr.zip"
-    adapted.save(path, include_memory=False)
+    pmcl.save(adapted, path, include_memory=False)
     tree = read_archive(path)
     assert "memory" not in tree.children
     raw = b"".join(zipfile.ZipFile(path).read(n) for n in zipfile.ZipFile(path).namelist())
@@ -204,7 +204,7 @@ def test_covariates_of_a_function_are_asked_for(model, pretrained, tmp_path):
     compiled = pretrained.compiled
     simulator = make_simulator(compiled, read_covariates({"x": draw}, compiled.covariates))
     path = tmp_path / "state.zarr.zip"
-    dataclasses.replace(pretrained, simulator=simulator).save(path)
+    pmcl.save(dataclasses.replace(pretrained, simulator=simulator), path)
     with pytest.raises(StateError, match=r"covariate 'x' came from a function.*pass covariates"):
         pmcl.load(path, model)
     assert_same(pmcl.load(path, model, covariates={"x": draw}), pretrained)
@@ -217,7 +217,7 @@ def test_a_strategy_of_ones_own_is_not_stored(pretrained, tmp_path):
 
     mine = adapt(pretrained, "u", 1, Mine())
     with pytest.raises(StateError, match=r"Mine.* cannot be stored|strategy Mine"):
-        mine.save(tmp_path / "state.zarr.zip")
+        pmcl.save(mine, tmp_path / "state.zarr.zip")
 
 
 def test_another_schema_is_refused_with_both_versions(saved, tmp_path, model):
@@ -240,7 +240,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(adapted, saved, tmp_pa
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StateError, match=r"could not be written \(No space left on device\)"):
-        adapted.save(path)
+        pmcl.save(adapted, path)
     assert path.read_bytes() == saved.read_bytes()
     assert [p.name for p in tmp_path.iterdir()] == [path.name]  # nothing half is left
 
@@ -378,7 +378,7 @@ def test_damaged_files_are_the_same_state_or_refused(saved, tmp_path, number):
 
 WRITER = """
 import sys, xarray as xr, numpy as np
-from pmcl.state import write_archive
+from pmcl.archive.zipped import write_archive
 i = 0
 while True:
     i += 1
@@ -448,7 +448,7 @@ for i in range(len(posterior.records), 6):
         task, name=f"task{i}", strategy=strategy, steps=400, patience=None, checkpoint=half,
         progressbar=False,
     )
-    posterior.save(state)
+    pmcl.save(posterior, state)
     print(i + 1, flush=True)
 """
 
@@ -472,7 +472,7 @@ def test_killed_while_adapting_no_finished_task_is_lost(tmp_path):
     (tmp_path / "tiny.py").write_text(TINY)
     definition = pmcl.models.named(f"{tmp_path / 'tiny.py'}:model")
     fresh = tmp_path / "fresh.zarr.zip"
-    definition.fit(steps=50, random_seed=0, progressbar=False).save(fresh)
+    pmcl.save(definition.fit(steps=50, random_seed=0, progressbar=False), fresh)
     ends, seconds = [], 0.0
     for _ in range(2):  # the second finds all compiled: its time counts
         ends.append(tmp_path / f"undisturbed{len(ends)}.zarr.zip")

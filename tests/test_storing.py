@@ -10,7 +10,8 @@ import pytest
 import xarray as xr
 
 import pmcl
-from pmcl import cluster
+from pmcl.parts import datasets, run
+from pmcl.parts.job import run_part
 
 TINY = pmcl.Network(
     pmcl.DeepSet(outputs=4, width=8, depth=1, pooled=4, head_width=8, head_depth=1),
@@ -52,7 +53,7 @@ LENGTHS = [8, 8, 8, 8, 5, 8, 5, 5, 5, 6]
 
 @pytest.mark.parametrize("refine", [False, pmcl.Refine(steps=2, rounds=0)])
 def test_a_stored_sample_is_the_sample(posterior, tmp_path, monkeypatch, refine):
-    monkeypatch.setattr(cluster, "TOGETHER", 3)
+    monkeypatch.setattr(datasets, "TOGETHER", 3)
     options = {
         "refine": refine, "random_seed": 1,
         "log_likelihood": True, "log_prior": True, "posterior_predictive": True,
@@ -109,7 +110,7 @@ def test_what_is_there_already_is_left_alone(posterior, tmp_path):
 def test_two_do_not_write_the_same_results(posterior, tmp_path, monkeypatch):
     data, store = ragged([8] * 4), tmp_path / "draws.zarr"
     options = {"refine": False, "random_seed": 0, "store": store}
-    work, refused = cluster.run_part, []
+    work, refused = run_part, []
 
     def meanwhile(*args):
         with pytest.raises(FileExistsError, match="another process is writing"):
@@ -117,7 +118,7 @@ def test_two_do_not_write_the_same_results(posterior, tmp_path, monkeypatch):
         refused.append(store.exists())
         return work(*args)
 
-    monkeypatch.setattr(cluster, "run_part", meanwhile)
+    monkeypatch.setattr(run, "run_part", meanwhile)
     tree = posterior.sample(data, 20, **options)
     assert refused == [False] and np.isfinite(tree["posterior"]["slope"]).all()
     assert [p.name for p in tmp_path.iterdir()] == ["draws.zarr"]

@@ -12,7 +12,8 @@ import xarray as xr
 from lines import EXACT, OFF, PRECISION, ROWS, Line, line, posterior_of, y_of
 from scipy import stats
 
-from pmcl.compile import Density, precision
+from pmcl.amortized.posterior import AmortizedPosterior
+from pmcl.compile import Density
 from pmcl.continual import (
     AbstractStrategy,
     AdaptationSettings,
@@ -31,19 +32,20 @@ from pmcl.continual import (
     Teaching,
     VariationalWeights,
     adapt,
-    adaptation,
     importance,
     quality,
     weighted_distance,
 )
-from pmcl.continual.consolidation import Gaussian
-from pmcl.continual.objectives import AbstractObjective, efficiency
+from pmcl.continual.objectives.objectives import AbstractObjective, efficiency
 from pmcl.continual.pool import gather
 from pmcl.continual.pseudo import pseudo_datasets
-from pmcl.data import Layout, Task, as_task
+from pmcl.continual.strategies.consolidation import Gaussian
+from pmcl.data.reading import as_task
+from pmcl.data.task import Layout, Task
 from pmcl.metrics import transfer
 from pmcl.networks import Structure
-from pmcl.posterior import AmortizedPosterior
+from pmcl.runtime import precision
+from pmcl.training import run as training_run
 
 SETS = Structure("exchangeable", "obs", "it is")
 SERIES = Structure("sequence", "obs", "it is")
@@ -509,9 +511,9 @@ def test_an_adaptation_that_was_cut_off_ends_as_if_it_had_not_been(occasion, lay
         return write(*arguments, **keywords)
 
     writes: list[int] = []
-    write = adaptation.write_checkpoint
+    write = training_run.write_checkpoint
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(adaptation, "write_checkpoint", cut)
+        patch.setattr(training_run, "write_checkpoint", cut)
         with pytest.raises(KeyboardInterrupt):
             run(now, strategy, checkpoint=path, **options)
     assert path.exists()

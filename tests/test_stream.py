@@ -16,9 +16,11 @@ from scipy import special, stats
 
 import pmcl
 from pmcl.compile import UnsupportedModelError
+from pmcl.online.beginning import begin
 from pmcl.online.gaussian import MeanField
-from pmcl.online.inference import as_batch, begin, update
 from pmcl.online.memory import Candidates, Stored
+from pmcl.online.state import as_batch
+from pmcl.online.step import update
 
 SIGMA = 0.8
 
@@ -593,7 +595,7 @@ def test_unseen_heads_stay_at_the_prior_where_other_priors_are_not_normal(memory
             np.testing.assert_allclose(V[1][task + 1 :], np.log(0.7), rtol=1e-6)
             assert V[1][task] < np.log(0.1)
     path = tmp_path / "stream.zarr.zip"
-    stream.save(path)
+    pmcl.save(stream, path)
     loaded = pmcl.load(path, model)
     np.testing.assert_array_equal(loaded.problem.normal, stream.problem.normal)
     assert sorted(loaded.problem.normal.tolist()) == [False, True, True, True]
@@ -700,7 +702,7 @@ def test_a_saved_stream_goes_on_as_it_would_have(curve, tmp_path):
     for i in range(2):
         stream = stream.update(logistic(20, i), time=2.0 * i, name=f"b{i}", progressbar=False)
     path = tmp_path / "stream.zarr.zip"
-    stream.save(path)
+    pmcl.save(stream, path)
     read = pmcl.load(path, logistic_model())
     assert read.settings == stream.settings
     assert read.state.seen == stream.state.seen == 40
@@ -712,7 +714,7 @@ def test_a_saved_stream_goes_on_as_it_would_have(curve, tmp_path):
     xr.testing.assert_equal(
         read.sample(50)["posterior"].to_dataset(), stream.sample(50)["posterior"].to_dataset()
     )
-    stream.save(path, include_memory=False)
+    pmcl.save(stream, path, include_memory=False)
     without = pmcl.load(path, logistic_model()).state
     assert len(without.memory) == 0
     assert without.seen == 30  # what is known of the stored rows went with them
@@ -729,7 +731,7 @@ def test_a_saved_stream_goes_on_as_it_would_have(curve, tmp_path):
 def test_a_baseline_has_no_memory_to_leave_out(curve, tmp_path, method):
     stream = with_settings(curve, method=method, search=FEW)
     stream = stream.update(logistic(30, 0), progressbar=False)
-    stream.save(path := tmp_path / "point.zarr.zip", include_memory=False)
+    pmcl.save(stream, path := tmp_path / "point.zarr.zip", include_memory=False)
     again = pmcl.load(path, logistic_model())
     np.testing.assert_array_equal(again.state.predictive.mean, stream.state.predictive.mean)
     np.testing.assert_array_equal(again.state.predictive.log_sd, stream.state.predictive.log_sd)
@@ -750,7 +752,7 @@ def test_streams_of_every_kind_are_read_as_they_were_saved(settings, tmp_path):
     )
     path = tmp_path / "stream.zarr.zip"
     for i in range(3):
-        stream.save(path)
+        pmcl.save(stream, path)
         read = pmcl.load(path, linear_model())
         assert read.settings == stream.settings
         if i:

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from paper_tables import paper_tables
 from scipy import stats
 
 from pmcl.demo.model import linear_regression_model
@@ -14,7 +15,6 @@ from pmcl.demo.tables import (
     RegressionTable,
     bundled_tables,
     draw_datasets,
-    paper_tables,
     simulated_datasets,
 )
 

@@ -13,8 +13,9 @@ import numpy as np
 import pymc as pm
 import pytest
 
-from pmcl.compile import compile_model, make_simulator, precision, read_covariates
+from pmcl.compile import compile_model, make_simulator, read_covariates
 from pmcl.networks import CouplingFlow, DeepSet, InputLayout, Network, build_amortizer
+from pmcl.runtime import precision
 from pmcl.training import (
     Optimiser,
     PretrainingSettings,
@@ -24,11 +25,10 @@ from pmcl.training import (
     negative_log_likelihood,
     pretrain,
     pretraining,
-    read_checkpoint,
-    run_block,
-    start,
-    write_checkpoint,
+    run,
 )
+from pmcl.training.checkpoint import read_checkpoint, write_checkpoint
+from pmcl.training.loop import run_block, start
 
 # --- the loop -----------------------------------------------------------------------------------
 
@@ -348,7 +348,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 
         yield SimpleNamespace(advance=advance)
 
-    monkeypatch.setattr(pretraining, "progress_bar", bar)
+    monkeypatch.setattr(run, "progress_bar", bar)
 
 
 def test_same_seed_same_weights(tiny, whole):
@@ -484,9 +484,9 @@ def test_simulations_from_the_host_train_too(kind, tmp_path, monkeypatch):
     )
     inputs = InputLayout.of(compiled.data, "obs")
     amortizer = build_amortizer(network, inputs, z, data, key=jax.random.key(0))
-    run = Pretrain(amortizer, simulator)
+    both = Pretrain(amortizer, simulator)
     settings = replace(SETTINGS, learning_rate=2e-2)
-    found = run(settings=settings)
+    found = both(settings=settings)
     assert found.record.skipped == 0 and np.isfinite(found.record.losses).all()
     assert found.record.losses[-20:].mean() < found.record.losses[:20].mean() - 0.05
     # made in the background, and still the same
@@ -494,5 +494,5 @@ def test_simulations_from_the_host_train_too(kind, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         interrupt(patch, 2)
         with pytest.raises(Interrupted):
-            run(settings=settings, checkpoint=path)
-    assert_equal(run(settings=settings, checkpoint=path), found)
+            both(settings=settings, checkpoint=path)
+    assert_equal(both(settings=settings, checkpoint=path), found)

@@ -1,4 +1,4 @@
-"""What makes draws trustworthy: weights, chains over them, and NUTS where nothing else helps."""
+"""What makes draws trustworthy: weights, and NUTS where nothing else helps."""
 
 import numpy as np
 import nutpie
@@ -8,47 +8,13 @@ import xarray as xr
 
 import pmcl
 from pmcl.compile import compile_model
-from pmcl.data import as_task
-from pmcl.fallback import by_nuts
-from pmcl.metrics import importance_diagnostics, independence_chain, posterior_discrepancy
-from pmcl.reference.data import check_datasets
+from pmcl.data.reading import as_task, layout_of
+from pmcl.metrics import importance_diagnostics, posterior_discrepancy
+from pmcl.reference.checks import check_datasets
 from pmcl.reference.nuts import Begin
-from pmcl.reference.posterior import layout_of
-from pmcl.reference.shared import share_data
+from pmcl.reference.shared_model import share_data
 from pmcl.reference.whitened import Metric, whitened
-
-
-def generators(n: int) -> list[np.random.Generator]:
-    return np.random.default_rng(0).spawn(n)
-
-
-def test_an_independence_chain_has_the_target_as_its_limit() -> None:
-    # proposal N(0.5, 1.5^2), target N(0, 1)
-    z = 0.5 + 1.5 * np.random.default_rng(1).normal(size=(20, 5000))
-    ratio = -0.5 * z**2 + 0.5 * ((z - 0.5) / 1.5) ** 2
-    place, accepted = independence_chain(ratio, generators(20))
-    walked = np.take_along_axis(z, place, axis=1)
-    assert abs(walked.mean()) < 0.02
-    assert abs(walked.std() - 1) < 0.02
-    # An accepted proposal is where the chain stands; else it stays.
-    np.testing.assert_array_equal(place[accepted], np.nonzero(accepted)[1])
-    stays = ~accepted[:, 1:]
-    np.testing.assert_array_equal(place[:, 1:][stays], place[:, :-1][stays])
-    # E min(1, w'/w) for this pair, by a million pairs
-    first, second = 0.5 + 1.5 * np.random.default_rng(2).normal(size=(2, 1_000_000))
-    weight = [-0.5 * v**2 + 0.5 * ((v - 0.5) / 1.5) ** 2 for v in (first, second)]
-    # the place at hand comes by the target
-    expected = np.average(np.minimum(1, np.exp(weight[1] - weight[0])), weights=np.exp(weight[0]))
-    assert abs(accepted.mean() - expected) < 0.01
-
-
-def test_an_independence_chain_never_stands_where_the_density_is_not_finite() -> None:
-    ratio = np.zeros((1, 200))
-    ratio[0, ::2] = np.nan
-    ratio[0, 1::4] = -np.inf
-    place, accepted = independence_chain(ratio, generators(1))
-    assert set(place[0] % 4) == {3}
-    np.testing.assert_array_equal(accepted[0], np.arange(200) % 4 == 3)
+from pmcl.refinement.fallback import by_nuts
 
 
 def test_self_consistency_variance() -> None:
@@ -185,7 +151,7 @@ def test_chains_begin_at_the_best_draws_in_every_mode() -> None:
 
 def test_what_is_asked_for_is_checked(banana) -> None:
     model, data = banana
-    with pytest.raises(ValueError, match="correct: expected 'auto', 'psis', 'imh' or None"):
+    with pytest.raises(ValueError, match="correct: expected 'auto', 'psis' or None"):
         pmcl.refine(model, data, correct="smc", progressbar=False)
     with pytest.raises(ValueError, match="draws: with a fallback expected at least 25, .* got 20"):
         pmcl.refine(model, data, draws=20, fallback="nuts", progressbar=False)

@@ -7,7 +7,12 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-NEEDED = ("pmcl/__init__.py", "pmcl/py.typed", "pmcl/report/templates/page.html")
+NEEDED = (
+    "pmcl/__init__.py",
+    "pmcl/__init__.pyi",
+    "pmcl/py.typed",
+    "pmcl/diagnostics/templates/page.html",
+)
 PUBLISHED = ("model.py", "card.md", "state.zarr.zip", "README.md")
 
 

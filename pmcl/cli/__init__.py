@@ -12,10 +12,10 @@ from typing import Annotated
 from cyclopts import App, CycloptsError
 
 import pmcl
-from pmcl.caching import for_the_command
 from pmcl.cli import work
 from pmcl.cli.common import Flag, console
 from pmcl.cli.registry import models, publish
+from pmcl.runtime.caching import for_the_command
 
 # what compiles takes what an earlier command compiled
 _COMPILES = ("fit", "adapt", "sample", "reference", "report", "demo", "publish", "models")
@@ -26,7 +26,11 @@ app = App(
     help=(pmcl.__doc__ or "").split("\n")[0],
     help_epilogue="With --no-cache no compiled functions are kept for the next command.",
 )
+
+
 app.command(models)
+
+
 for command in (
     publish,
     work.fit,
@@ -46,9 +50,7 @@ def demo(
     """Linear regressions on real data, end to end.
 
     Pretrain an amortized posterior of a linear regression, adapt it to one real data set after
-    another, and compare it with NUTS of the same model. Needs the extra "demo". With the
-    environment variable PMCL_DATA set to a folder with regression/, the nine data sets of the paper
-    are used.
+    another, and compare it with NUTS of the same model. Needs the extra "demo".
 
     Parameters
     ----------

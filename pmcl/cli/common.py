@@ -11,6 +11,7 @@ from cyclopts import Parameter
 if TYPE_CHECKING:
     from rich.console import Console
 
+
 Flag = Parameter(negative="")
 Json = Annotated[bool, Parameter(name="--json", negative="")]
 ModelName = Annotated[str, Parameter(name=["--model", "-m"])]

@@ -21,7 +21,7 @@ def list_models(*, folder: Path | None = None, json: Json = False) -> None:
     json
         As JSON.
     """
-    from pmcl.models import find, names
+    from pmcl.models.definition import find, names
 
     rows = {name: find(name, folder).description for name in names(folder)}
     width = 2 + max(map(len, rows), default=0)
@@ -41,7 +41,8 @@ def show(name: str, /, *, folder: Path | None = None, json: Json = False) -> Non
     json
         Facts of the card as JSON.
     """
-    from pmcl.models import ModelError, card_of, find
+    from pmcl.models.card import card_of
+    from pmcl.models.definition import ModelError, find
 
     found = find(name, folder)
     facts = card_of(found)
@@ -118,8 +119,8 @@ def publish(
     quiet
         No progress.
     """
-    from pmcl.models import find
-    from pmcl.publishing import publish as publish_model
+    from pmcl.models.definition import find
+    from pmcl.models.publishing import publish as publish_model
 
     with apart():
         found = publish_model(

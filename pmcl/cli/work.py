@@ -9,7 +9,8 @@ import pmcl
 from pmcl.cli.common import Flag, Json, ModelName, Quiet, answer, apart
 
 if TYPE_CHECKING:
-    from pmcl.posterior import AmortizedPosterior
+    from pmcl.amortized.posterior import AmortizedPosterior
+
 
 Strategies = Literal["replay", "naive", "ewc", "replay+ewc", "si", "laplace", "vcl"]
 
@@ -50,7 +51,7 @@ def fit(
     quiet
         No progress.
     """
-    from pmcl.models import named
+    from pmcl.models.definition import named
 
     over = {"lengths": lengths, "missing": missing}
     with apart():
@@ -61,7 +62,7 @@ def fit(
             steps=steps,
             progressbar=not quiet,
         )
-        posterior.save(out)
+        pmcl.save(posterior, out)
     record = posterior.pretraining[-1]
     facts = {
         "state": str(out),
@@ -121,8 +122,8 @@ def adapt(
     quiet
         No progress.
     """
-    from pmcl.data import DataError
-    from pmcl.reading import read_data
+    from pmcl.cli.files import read_data
+    from pmcl.data.task import DataError
 
     if not tasks:
         raise DataError("adapt: expected at least one data file, none came.")
@@ -151,7 +152,7 @@ def adapt(
                 steps=steps,
                 progressbar=not quiet,
             )
-            posterior.save(target, include_memory=not no_memory)
+            pmcl.save(posterior, target, include_memory=not no_memory)
             if part is not None:
                 part.unlink(missing_ok=True)
             found.append(_told(posterior))
@@ -202,8 +203,8 @@ def sample(
     quiet
         No progress.
     """
-    from pmcl.data import DataError
-    from pmcl.reading import read_data, write_results
+    from pmcl.cli.files import read_data, write_results
+    from pmcl.data.task import DataError
 
     if out.exists():
         raise DataError(f"{out}: is there already; choose another name, or remove it.")
@@ -268,8 +269,8 @@ def reference(
     quiet
         No progress.
     """
-    from pmcl.models import named
-    from pmcl.reading import read_data, write_results
+    from pmcl.cli.files import read_data, write_results
+    from pmcl.models.definition import named
     from pmcl.reference import sample_reference
 
     with apart():
@@ -304,8 +305,8 @@ def compare(
     json
         As JSON.
     """
-    from pmcl.reading import read_results
-    from pmcl.report import compare as compare_results
+    from pmcl.cli.files import read_results
+    from pmcl.diagnostics import compare as compare_results
 
     with apart():
         found = compare_results(
@@ -366,10 +367,11 @@ def report(
     quiet
         No progress.
     """
-    from pmcl.reading import read_results
+    from pmcl.cli.files import read_results
 
     with apart():
-        page = _loaded(state, model).report(
+        page = pmcl.report(
+            _loaded(state, model),
             out,
             None if results is None else read_results(results),
             reference=None if reference is None else read_results(reference),
@@ -382,7 +384,7 @@ def report(
 
 
 def _loaded(state: Path, model: str) -> "AmortizedPosterior":
-    from pmcl.models import named
+    from pmcl.models.definition import named
 
     return named(model).load(state)
 

@@ -1,17 +1,17 @@
 """PyMC model -> pure JAX functions and a simulator; what is refused, and why."""
 
-from pmcl.compile.covariates import Covariates, read_covariates
+from pmcl.compile.compiling import compile_model
+from pmcl.compile.covariates import read_covariates
 from pmcl.compile.density import Density
-from pmcl.compile.jitting import compiling, compiling_for, jit
-from pmcl.compile.local import LocalLikelihood, localise
 from pmcl.compile.mask import Mask, Masking
-from pmcl.compile.model import CompiledModel, ValueSlice, VariableInfo, compile_model
+from pmcl.compile.model import CompiledModel
 from pmcl.compile.refuse import UnsupportedModelError
+from pmcl.compile.reparametrisation import LocalLikelihood, localise
 from pmcl.compile.simulator import Simulator, ahead, finite_fraction, make_simulator, prefetched
+from pmcl.compile.variables import ValueSlice, VariableInfo
 
 __all__ = [
     "CompiledModel",
-    "Covariates",
     "Density",
     "LocalLikelihood",
     "Mask",
@@ -22,10 +22,7 @@ __all__ = [
     "VariableInfo",
     "ahead",
     "compile_model",
-    "compiling",
-    "compiling_for",
     "finite_fraction",
-    "jit",
     "localise",
     "make_simulator",
     "prefetched",

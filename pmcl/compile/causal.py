@@ -8,12 +8,7 @@ from collections.abc import Sequence
 import pytensor
 import pytensor.tensor as pt
 from pymc.distributions.continuous import Normal
-from pymc.distributions.timeseries import (
-    GARCH11RV,
-    AutoRegressiveRV,
-    EulerMaruyamaRV,
-    RandomWalkRV,
-)
+from pymc.distributions.timeseries import GARCH11RV, AutoRegressiveRV, EulerMaruyamaRV, RandomWalkRV
 from pymc.logprob.basic import logp
 from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op

@@ -14,7 +14,7 @@ from pymc.distributions.shape_utils import change_dist_size
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.op import RandomVariable
 
-from pmcl.compile import graphs
+from pmcl.compile.conversion import graphs
 from pmcl.compile.variables import VariableInfo
 
 type Source = (

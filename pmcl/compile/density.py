@@ -1,6 +1,9 @@
 """The unnormalised log posterior of one dataset, as networks and refinement use it."""
 
+from functools import partial
+
 import equinox as eqx
+import jax
 from jax import Array
 
 from pmcl.compile.mask import Mask
@@ -12,6 +15,14 @@ class Density(eqx.Module):
 
     compiled: CompiledModel = eqx.field(static=True)
     row: str | None = eqx.field(static=True)
+
+    def parts(self, z: Array, data: dict[str, Array], mask: Mask | None) -> tuple[Array, Array]:
+        """log p(z) and log p(x | z) at draws: z of shape (draw, dim), values of shape (draw,)."""
+        log_likelihood = partial(self.compiled.log_likelihood, mask=mask, dim=self.row)
+        return (
+            jax.vmap(lambda u: self.compiled.log_prior(u, data))(z),
+            jax.vmap(lambda u: log_likelihood(u, data))(z),
+        )
 
     def __call__(self, z: Array, data: dict[str, Array], mask: Mask | None) -> Array:
         return self.compiled.log_joint(z, data, mask=mask, dim=self.row)

@@ -1,6 +1,6 @@
 """A PyMC model as pure JAX functions of the unconstrained vector z and the data."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -10,19 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 from jax import Array
-from pymc.logprob.basic import transformed_conditional_logp
-from pymc.logprob.utils import replace_rvs_by_values
-from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Variable
-from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
-from pmcl.compile import causal, graphs, precision, refuse, variables
-from pmcl.compile.jitting import compiling
+from pmcl.compile.conversion import graphs
 from pmcl.compile.mask import Mask
-from pmcl.compile.variables import ValueSlice, VariableInfo, fingerprint, one_after_another
+from pmcl.compile.variables import ValueSlice, VariableInfo, one_after_another
 
 Dataset = Mapping[str, Array]
 
@@ -294,192 +287,22 @@ def _left_out(info: VariableInfo, term: Array, mask: Mask, dim: str | None) -> A
     return term if keep is None else jnp.where(keep, term, 0.0)
 
 
-def compile_model(
-    model: pm.Model | None = None, *, covariates: Sequence[str] = ()
-) -> CompiledModel:
-    """Compile a PyMC model's log prior, log likelihood and transforms to pure JAX functions.
-
-    Called again with a model that has not changed it returns what it made before: the model's
-    variables, coordinates and constants are compared. Nothing is kept of a model that is gone.
-
-    Importing PyTensor's JAX backend, which this does, switches `jax_enable_x64` on for the process.
-
-    Parameters
-    ----------
-    model : pymc.Model, optional
-        Taken from the context when not given.
-    covariates : sequence of str
-        Names of the `pm.Data` that change from dataset to dataset; any other is a constant.
-
-    Returns
-    -------
-    CompiledModel
-
-    Raises
-    ------
-    UnsupportedModelError
-        If the model cannot be compiled, naming the variable and the way out.
-    """
-    model = refuse.model_or_context(model)
-    refuse.check_model(model)
-    data = _covariate_variables(model, covariates)
-    now = fingerprint(model, data)
-    before = _compiled.setdefault(model, {}).get(tuple(covariates))
-    if before is not None and before[0] == now:
-        return replace(before[1], model=model)
-    with compiling(), precision.scope():
-        compiled = _compile(model, data)
-    _compiled[model][tuple(covariates)] = now, compiled.without_model()
-    return compiled
-
-
 # By model, and by the names of covariates: what was compiled, and the fingerprint it was made at.
-_compiled: WeakKeyDictionary[pm.Model, dict[tuple[str, ...], tuple[tuple, CompiledModel]]]
-_compiled = WeakKeyDictionary()
+COMPILED: WeakKeyDictionary[pm.Model, dict[tuple[str, ...], tuple[tuple, CompiledModel]]]
+COMPILED = WeakKeyDictionary()
 
 
-def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
-    values, free = list(model.value_vars), list(model.free_RVs)
-    slices = variables.value_slices(model)
-    # Fresh values for the observations: the model's own have their length in their type.
-    observed = {
-        rv: pt.tensor(f"{rv.name}", dtype=rv.type.dtype, shape=(None,) * rv.type.ndim)
-        for rv in model.observed_RVs
+def describe(compiled: CompiledModel) -> dict:
+    """Names, dims, shapes and coords of a model."""
+
+    def infos(variables) -> dict:  # noqa: ANN001
+        return {v.name: [list(v.dims), list(v.shape), v.dtype] for v in variables}
+
+    return {
+        "free": infos(compiled.free),
+        "deterministics": infos(compiled.deterministics),
+        "observed": infos(compiled.observed),
+        "covariates": infos(compiled.covariates),
+        "z": {v.name: [v.variable, v.start, list(v.shape)] for v in compiled.values},
+        "coords": {k: [str(x) for x in v] for k, v in compiled.coords.items()},
     }
-    inputs = {var: var.type(name=var.name) for var in data}
-    symbols = {**inputs, **observed}
-    about = {
-        **{inputs[var]: variables.describe_data(model, var) for var in data},
-        **{observed[rv]: variables.describe_observed(model, rv) for rv in observed},
-    }
-    sized = variables.resize_observed(model, {rv: tuple(v.shape) for rv, v in observed.items()})
-    fixed = variables.fixed_lengths(model, data, sized)
-    lengths = variables.varying_lengths(model, symbols, fixed)
-    like = {
-        value: jax.ShapeDtypeStruct(where.shape, value.type.dtype)
-        for value, where in zip(values, slices, strict=True)
-    }
-    like |= {v: jax.ShapeDtypeStruct(info.shape, info.dtype) for v, info in about.items()}
-
-    def function(
-        arguments: Sequence[Variable], outputs: Sequence[Variable], names: Sequence[str]
-    ) -> tuple[Function, list[jax.ShapeDtypeStruct]]:
-        # Observations give a dim its length only where they are an argument.
-        sources = {*inputs.values(), *(v for v in arguments if v in about)}
-        known = {k: v for k, v in lengths.items() if sources & {*ancestors([v])}}
-        bound, generators = graphs.bind(outputs, {**inputs, **known})
-        if generators:
-            raise refuse.UnsupportedModelError(
-                f"The log density or the value of one of {list(names)} depends on a random draw "
-                "that is not a variable of the model; give it a name (`pm.Normal(name, ...)`)."
-            )
-        reached = {*ancestors(bound)} - {*arguments}
-        used = [symbol for symbol in symbols.values() if symbol in reached]
-        call = graphs.ShapedFunction([*arguments, *used], bound)
-        results = refuse.trace_or_name(call, [like[v] for v in call.inputs], names)
-        return Function(call, tuple(about[symbol] for symbol in used)), results
-
-    def gradient(term: Function, names: Sequence[str]) -> None:
-        shapes = [like[v] for v in term.call.inputs]
-        refuse.check_differentiable(term.call, shapes, names, len(values))
-
-    rvs_to_values = {sized[rv]: observed.get(rv, v) for rv, v in model.rvs_to_values.items()}
-    rvs_to_transforms = {sized[rv]: t for rv, t in model.rvs_to_transforms.items()}
-
-    def densities(rvs: Sequence[Variable], *, jacobian: bool) -> list[Variable]:
-        return transformed_conditional_logp(
-            rvs=[sized[rv] for rv in rvs],
-            rvs_to_values=rvs_to_values,
-            rvs_to_transforms=rvs_to_transforms,
-            jacobian=jacobian,
-        )
-
-    try:
-        terms = densities([*free, *observed], jacobian=True)
-    except NotImplementedError as error:
-        raise refuse.UnsupportedModelError(
-            f"PyMC derives no log density of one of {[rv.name for rv in model.basic_RVs]}: "
-            f"{str(error).strip()} A `pm.CustomDist` needs both `logp=` and `random=`, or `dist=`."
-        ) from error
-    named = replace_rvs_by_values(
-        [sized[var] for var in [*free, *model.deterministics]],
-        rvs_to_values=rvs_to_values,
-        rvs_to_transforms=rvs_to_transforms,
-    )
-    names = [rv.name for rv in free]
-    constrain, shapes = function(values, named, [*names, *(d.name for d in model.deterministics)])
-    described = [
-        variables.describe(model, var, like.shape)
-        for var, like in zip([*free, *model.deterministics], shapes, strict=True)
-    ]
-
-    parameters = {rv: rv.type(name=rv.name) for rv in free}
-    like |= dict(zip(parameters.values(), shapes[: len(free)], strict=True))
-    forward = graph_replace(
-        [variables.unconstrained(model, value, sized) for value in values],
-        {sized[rv]: value for rv, value in {**parameters, **observed}.items()},
-        strict=False,
-    )
-    prior, _ = function(values, [term.sum() for term in terms[: len(free)]], names)
-    gradient(prior, names)
-    plain = [term.sum() for term in densities(free, jacobian=False)]
-    constrained_prior, _ = function(values, plain, names)
-    arguments, names_observed = [*values, *observed.values()], [rv.name for rv in observed]
-    likelihood, by_term = function(arguments, terms[len(free) :], names_observed)
-    gradient(likelihood, names_observed)
-    by_step = []
-    for rv in observed:
-        node = sized[rv].owner
-        given = replace_rvs_by_values(
-            list(node.inputs), rvs_to_values=rvs_to_values, rvs_to_transforms=rvs_to_transforms
-        )
-        by_step.append(causal.steps(node.op, given, observed[rv]))
-    steps = likelihood
-    if any(step is not None for step in by_step):
-        split = [
-            term if step is None else step
-            for term, step in zip(terms[len(free) :], by_step, strict=True)
-        ]
-        steps, by_term = function(arguments, split, names_observed)
-    unconstrain, _ = function(list(parameters.values()), forward, names)
-    return CompiledModel(
-        model=model,
-        dim=sum(where.size for where in slices),
-        values=slices,
-        free=tuple(described[: len(free)]),
-        deterministics=tuple(described[len(free) :]),
-        observed=tuple(about[symbol] for symbol in observed.values()),
-        covariates=tuple(about[symbol] for symbol in inputs.values()),
-        coords={k: np.asarray(v) for k, v in model.coords.items() if v is not None},
-        data_dims=_data_dims(model, about.values()),
-        _fixed=fixed,
-        _log_prior=prior,
-        _log_constrained_prior=constrained_prior,
-        _log_likelihood=likelihood,
-        _log_steps=steps,
-        _term_dims={n: t.ndim for n, t in zip(names_observed, by_term, strict=True)},
-        _constrain=constrain,
-        _unconstrain=unconstrain,
-    )
-
-
-def _covariate_variables(model: pm.Model, names: Sequence[str]) -> list[SharedVariable]:
-    known = {v.name: v for v in model.data_vars if isinstance(v, SharedVariable)}
-    for name in names:
-        if name not in known:
-            raise ValueError(
-                f"covariates: {name!r} is not a `pm.Data` of the model; expected some of "
-                f"{sorted(known)}."
-            )
-        for rv in model.observed_RVs:
-            if known[name] in ancestors([model.rvs_to_values[rv]]):
-                raise ValueError(
-                    f"covariates: {name!r} holds the observations of {rv.name!r}, which are data "
-                    "anyway; leave it out."
-                )
-    return [known[name] for name in names]
-
-
-def _data_dims(model: pm.Model, infos: Iterable[VariableInfo]) -> frozenset[str]:
-    parameters = {d for rv in model.free_RVs for d in variables.dims_of(model, rv)}
-    return frozenset(d for info in infos for d in info.dims if d not in parameters)

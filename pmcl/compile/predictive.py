@@ -10,10 +10,12 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 
-from pmcl.compile import graphs, precision, refuse
-from pmcl.compile.jitting import jit
+from pmcl.compile.conversion import graphs
 from pmcl.compile.model import CompiledModel
+from pmcl.compile.refuse import check_host
 from pmcl.compile.variables import resize_observed
+from pmcl.runtime import precision
+from pmcl.runtime.jitting import jit
 
 
 def predict(
@@ -120,7 +122,7 @@ def _drawer(
         return draw
 
     def on_host(reason: str) -> Callable:
-        refuse.check_host(bound, reason)
+        check_host(bound, reason)
         seeded = graphs.to_host([*values, *explicit.values()], bound, generators)
 
         def draw(z: np.ndarray, covariates: Mapping[str, np.ndarray], rng: np.random.Generator):

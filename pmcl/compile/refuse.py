@@ -18,13 +18,11 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors, applys_between
 from scipy.sparse.csgraph import connected_components
 
-from pmcl.compile.graphs import ShapedFunction, host_mode
+from pmcl.compile.conversion.graphs import ShapedFunction, host_mode
 from pmcl.compile.marginal import how_to_sum_out, is_discrete
 
 if TYPE_CHECKING:
-    from pmcl.compile.simulator import Simulator
-
-MOST_NOT_FINITE = 0.1  # of the prior's draws
+    pass
 
 
 class UnsupportedModelError(ValueError):
@@ -61,38 +59,6 @@ def check_model(model: pm.Model) -> None:
     for rv in model.observed_RVs:
         _check_minibatch(rv, model.rvs_to_values[rv])
         _check_own_data(model, rv)
-
-
-def check_finite(simulator: "Simulator", *, n: int = 200, random_seed: int = 0) -> None:
-    """Refuse a model whose log density is not finite at more than a tenth of its own draws.
-
-    Parameters
-    ----------
-    simulator : Simulator
-    n : int
-        Number of joint draws to try.
-    random_seed : int
-
-    Raises
-    ------
-    UnsupportedModelError
-        Naming the variable whose term is not finite most often.
-    """
-    terms = simulator.finite_terms(n=n, random_seed=random_seed)
-    wrong = 1.0 - float(np.mean(np.all(list(terms.values()), axis=0)))
-    if wrong <= MOST_NOT_FINITE:
-        return
-    observed = {info.name for info in simulator.compiled.observed}
-    # The first of equals: what comes later in the model may only inherit the trouble.
-    worst = min(terms, key=lambda name: terms[name].mean())
-    part = "log likelihood" if worst in observed else "log prior"
-    raise UnsupportedModelError(
-        f"The log density of the model is not finite at {wrong:.0%} of the prior's draws (expected "
-        f"at most {MOST_NOT_FINITE:.0%}); most often it is the {part} of {worst!r}, at "
-        f"{1 - terms[worst].mean():.0%}. Check its parameters and support at "
-        "`pm.sample_prior_predictive` draws: narrow a prior that over- or underflows, and write "
-        "densities that stay finite wherever the model can simulate."
-    )
 
 
 def check_host(outputs: Sequence[Variable], reason: str) -> None:

@@ -9,23 +9,52 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytensor.tensor as pt
 from jax import Array
-from pymc.distributions.transforms import _default_transform
-from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Variable
 
-from pmcl.compile import graphs, precision, refuse
 from pmcl.compile.covariates import Covariates
-from pmcl.compile.jitting import jit
+from pmcl.compile.drawing import Draws, Z, host_draw, jax_draw
 from pmcl.compile.mask import Mask, Masking
 from pmcl.compile.model import CompiledModel
-from pmcl.compile.variables import resize_observed, unconstrained
+from pmcl.compile.refuse import UnsupportedModelError
+from pmcl.runtime import precision
+from pmcl.runtime.jitting import jit
 
-Draws = dict[str, Array]
-Z = "__z__"  # the key of z among a simulation's arrays; no PyMC variable may start with "__"
+MOST_NOT_FINITE = 0.1  # of the prior's draws
+
+
+def check_finite(simulator: "Simulator", *, n: int = 200, random_seed: int = 0) -> None:
+    """Refuse a model whose log density is not finite at more than a tenth of its own draws.
+
+    Parameters
+    ----------
+    simulator : Simulator
+    n : int
+        Number of joint draws to try.
+    random_seed : int
+
+    Raises
+    ------
+    UnsupportedModelError
+        Naming the variable whose term is not finite most often.
+    """
+    terms = simulator.finite_terms(n=n, random_seed=random_seed)
+    wrong = 1.0 - float(np.mean(np.all(list(terms.values()), axis=0)))
+    if wrong <= MOST_NOT_FINITE:
+        return
+    observed = {info.name for info in simulator.compiled.observed}
+    # The first of equals: what comes later in the model may only inherit the trouble.
+    worst = min(terms, key=lambda name: terms[name].mean())
+    part = "log likelihood" if worst in observed else "log prior"
+    raise UnsupportedModelError(
+        f"The log density of the model is not finite at {wrong:.0%} of the prior's draws (expected "
+        f"at most {MOST_NOT_FINITE:.0%}); most often it is the {part} of {worst!r}, at "
+        f"{1 - terms[worst].mean():.0%}. Check its parameters and support at "
+        "`pm.sample_prior_predictive` draws: narrow a prior that over- or underflows, and write "
+        "densities that stay finite wherever the model can simulate."
+    )
+
+
 AT_ONCE = 128  # simulations made together outside training
-TRIES = 1000  # draws of a prior that a transform truncates, before it is given up
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +230,7 @@ def make_simulator(
     if backend != "pytensor":
         try:
             with precision.scope():
-                draw = _jax_draw(compiled, covariates, masking)
+                draw = jax_draw(compiled, covariates, masking)
                 simulator = Simulator(compiled, covariates, "jax", "", draw, masking)
                 # Trace it once: a missing sampler shows when JAX sees the graph, not before.
                 host = simulator.prefetch(1, np.random.default_rng(0))
@@ -213,7 +242,7 @@ def make_simulator(
             if backend == "jax":
                 raise
             reason = _reason(compiled, str(error))
-    draw = _host_draw(compiled, covariates, masking, reason)
+    draw = host_draw(compiled, covariates, masking, reason)
     return Simulator(compiled, covariates, "pytensor", reason, draw, masking)
 
 
@@ -225,107 +254,6 @@ def _reason(compiled: CompiledModel, message: str) -> str:
     ]
     who = " and ".join(map(repr, names)) or "the model"
     return f"JAX cannot sample {who}: {message.strip().splitlines()[0][:160]}"
-
-
-def _joint(
-    compiled: CompiledModel, covariates: Covariates, masking: Masking
-) -> tuple[list[Variable], list[SharedVariable], dict[str, Variable]]:
-    """The simulation's graph: outputs z, observed, covariates; its generators; its inputs."""
-    model = compiled.model
-    shared: dict[SharedVariable, Variable] = {}
-    explicit: dict[str, Variable] = {}
-    for info in masking.sized(compiled.covariates):
-        var = model[info.name]
-        if info.name in covariates.distributions:
-            shared[var] = covariates.distributions[info.name].astype(info.dtype)
-        else:
-            explicit[info.name] = pt.tensor(info.name, dtype=info.dtype, shape=info.shape)
-            shared[var] = explicit[info.name]
-    # Lengths of dims become constants: JAX samples only at sizes it knows.
-    graph = {rv: rv for rv in model.basic_RVs}
-    given = list(shared.values())
-    if masking.lengths is not None:
-        length = model.dim_lengths.get(masking.row)
-        if isinstance(length, SharedVariable):
-            shared[length] = pt.constant(masking.lengths[1], dtype=length.type.dtype)
-        sizes = {model[v.name]: v.shape for v in masking.sized(compiled.observed)}
-        graph = resize_observed(model, sizes)
-    parts = [unconstrained(model, value, graph).astype("float64") for value in model.value_vars]
-    z = pt.concatenate([part.ravel() for part in parts])
-    outputs = [z, *(graph[rv] for rv in model.observed_RVs), *given]
-    bound, generators = graphs.bind(outputs, shared)
-    return bound, generators, explicit
-
-
-def _truncated(compiled: CompiledModel) -> np.ndarray:
-    """Elements of z whose transform is not the distribution's own, so may not cover its support."""
-    model = compiled.model
-    found = np.zeros(compiled.dim, dtype=bool)
-    for value, where in zip(model.value_vars, compiled.values, strict=True):
-        rv = model.values_to_rvs[value]
-        transform = model.rvs_to_transforms[rv]
-        if type(transform) is not type(_default_transform(rv.owner.op, rv)):
-            found[where.start : where.start + where.size] = transform is not None
-    return found
-
-
-def _jax_draw(compiled: CompiledModel, covariates: Covariates, masking: Masking) -> Callable:
-    outputs, generators, explicit = _joint(compiled, covariates, masking)
-    function = graphs.to_jax([*generators, *explicit.values()], outputs)
-    names = [info.name for info in compiled.data]
-    truncated = _truncated(compiled)
-
-    def once(key: Array, given: Mapping[str, Array]) -> tuple[Array, Draws]:
-        values = [graphs.as_input(given[n], v.type.dtype) for n, v in explicit.items()]
-        z, *data = function(*graphs.random_states(key, len(generators)), *values)
-        return z, dict(zip(names, data, strict=True))
-
-    def draw(key: Array, given: Mapping[str, Array]) -> tuple[Array, Draws]:
-        if not truncated.any():
-            return once(key, given)
-
-        def again(state: tuple) -> Array:
-            tries, (z, _) = state
-            return ~jnp.all(jnp.isfinite(z[truncated])) & (tries < TRIES)
-
-        def redraw(state: tuple) -> tuple:
-            tries, _ = state
-            return tries + 1, once(jax.random.fold_in(key, tries), given)
-
-        return jax.lax.while_loop(again, redraw, redraw((jnp.zeros((), int), None)))[1]
-
-    return draw
-
-
-def _host_draw(
-    compiled: CompiledModel, covariates: Covariates, masking: Masking, reason: str
-) -> Callable:
-    outputs, generators, explicit = _joint(compiled, covariates, masking)
-    refuse.check_host(outputs, reason)
-    seeded = graphs.to_host(list(explicit.values()), outputs, generators)
-    names = [Z, *(info.name for info in compiled.data)]
-    truncated = _truncated(compiled)
-
-    def once(function: Callable, arguments: list[np.ndarray]) -> list[np.ndarray]:
-        try:
-            return function(*arguments)
-        except ValueError as error:  # NumPy's and PyMC's, of a parameter outside its range
-            raise refuse.invalid_parameters(compiled.model, error) from error
-
-    def draw(n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        function, rows = seeded(rng), []
-        with np.errstate(all="ignore"):  # values that are not finite are counted, not announced
-            for _ in range(n):
-                given = {**covariates.host(rng), **covariates.host_tables(rng)}
-                arguments = [np.asarray(given[name], v.type.dtype) for name, v in explicit.items()]
-                for _ in range(TRIES):
-                    row = once(function, arguments)
-                    if np.isfinite(row[0][truncated]).all():
-                        break
-                rows.append(row)
-        return {name: np.stack([r[j] for r in rows]) for j, name in enumerate(names)}
-
-    return draw
 
 
 def prefetched(

@@ -12,7 +12,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors, io_toposort
 
-from pmcl.compile import graphs
+from pmcl.compile.conversion import graphs
 
 
 class VariableInfo(NamedTuple):

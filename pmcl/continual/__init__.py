@@ -1,37 +1,37 @@
 """Objectives, strategies and the memory of continual adaptation."""
 
 from pmcl.continual.adaptation import AdaptationRecord, AdaptationSettings, adapt
-from pmcl.continual.consolidation import (
-    ElasticWeightConsolidation,
-    OnlineLaplace,
-    SynapticIntelligence,
-)
 from pmcl.continual.coverage import adapt_covering
 from pmcl.continual.history import TaskRecord, history_tree
-from pmcl.continual.importance import importance, weighted_distance
-from pmcl.continual.memory import Memory, k_centers, k_medoids
-from pmcl.continual.monitoring import Quality, quality, quality_of_memory
-from pmcl.continual.objectives import (
+from pmcl.continual.judgement import Quality, quality
+from pmcl.continual.objectives.objectives import (
     AbstractObjective,
     Example,
-    Labels,
     LogRatioVariance,
     ObjectiveValue,
     PathGradient,
     Teaching,
 )
-from pmcl.continual.states import StrategyState, carried, forgotten, memory_of, stored
-from pmcl.continual.strategies import (
+from pmcl.continual.objectives.teacher import TeacherDistillation
+from pmcl.continual.strategies.consolidation import (
+    ElasticWeightConsolidation,
+    OnlineLaplace,
+    SynapticIntelligence,
+)
+from pmcl.continual.strategies.memory import Memory
+from pmcl.continual.strategies.replay import Replay
+from pmcl.continual.strategies.states import StrategyState, forgotten, memory_of
+from pmcl.continual.strategies.strategy import (
     AbstractStrategy,
+    Learned,
     Naive,
     Occasion,
     Rehearsal,
-    Replay,
     StrategyLike,
     strategies_of,
 )
-from pmcl.continual.teacher import TeacherDistillation
-from pmcl.continual.variational import VariationalWeights
+from pmcl.continual.strategies.variational import VariationalWeights
+from pmcl.continual.strategies.weight_importance import importance, weighted_distance
 
 __all__ = [
     "AbstractObjective",
@@ -40,7 +40,7 @@ __all__ = [
     "AdaptationSettings",
     "ElasticWeightConsolidation",
     "Example",
-    "Labels",
+    "Learned",
     "LogRatioVariance",
     "Memory",
     "Naive",
@@ -60,16 +60,11 @@ __all__ = [
     "VariationalWeights",
     "adapt",
     "adapt_covering",
-    "carried",
     "forgotten",
     "history_tree",
     "importance",
-    "k_centers",
-    "k_medoids",
     "memory_of",
     "quality",
-    "quality_of_memory",
-    "stored",
     "strategies_of",
     "weighted_distance",
 ]

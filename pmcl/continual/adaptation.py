@@ -5,6 +5,7 @@ import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -12,29 +13,22 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from pmcl import devices, sampling
 from pmcl.compile import Density, ahead
-from pmcl.continual.objectives import AbstractObjective
+from pmcl.continual.objectives.objectives import AbstractObjective
 from pmcl.continual.pool import Gathered, Pool, gather
 from pmcl.continual.problem import SelfConsistency, mean_loss_and_efficiency
-from pmcl.continual.strategies import AbstractStrategy, Occasion, Rehearsal
-from pmcl.data import Task, listed
+from pmcl.continual.strategies.strategy import AbstractStrategy, Occasion, Rehearsal
+from pmcl.data.task import Task
+from pmcl.draws.network import look
 from pmcl.networks import Amortizer
-from pmcl.progress import progress_bar, working
-from pmcl.training import (
-    LoopState,
-    Optimiser,
-    Simulated,
-    combine,
-    read_checkpoint,
-    run_block,
-    start,
-    write_checkpoint,
-)
+from pmcl.runtime import devices
+from pmcl.runtime.arguments import listed
+from pmcl.runtime.progress import working
+from pmcl.training import Optimiser, Simulated, combine
+from pmcl.training.run import Course, Progress, run
 
 _BLOCK = 25  # steps between two looks at the held-back draws
 _HELD_BACK = 64  # draws of each dataset by which progress is judged
-_SLOWER = 0.3  # factor of the rate where there is no more progress
 _REDUCTIONS = 2  # of the rate, before it stops
 _TOGETHER = 16  # datasets whose gradients a device takes at once
 _MOST = 2**27  # bytes of datasets that are given to one call
@@ -140,16 +134,18 @@ def adapt(
     plan = next((p for p in plans if p is not None), None)
     gathered = gather(now, finite > 0, plan, objective, progressbar=progressbar)
     problem = _problem(now, plan, strategies, states, objective, settings)
-    amortizer, trace, found = _train(now, problem, gathered, settings, checkpoint, progressbar)
+    amortizer, found = _train(now, problem, gathered, settings, checkpoint, progressbar)
     after = replace(now, task=kept, amortizer=amortizer)
-    traces = {type(s): t for s, t in zip(problem.strategies, trace, strict=True)}
+    traces = {type(s): t for s, t in zip(problem.strategies, found.state.trace, strict=True)}
+    blocks = int(found.block)
+    losses = found.losses.ravel()[: min(blocks * _BLOCK, settings.steps)]
     record = AdaptationRecord(
-        losses=found.losses,
-        held_back=found.held_back,
-        efficiency=found.efficiency,
-        steps=len(found.losses),
-        stopped=found.stopped,
-        skipped=found.skipped,
+        losses=losses,
+        held_back=found.judged[:blocks, 0],
+        efficiency=found.judged[:blocks, 1],
+        steps=len(losses),
+        stopped="no more progress" if found.done else "all steps taken",
+        skipped=int(found.state.skipped),
         datasets=len(kept),
         rehearsed=gathered.stored,
         pseudo=gathered.pseudo,
@@ -192,29 +188,6 @@ def _problem(
     )
 
 
-class _Trained(NamedTuple):
-    losses: np.ndarray
-    held_back: np.ndarray
-    efficiency: np.ndarray
-    stopped: Literal["all steps taken", "no more progress"]
-    skipped: int
-
-
-class _Progressed(NamedTuple):
-    """A pytree of arrays: all that a checkpoint holds."""
-
-    state: LoopState
-    best: Amortizer
-    best_loss: np.ndarray
-    waited: np.ndarray
-    reductions: np.ndarray
-    block: np.ndarray
-    done: np.ndarray
-    losses: np.ndarray
-    held_back: np.ndarray
-    efficiency: np.ndarray
-
-
 def _train(
     now: Occasion,
     problem: SelfConsistency,
@@ -222,103 +195,36 @@ def _train(
     settings: AdaptationSettings,
     checkpoint: Path | None,
     progressbar: bool,
-) -> tuple[Amortizer, Any, _Trained]:
-    """Take the steps; slow down, then stop, where held-back draws show no more progress."""
-    number = -(-settings.steps // _BLOCK)
+) -> tuple[Amortizer, Progress]:
+    """Take the steps, judged by draws that are held back from training."""
     judged = replace(problem.objective, draws=max(problem.objective.draws, _HELD_BACK))
     pool, judged_on = _split(gathered)
-    optimiser = Optimiser.of(
-        settings.learning_rate,
-        settings.steps,
-        warmup=min(settings.warmup, settings.steps // 2),
-        clip=settings.clip,
+    steps = settings.steps
+    warmup = min(settings.warmup, steps // 2)
+    optimiser = Optimiser.of(settings.learning_rate, steps, warmup=warmup, clip=settings.clip)
+    course = Course(
+        f"Adapting to {now.name}",
+        now.seed,
+        steps,
+        _BLOCK,
+        settings.patience,
+        least=_PROGRESS,
+        reductions=_REDUCTIONS,
+        saved=_SAVED,
+        measures=2,
+        checkpoint=checkpoint,
+        label={} if checkpoint is None else _label(now, problem, pool, settings),
     )
-    initial = start(now.amortizer, optimiser, now.seed, problem)
-    found = _Progressed(
-        state=initial,
-        best=initial.params,
-        best_loss=np.asarray(np.inf),
-        waited=np.asarray(0),
-        reductions=np.asarray(0),
-        block=np.asarray(0),
-        done=np.asarray(False),
-        losses=np.full((number, _BLOCK), np.nan, np.float32),
-        held_back=np.full(number, np.nan),
-        efficiency=np.full(number, np.nan),
-    )
-    label = {} if checkpoint is None else _label(now, problem, pool, settings)
-    if checkpoint is not None and checkpoint.exists():
-        found = read_checkpoint(checkpoint, label, found)
-    devices.check_alike("the block of the checkpoint", int(found.block))
-    first = int(found.block)
-    left = range(first, first if found.done else number)
-    hosts = _hosts(now, problem, pool, left, settings.batch_size)
-    description = f"Adapting to {now.name}"
-    with progress_bar(description, settings.steps, enabled=progressbar) as bar:
-        bar.advance(min(first * _BLOCK, settings.steps))
-        for block, host in zip(left, hosts, strict=False):
-            slower = np.asarray(optimiser.rate * _SLOWER ** int(found.reductions), np.float32)
-            paced = eqx.tree_at(lambda o: o.rate, optimiser, slower)
-            state, losses = found.state, []
-            for part in host:
-                size = len(part["number"])
-                state, new = run_block(problem, paced, now.amortizer, state, part, size)
-                losses.append(np.asarray(new))
-            current = combine(state.params, now.amortizer)
-            loss, efficiency = mean_loss_and_efficiency(
-                judged, current, problem.density, judged_on, seed=now.seed
-            )
-            bar.advance(min(_BLOCK, settings.steps - _BLOCK * block), f"loss {loss:.4g}")
-            found = _looked(found, state, np.concatenate(losses), loss, efficiency, settings)
-            if checkpoint is not None and (block % _SAVED == _SAVED - 1 or found.done):
-                write_checkpoint(checkpoint, label, found)
-            if found.done:
-                break
-    if checkpoint is not None:
-        write_checkpoint(checkpoint, label, found)
+
+    def judge(found: Amortizer) -> tuple[float, float]:
+        density, seed = problem.density, now.seed
+        return mean_loss_and_efficiency(judged, found, density, judged_on, seed=seed)
+
+    hosts = partial(_hosts, now, problem, pool, settings.batch_size)
+    found = run(problem, optimiser, now.amortizer, course, hosts, judge, progressbar=progressbar)
     keep_best = settings.restore_best or settings.patience is not None
     best = keep_best and np.isfinite(found.best_loss)
-    weights = found.best if best else found.state.params
-    blocks_done = int(found.block)
-    trained = _Trained(
-        found.losses.ravel()[: min(blocks_done * _BLOCK, settings.steps)],
-        found.held_back[:blocks_done],
-        found.efficiency[:blocks_done],
-        "no more progress" if found.done else "all steps taken",
-        int(found.state.skipped),
-    )
-    return combine(weights, now.amortizer), found.state.trace, trained
-
-
-def _looked(
-    found: _Progressed,
-    state: LoopState,
-    losses: np.ndarray,
-    loss: float,
-    efficiency: float,
-    settings: AdaptationSettings,
-) -> _Progressed:
-    """Take a block's outcome in: what is best, how long ago that was, whether to slow down."""
-    block, best_loss = int(found.block), float(found.best_loss)
-    better = loss < best_loss - _PROGRESS
-    waited = 0 if better or not np.isfinite(best_loss) else int(found.waited) + 1
-    best = state.params if loss < best_loss else found.best
-    reductions, done = int(found.reductions), False
-    if settings.patience is not None and waited >= settings.patience:
-        if reductions == _REDUCTIONS:
-            done = True
-        else:
-            state, waited, reductions = state._replace(params=best), 0, reductions + 1
-    found.losses[block], found.held_back[block], found.efficiency[block] = losses, loss, efficiency
-    return found._replace(
-        state=state,
-        best=best,
-        best_loss=np.asarray(min(loss, best_loss) if np.isfinite(loss) else best_loss),
-        waited=np.asarray(waited),
-        reductions=np.asarray(reductions),
-        block=np.asarray(block + 1),
-        done=np.asarray(done),
-    )
+    return combine(found.best if best else found.state.params, now.amortizer), found
 
 
 def _label(
@@ -354,8 +260,8 @@ def _split(gathered: Gathered) -> tuple[Pool, Pool]:
 
 
 def _hosts(
-    now: Occasion, problem: SelfConsistency, pool: Pool, which: range, batch: int
-) -> Iterator[list[dict[str, Any]]]:
+    now: Occasion, problem: SelfConsistency, pool: Pool, batch: int, which: range
+) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     """What the steps of each block work on, in parts whose size bounds the memory."""
     batch = -(-batch // problem.together) * problem.together
     each = sum(x.nbytes for x in jax.tree.leaves(pool)) // len(pool.weights)
@@ -374,7 +280,7 @@ def _hosts(
             some, number = pool.steps(size, batch, rng)
             yield {"pool": some, "number": number, "simulated": simulated(block, begin)}
 
-    return ahead(list(parts(block)) for block in which)
+    return ahead((size, list(parts(block))) for block in which)
 
 
 def _warn_of(excluded: Sequence[str], number: int) -> None:
@@ -383,7 +289,7 @@ def _warn_of(excluded: Sequence[str], number: int) -> None:
             f"{len(excluded)} of {number} datasets are left out of the adaptation: their log "
             f"density is not finite at any draw of the posterior: {listed(excluded, 10)}. Look at "
             "their values, and at the likelihood's support.",
-            stacklevel=5,
+            stacklevel=6,
         )
     if len(excluded) == number:
         raise ValueError(
@@ -396,5 +302,5 @@ def finite_fractions(
     amortizer: Amortizer, density: Density, task: Task, *, seed: int
 ) -> np.ndarray:
     """Fraction of amortized draws with a finite log density, for each dataset."""
-    drawn = sampling.look(amortizer, density, task.batch(), seed=seed)
+    drawn = look(amortizer, density, task.batch(), seed=seed)
     return np.isfinite(drawn.log_prior + drawn.log_likelihood).mean(axis=1)

@@ -8,15 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import softmax
 
-from pmcl import sampling
 from pmcl.compile import Density
 from pmcl.continual.adaptation import Adapted, adapt
-from pmcl.continual.objectives import AbstractObjective, PathGradient
+from pmcl.continual.objectives.objectives import AbstractObjective, PathGradient
+from pmcl.continual.objectives.teacher import TeacherDistillation
 from pmcl.continual.pool import NothingTrusted
-from pmcl.continual.strategies import Occasion
-from pmcl.continual.teacher import TeacherDistillation
-from pmcl.data import Task, listed
+from pmcl.continual.strategies.strategy import Occasion
+from pmcl.data.task import Task
+from pmcl.draws import network
+from pmcl.draws.network import look
 from pmcl.networks import Amortizer
+from pmcl.runtime.arguments import listed
 
 _LOST = 1.0  # nats
 _SHARE = 0.1  # of a task's datasets
@@ -50,10 +52,10 @@ def lost_nats(
     ----------
     Owen & Zhou (2000), Safe and effective importance sampling, section 4.
     """
-    drawn = [sampling.look(a, density, task.batch(), seed=seed) for a in (before, after)]
+    drawn = [look(a, density, task.batch(), seed=seed) for a in (before, after)]
     z = np.concatenate([d.z for d in drawn], axis=1)
     log_p = np.concatenate([d.log_prior + d.log_likelihood for d in drawn], axis=1)
-    log_q = [sampling.log_q(a, z, task.batch()).astype(float) for a in (before, after)]
+    log_q = [network.log_q(a, z, task.batch()).astype(float) for a in (before, after)]
     mixture = np.logaddexp(*log_q) - np.log(2)
     usable = np.isfinite(log_p) & np.isfinite(mixture)
     # One network may give a draw of the other no density at all.
@@ -106,7 +108,7 @@ def adapt_covering(
             f"datasets ({listed(lost)}), as it does where there are several modes or the support "
             "ends; refined draws to learn from instead cannot be trusted for any. Sample with "
             'fallback="nuts".',
-            stacklevel=3,
+            stacklevel=4,
         )
         return Covered(first, PathGradient(), lost)
     return Covered(second, teacher, lost)

@@ -8,10 +8,10 @@ import numpy as np
 import xarray as xr
 
 from pmcl.continual.adaptation import AdaptationRecord
-from pmcl.continual.monitoring import Quality
-from pmcl.continual.objectives import AbstractObjective
-from pmcl.continual.strategies import AbstractStrategy
-from pmcl.continual.teacher import TeacherDistillation
+from pmcl.continual.judgement import Quality
+from pmcl.continual.objectives.objectives import AbstractObjective
+from pmcl.continual.objectives.teacher import TeacherDistillation
+from pmcl.continual.strategies.strategy import AbstractStrategy
 from pmcl.metrics import transfer
 
 _PRETRAINING = "pretraining"

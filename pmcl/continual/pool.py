@@ -6,14 +6,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pmcl import sampling
-from pmcl.batching import check_masked, taken
-from pmcl.continual.memory import Memory
-from pmcl.continual.objectives import AbstractObjective, Labels, Teaching
+from pmcl.continual.objectives.objectives import AbstractObjective, Labels, Teaching
 from pmcl.continual.pseudo import pseudo_datasets
-from pmcl.continual.strategies import Occasion, Rehearsal
-from pmcl.data import Batch, Task, concatenate, listed
-from pmcl.refinement import judge
+from pmcl.continual.strategies.memory import Memory
+from pmcl.continual.strategies.strategy import Occasion, Rehearsal
+from pmcl.data.batching import taken
+from pmcl.data.masked import check_masked
+from pmcl.data.stacking import concatenate
+from pmcl.data.task import Batch, Task
+from pmcl.draws.drawn import judge, resampled
+from pmcl.draws.network import look
+from pmcl.runtime.arguments import listed
 
 _WORTH = 10  # all pseudo-datasets of a task count like so many real ones: one alone tells little
 _JUDGED = 64  # pseudo-datasets among those by which progress is judged
@@ -189,10 +192,10 @@ def _weights(groups: np.ndarray, good: np.ndarray, real: int, *, by_task: bool) 
 
 def _posterior_draws(now: Occasion, datasets: Task) -> np.ndarray:
     """Amortized draws, resampled by importance weights: shape (dataset, draw, dim)."""
-    drawn = sampling.look(now.amortizer, now.density, datasets.batch(), seed=now.seed)
+    drawn = look(now.amortizer, now.density, datasets.batch(), seed=now.seed)
     judged = judge(drawn)
     which = np.flatnonzero(judged.finite_fraction > 0)
-    return np.asarray(sampling.resampled(drawn, judged.log_weights, which, seed=now.seed).z)
+    return np.asarray(resampled(drawn, judged.log_weights, which, seed=now.seed).z)
 
 
 def _joined(task: Task, stored: Task) -> Task:

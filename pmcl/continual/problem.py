@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl import devices
-from pmcl.batching import chunks, over_datasets, taken
-from pmcl.compile import Density, jit
-from pmcl.continual.objectives import AbstractObjective, Example
+from pmcl.compile import Density
+from pmcl.continual.objectives.objectives import AbstractObjective, Example
 from pmcl.continual.pool import Pool
-from pmcl.continual.strategies import AbstractStrategy
+from pmcl.continual.strategies.strategy import AbstractStrategy
+from pmcl.data.batching import chunks, over_datasets, taken
 from pmcl.networks import Amortizer
+from pmcl.runtime import devices
+from pmcl.runtime.jitting import jit
 from pmcl.training import Problem, gradient_of, negative_log_likelihood, weights_of
 
 _TOGETHER = 16  # datasets that a device judges together

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from pmcl.compile import CompiledModel
-from pmcl.compile.predictive import predict
-from pmcl.data import Task, stack
+from pmcl.compile.predictive import lengths_of, predict
+from pmcl.data.stacking import stack
+from pmcl.data.task import Task
 from pmcl.networks import Structure
-from pmcl.prediction import lengths_of
 
 
 def pseudo_datasets(

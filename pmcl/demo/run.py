@@ -1,6 +1,5 @@
 """The demo: pretrain, adapt to one task after another, compare with NUTS of the same model."""
 
-import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -13,18 +12,18 @@ import pymc as pm
 import xarray as xr
 from rich.console import Console
 
+from pmcl.amortized.fit import fit_amortized
+from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.continual import AbstractStrategy, Naive, Replay
-from pmcl.data import DATASET
+from pmcl.data.task import DATASET
 from pmcl.demo.model import linear_regression_model
 from pmcl.demo.show import DemoResult, TaskScore, draw_figure, make_table, write_results
-from pmcl.demo.tables import bundled_tables, draw_datasets, paper_tables, simulated_datasets
-from pmcl.extras import need
-from pmcl.fit import fit_amortized
+from pmcl.demo.tables import bundled_tables, draw_datasets, simulated_datasets
+from pmcl.diagnostics import compare
 from pmcl.networks import CouplingFlow, DeepSet, Network
-from pmcl.posterior import AmortizedPosterior
-from pmcl.progress import progress_bar
 from pmcl.reference import sample_reference
-from pmcl.report import compare
+from pmcl.runtime.extras import need
+from pmcl.runtime.progress import progress_bar
 
 # of the bundled tables: a clinical measure, collinear time series, skewed counts with a heavy tail,
 # and a designed experiment with little noise
@@ -113,8 +112,6 @@ def run_demo(
     ------
     MissingExtraError
         If matplotlib or statsmodels is not installed.
-    FileNotFoundError
-        If `PMCL_DATA` is set and its folder lacks one of the paper's tables.
     """
     settings = DemoSettings() if settings is None else settings
     console = Console() if console is None else console
@@ -184,14 +181,10 @@ def demo_tasks(settings: DemoSettings, *, random_seed: int) -> dict[str, xr.Data
     Returns
     -------
     dict of str to xarray.Dataset
-        The tables are the nine of the paper where the environment variable ``PMCL_DATA`` names
-        their folder, otherwise four that installed packages carry.
+        The tables are four that installed packages carry.
     """
-    if os.environ.get("PMCL_DATA"):
-        tables = list(paper_tables().values())
-    else:
-        bundled = bundled_tables()
-        tables = [bundled[name] for name in BUNDLED]
+    bundled = bundled_tables()
+    tables = [bundled[name] for name in BUNDLED]
     datasets, rows = settings.datasets, settings.rows
     simulated, _ = simulated_datasets(datasets=datasets, rows=rows, random_seed=random_seed)
     tasks = {"simulated": simulated}

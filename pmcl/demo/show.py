@@ -10,10 +10,11 @@ import numpy as np
 import xarray as xr
 from rich.table import Table
 
-from pmcl.results import one
+from pmcl.draws.results import one
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
 
 # colours that the colour-blind tell apart (Okabe and Ito)
 COLOURS = {"naive": "#D55E00", "replay": "#0072B2"}

@@ -1,14 +1,10 @@
 """Regression tables, real and simulated, and the data sets drawn from them."""
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import xarray as xr
-
-from pmcl.demo.paper import PAPER_SOURCES, download_frame, load_clinical_diabetes, read_frame
 
 PREDICTORS = 5
 
@@ -68,45 +64,7 @@ class RegressionTable:
                 )
 
 
-def paper_tables(folder: Path | None = None) -> dict[str, RegressionTable]:
-    """Give the nine regression tables of the paper, in its order.
-
-    Parameters
-    ----------
-    folder : pathlib.Path, optional
-        The folder that holds ``regression/``, with one ``.csv`` or ``.csv.gz`` a table. By
-        default the one that the environment variable ``PMCL_DATA`` names; where neither is given,
-        scikit-learn downloads the tables, once, into its own cache.
-
-    Returns
-    -------
-    dict of str to RegressionTable
-        ``boston``, ``auto_mpg``, ``california``, ``diabetes``, ``energy``, ``bike``,
-        ``concrete``, ``liver`` and ``superconductivity``. The two ways differ in the units of
-        ``bike``'s temperature and wind speed, and a folder may hold only some of the rows.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the folder lacks a table.
-    ValueError
-        If a file lacks a column, or holds a value that is missing or not finite.
-    RuntimeError
-        If a download fails or does not give the table that was expected.
-    """
-    if folder is None and (named := os.environ.get("PMCL_DATA")):
-        folder = Path(named)
-    tables = {}
-    for name, source in PAPER_SOURCES.items():
-        if folder is None:
-            frame = download_frame(name, source)
-        else:
-            frame = read_frame(name, source, Path(folder) / "regression")
-        tables[name] = _table(name, frame, source.predictors, source.response, source.origin)
-    return tables
-
-
-def _table(
+def table_of(
     name: str, frame: pd.DataFrame, predictors: tuple[str, ...], response: str, source: str
 ) -> RegressionTable:
     """Take five predictors and a response from a data frame."""
@@ -140,7 +98,7 @@ def bundled_tables() -> dict[str, RegressionTable]:
     ImportError
         If statsmodels is not installed.
     """
-    from sklearn.datasets import load_wine
+    from sklearn.datasets import load_diabetes, load_wine
 
     try:
         from statsmodels import datasets as bundled
@@ -153,49 +111,49 @@ def bundled_tables() -> dict[str, RegressionTable]:
     # the data set's own binomial response, as a percentage
     above = 100 * star98["NABOVE"] / (star98["NABOVE"] + star98["NBELOW"])
     tables = (
-        _table(
+        table_of(
             "diabetes",
-            load_clinical_diabetes(),
+            load_diabetes(as_frame=True, scaled=False).frame,
             ("bmi", "bp", "s1", "s5", "age"),
             "target",
             "scikit-learn load_diabetes(scaled=False): Efron et al. 2004",
         ),
-        _table(
+        table_of(
             "wine",
             load_wine(as_frame=True).frame,
             ("alcohol", "malic_acid", "ash", "alcalinity_of_ash", "magnesium"),
             "proline",
             "scikit-learn load_wine: UCI 109",
         ),
-        _table(
+        table_of(
             "star98",
             star98.assign(PCTABOVE=above),
             ("LOWINC", "PERASIAN", "PERBLACK", "PERHISP", "PCTAF"),
             "PCTABOVE",
             "statsmodels star98: Gill 2000, California's STAR testing of 1998",
         ),
-        _table(
+        table_of(
             "macrodata",
             bundled.macrodata.load_pandas().data,
             ("realcons", "realinv", "realgovt", "m1", "tbilrate"),
             "unemp",
             "statsmodels macrodata: FRED, United States, 1959 to 2009 by quarter",
         ),
-        _table(
+        table_of(
             "randhie",
             bundled.randhie.load_pandas().data,
             ("lncoins", "lpi", "fmde", "physlm", "disea"),
             "mdvis",
             "statsmodels randhie: RAND Health Insurance Experiment",
         ),
-        _table(
+        table_of(
             "anes96",
             bundled.anes96.load_pandas().data,
             ("selfLR", "ClinLR", "DoleLR", "age", "income"),
             "PID",
             "statsmodels anes96: American National Election Study 1996",
         ),
-        _table(
+        table_of(
             "modechoice",
             bundled.modechoice.load_pandas().data,
             ("ttme", "invc", "invt", "hinc", "psize"),

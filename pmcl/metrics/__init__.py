@@ -4,12 +4,10 @@
 ``classifier`` ask reference draws.
 """
 
-from pmcl.metrics.alarm import Alarm, alarm, apart, unlike
-from pmcl.metrics.calibration import Coverage, Learned, coverage, learned, pit, tarp
+from pmcl.metrics.calibration import coverage, learned, pit, tarp
+from pmcl.metrics.change import alarm, apart, unlike
 from pmcl.metrics.classifier import c2st
 from pmcl.metrics.discrepancy import (
-    Agreement,
-    PosteriorDiscrepancy,
     agreement,
     median_squared_distance,
     mmd2_unbiased,
@@ -20,31 +18,21 @@ from pmcl.metrics.discrepancy import (
 from pmcl.metrics.importance import (
     FEWEST_DRAWS,
     ImportanceDiagnostics,
-    IndependenceChain,
     importance_diagnostics,
-    independence_chain,
     khat_threshold,
     resample,
 )
-from pmcl.metrics.retention import Transfer, transfer
+from pmcl.metrics.retention import transfer
 
 __all__ = [
     "FEWEST_DRAWS",
-    "Agreement",
-    "Alarm",
-    "Coverage",
     "ImportanceDiagnostics",
-    "IndependenceChain",
-    "Learned",
-    "PosteriorDiscrepancy",
-    "Transfer",
     "agreement",
     "alarm",
     "apart",
     "c2st",
     "coverage",
     "importance_diagnostics",
-    "independence_chain",
     "khat_threshold",
     "learned",
     "median_squared_distance",

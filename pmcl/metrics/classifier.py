@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pmcl.metrics.discrepancy import _moments, _pair
+from pmcl.metrics.discrepancy import moments, pair
 
 
 def c2st(a: ArrayLike, b: ArrayLike, *, random_seed: int, folds: int = 5) -> float:
@@ -54,7 +54,7 @@ def c2st(a: ArrayLike, b: ArrayLike, *, random_seed: int, folds: int = 5) -> flo
        inference. AISTATS.
     .. [2] Lopez-Paz, Oquab (2017). Revisiting classifier two-sample tests. ICLR.
     """
-    x, y = _pair(a, b, "a", "b")
+    x, y = pair(a, b, "a", "b")
     n = min(len(x), len(y))
     if n < 10:
         raise ValueError(f"a and b: expected at least 10 draws in each, got {len(x)} and {len(y)}.")
@@ -66,7 +66,7 @@ def c2st(a: ArrayLike, b: ArrayLike, *, random_seed: int, folds: int = 5) -> flo
     from sklearn.neural_network import MLPClassifier
 
     rng = np.random.default_rng(random_seed)
-    location, scale = _moments(x)
+    location, scale = moments(x)
     both = np.concatenate(
         [z if len(z) == n else z[rng.choice(len(z), n, replace=False)] for z in (x, y)]
     )

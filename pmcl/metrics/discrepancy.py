@@ -77,8 +77,8 @@ def standardise(a: ArrayLike, reference: ArrayLike) -> FloatArray:
     -------
     ndarray, shape (S, D)
     """
-    draws, ref = _pair(a, reference, "a", "reference")
-    location, scale = _moments(ref)
+    draws, ref = pair(a, reference, "a", "reference")
+    location, scale = moments(ref)
     return (draws - location) / scale
 
 
@@ -126,7 +126,7 @@ def mmd2_unbiased(a: ArrayLike, b: ArrayLike, *, bandwidth: float) -> float:
     .. [1] Gretton, Borgwardt, Rasch, Schoelkopf, Smola (2012). A kernel two-sample test.
        Journal of Machine Learning Research 13, equation 3.
     """
-    x, y = _pair(a, b, "a", "b")
+    x, y = pair(a, b, "a", "b")
     if not (np.isfinite(bandwidth) and bandwidth > 0):
         raise ValueError(
             f"bandwidth: expected a positive squared distance, got {bandwidth}. Use "
@@ -172,10 +172,10 @@ def posterior_discrepancy(
     ValueError
         For shapes that do not match, fewer than two draws, or non-finite draws.
     """
-    a, ref = _pair(draws, reference, "draws", "reference")
+    a, ref = pair(draws, reference, "draws", "reference")
     if n < 2:
         raise ValueError(f"n: expected at least 2 draws on either side, got {n}.")
-    location, scale = _moments(ref)
+    location, scale = moments(ref)
     a, ref = (a - location) / scale, (ref - location) / scale
     signed_mean = a.mean(axis=0)
     signed_sd = a.std(axis=0, ddof=1) - 1.0
@@ -217,7 +217,7 @@ def null_mmd2(
     -------
     float
     """
-    a, b = _pair(reference_a, reference_b, "reference_a", "reference_b")
+    a, b = pair(reference_a, reference_b, "reference_a", "reference_b")
     return posterior_discrepancy(b, a, n=n, rng=rng).mmd2
 
 
@@ -287,7 +287,7 @@ def _draws(x: ArrayLike, name: str) -> FloatArray:
     return array
 
 
-def _pair(a: ArrayLike, b: ArrayLike, name_a: str, name_b: str) -> tuple[FloatArray, FloatArray]:
+def pair(a: ArrayLike, b: ArrayLike, name_a: str, name_b: str) -> tuple[FloatArray, FloatArray]:
     """Check two sets of draws and that they have the same dimensions."""
     x, y = _draws(a, name_a), _draws(b, name_b)
     if x.shape[1] != y.shape[1]:
@@ -298,7 +298,7 @@ def _pair(a: ArrayLike, b: ArrayLike, name_a: str, name_b: str) -> tuple[FloatAr
     return x, y
 
 
-def _moments(reference: FloatArray) -> tuple[FloatArray, FloatArray]:
+def moments(reference: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Mean and sd of each dimension, sd 1 where it is constant."""
     # ptp, not sd: rounding gives a constant column an sd near 1e-17
     constant = np.ptp(reference, axis=0) == 0

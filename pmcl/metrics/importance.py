@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 FloatArray = NDArray[np.float64]
-
 # ArviZ fits the tail to the largest fifth (fewer above 225 draws) and needs five draws there.
 FEWEST_DRAWS = 25
 # Weights that agree to one per cent are equal up to the rounding of float32 log densities.
@@ -180,64 +178,6 @@ def resample(log_weights: ArrayLike, size: int, rng: np.random.Generator) -> NDA
     # rounding may lift the last point to 1, where there is no draw
     points = np.minimum((np.arange(size) + rng.random()) / max(size, 1), np.nextafter(1.0, 0.0))
     return rng.permutation(np.searchsorted(cumulative, points, side="right"))
-
-
-class IndependenceChain(NamedTuple):
-    """Chains of independence Metropolis-Hastings.
-
-    Attributes
-    ----------
-    place : ndarray of int, shape (n, S)
-        The proposal at which each chain stands after each step.
-    accepted : ndarray of bool, shape (n, S)
-        Whether the step's own proposal was accepted.
-    """
-
-    place: NDArray[np.intp]
-    accepted: NDArray[np.bool_]
-
-
-def independence_chain(
-    log_ratio: ArrayLike, rngs: Sequence[np.random.Generator]
-) -> IndependenceChain:
-    """Run independence Metropolis-Hastings over the draws of a proposal, in their order.
-
-    Proposal s is accepted with probability min(1, w_s / w), w the weight of the place at hand. The
-    chain has the target as its limit whatever the proposal, as long as that covers it; weights
-    without a bound show as long stays at one place. It starts at a draw chosen by its weight.
-
-    Parameters
-    ----------
-    log_ratio : array_like, shape (n, S)
-        log p(z, x) - log q(z | x) at S independent draws of q, for each of n datasets. NaN and
-        infinite ones are never accepted.
-    rngs : sequence of numpy.random.Generator
-        One for each dataset.
-
-    Returns
-    -------
-    IndependenceChain
-
-    References
-    ----------
-    .. [1] Tierney (1994). Markov chains for exploring posterior distributions. Annals of Statistics
-       22(4), section 2.3.3.
-    """
-    ratio = np.asarray(log_ratio, dtype=np.float64)
-    ratio = np.where(np.isfinite(ratio), ratio, -np.inf)
-    n, size = ratio.shape
-    row = np.arange(n)
-    # The largest of the log weights plus Gumbel noise: a draw by weight.
-    now = np.argmax(ratio + np.stack([rng.gumbel(size=size) for rng in rngs]), axis=1)
-    threshold = np.log1p(-np.stack([rng.random(size) for rng in rngs]))
-    place = np.empty((n, size), np.intp)
-    accepted = np.empty((n, size), bool)
-    for s in range(size):
-        with np.errstate(invalid="ignore"):  # -inf against -inf: not accepted
-            accepted[:, s] = threshold[:, s] <= ratio[:, s] - ratio[row, now]
-        now = np.where(accepted[:, s], s, now)
-        place[:, s] = now
-    return IndependenceChain(place, accepted)
 
 
 def khat_threshold(n_draws: int) -> float:

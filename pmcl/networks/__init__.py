@@ -1,8 +1,8 @@
 """Summary networks, the conditional flow and the amortizer that joins them."""
 
-from pmcl.networks.amortizer import Amortizer, InputLayout, Network, Scaling, build_amortizer
-from pmcl.networks.contexts import contexts
+from pmcl.networks.amortizer import Amortizer, Network, build_amortizer
 from pmcl.networks.flow import AbstractFlow, CouplingFlow, MaskedAutoregressiveFlow
+from pmcl.networks.inputs import InputLayout, Scaling
 from pmcl.networks.structure import Structure, default_network, read_structure
 from pmcl.networks.summary import (
     AbstractSummary,
@@ -29,7 +29,6 @@ __all__ = [
     "SetTransformer",
     "Structure",
     "build_amortizer",
-    "contexts",
     "default_network",
     "read_structure",
 ]

@@ -3,11 +3,11 @@
 import numpy as np
 from jax import Array
 
-from pmcl import devices
-from pmcl.batching import over_chunks, over_datasets
-from pmcl.compile import jit
-from pmcl.data import Batch
+from pmcl.data.batching import over_chunks, over_datasets
+from pmcl.data.task import Batch
 from pmcl.networks.amortizer import Amortizer
+from pmcl.runtime import devices
+from pmcl.runtime.jitting import jit
 
 _TOGETHER = 8  # datasets that a device works on together
 

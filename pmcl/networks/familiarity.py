@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl import devices
-from pmcl.batching import over_chunks, over_datasets
-from pmcl.compile import Mask, jit
-from pmcl.data import Batch
+from pmcl.compile import Mask
+from pmcl.data.batching import over_chunks, over_datasets
+from pmcl.data.task import Batch
 from pmcl.networks.amortizer import Amortizer
+from pmcl.runtime import devices
+from pmcl.runtime.jitting import jit
 
 _MOST_PAIRS = 12  # columns between which correlations are taken
 _FAR = 1.25  # times the farthest simulation

@@ -21,8 +21,8 @@ from flowjax.utils import get_ravelled_pytree_constructor
 from jax import Array
 from paramax import NonTrainable, Parameterize
 
-from pmcl.compile import jit
-from pmcl.compile.precision import network_scope
+from pmcl.runtime.jitting import jit
+from pmcl.runtime.precision import network_scope
 
 
 def _elu(x: Array) -> Array:

@@ -5,10 +5,17 @@ from typing import Literal, NamedTuple
 import jax
 import numpy as np
 
-from pmcl.compile import CompiledModel, Simulator, jit, precision
-from pmcl.networks.amortizer import Network
+from pmcl.compile import (
+    CompiledModel,
+    Masking,
+    Simulator,
+)
+from pmcl.networks.amortizer import Amortizer, Network, build_amortizer
 from pmcl.networks.flow import CouplingFlow
+from pmcl.networks.inputs import InputLayout
 from pmcl.networks.summary import AbstractSummary, DeepSet, Flatten, Recurrent
+from pmcl.runtime import precision
+from pmcl.runtime.jitting import jit
 
 # Accuracy against cost, measured by benchmarks/default_network.py: with the affine layer two small
 # couplings are as accurate as six large ones, and draw several times as fast.
@@ -112,3 +119,15 @@ def default_network(structure: Structure, network: Network | AbstractSummary | N
     else:
         summary = Flatten()
     return Network(summary, DEFAULT_FLOW)
+
+
+def skeleton(
+    network: Network, compiled: CompiledModel, structure: Structure, masking: Masking
+) -> Amortizer:
+    """A network of the right shapes, whose numbers mean nothing."""
+    data = {i.name: np.zeros((2, *i.shape)) for i in compiled.data}
+    inputs = InputLayout.of(
+        compiled.data, structure.row, masking=masking, observed=len(compiled.observed)
+    )
+    z = np.zeros((2, compiled.dim))
+    return build_amortizer(network, inputs, z, data, key=jax.random.key(0))

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import equinox as eqx
 import numpy as np
 
-from pmcl.continual.memory import k_centers
+from pmcl.metrics.clusters import k_centers
 from pmcl.online.rows import Rows
 
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl.compile.jitting import jit
 from pmcl.online.gaussian import Factor, MeanField, expectation
 from pmcl.online.rows import Data, Rows
+from pmcl.runtime.jitting import jit
 
 _DRAWS = 64  # at most, at a time
 _NUMBERS = 2**18  # rows times draws at a time

@@ -1,21 +1,22 @@
 """The likelihood of every row of a batch: what is weighted, remembered and forgotten."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl.compile import CompiledModel, LocalLikelihood, UnsupportedModelError, jit
+from pmcl.compile import CompiledModel, LocalLikelihood, UnsupportedModelError
 from pmcl.compile.predictive import lengths_of, predict
 from pmcl.online.gaussian import MeanField
+from pmcl.runtime.jitting import jit
 
 _TOGETHER = 2**24  # numbers that gradients by z of some rows may take while they are made
-
 type Data = Mapping[str, Array]
 
 
@@ -34,8 +35,68 @@ class Batch(NamedTuple):
     weights: Array
 
 
+class AbstractRows(ABC):
+    """What searches and baselines ask of the rows of a batch, with local variables or without.
+
+    Attributes
+    ----------
+    compiled : CompiledModel
+        Whose z is searched for.
+    """
+
+    compiled: CompiledModel
+
+    @abstractmethod
+    def length(self, data: Mapping[str, Array] | Mapping[str, np.ndarray]) -> int:
+        """Number of rows of a batch's data."""
+
+    @abstractmethod
+    def take[T: (Array, np.ndarray)](self, data: Mapping[str, T], index: T) -> dict[str, T]:
+        """Choose rows of a batch's data; what all rows share stays."""
+
+    @abstractmethod
+    def drawn(self, q: MeanField, data: Data, key: Array, sign: float = 1.0) -> Array:
+        """Log likelihood of every row, or a bound of it, at a draw of q (nats, shape (row,))."""
+
+    @abstractmethod
+    def at(self, z: Array, data: Data, key: Array) -> Array:
+        """Log likelihood of every row, or a bound of it, at one z (nats, shape (row,))."""
+
+    @abstractmethod
+    def squared_slope(self, z: Array, data: Data, key: Array) -> Array:
+        """Squares of the gradient of one row's log likelihood."""
+
+    @abstractmethod
+    def total[T](self, function: Callable[[Array, Data], T], data: Data) -> T:
+        """Sum a function of the position of every row and the row alone."""
+
+    @abstractmethod
+    def fisher_data(
+        self, z: Array, data: Mapping[str, np.ndarray], rng: np.random.Generator
+    ) -> Mapping[str, np.ndarray]:
+        """Observations for an estimate of the Fisher information at z."""
+
+    @abstractmethod
+    def narrow(self, shapes: tuple[tuple[int, ...], ...]) -> Self:
+        """Rows of the model with variables of other shapes; equal for the same shapes."""
+
+    def widened(self, found: Self) -> Self:
+        """These rows with what was trained in narrower ones."""
+        return self
+
+    def pace(self, rate: float) -> float:
+        """Learning rate of what is trained beside z, over that of z."""
+        return 1.0
+
+    def part(self, batch: Batch, index: Array | None) -> Batch:
+        """Choose rows of a batch, with their weights; None: all."""
+        if index is None:
+            return batch
+        return Batch(self.take(batch.data, index), batch.weights[index])
+
+
 @dataclass(frozen=True, eq=False)
-class Rows:
+class Rows(AbstractRows):
     """Log likelihoods of the rows of a batch.
 
     Attributes
@@ -68,9 +129,17 @@ class Rows:
                 )
 
     @cached_property
-    def narrowed(self) -> dict[tuple[tuple[int, ...], ...], "Rows"]:
+    def _narrow(self) -> dict[tuple[tuple[int, ...], ...], "Rows"]:
         """Rows of the same model with variables of other shapes, as there came need of them."""
         return {}
+
+    def narrow(self, shapes: tuple[tuple[int, ...], ...]) -> "Rows":
+        """Rows of the model with variables of other shapes; the same object for the same shapes."""
+        if shapes not in self._narrow:
+            compiled = self.compiled.narrowed(shapes)
+            local = None if self.local is None else self.local.narrowed(compiled)
+            self._narrow[shapes] = Rows(compiled, self.row, local)
+        return self._narrow[shapes]
 
     def axis(self, name: str) -> int | None:
         """Where a variable of the data has its rows; None where all rows share it."""
@@ -129,12 +198,6 @@ class Rows:
         """Choose rows of a batch's data; what all rows share stays."""
         axes = {name: self.axis(name) for name in data}
         return {k: v if axes[k] is None else v.take(index, axis=axes[k]) for k, v in data.items()}
-
-    def part(self, batch: Batch, index: Array | None) -> Batch:
-        """Choose rows of a batch, with their weights; None: all."""
-        if index is None:
-            return batch
-        return Batch(self.take(batch.data, index), batch.weights[index])
 
     def map[T](self, function: Callable[[Array, Data], T], data: Data) -> T:
         """Apply a function to the position of every row and the row alone, some rows at a time."""

@@ -2,32 +2,26 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from time import perf_counter
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
-from xarray import DataTree
 
-from pmcl.compile import CompiledModel, compiling
-from pmcl.progress import progress_bar
-from pmcl.reference.data import Checked, check_datasets, check_rebuilt
-from pmcl.reference.shared import Arrays, SharedModel, share_data
-from pmcl.reference.whitened import WHITE, Metric, whitened
-
-# ArviZ's name of each statistic (PyMC's too), then nutpie's
-_STATS = (
-    ("lp", "logp", np.float64),
-    ("acceptance_rate", "mean_tree_accept", np.float64),
-    ("diverging", "diverging", np.bool_),
-    ("energy", "energy", np.float64),
-    ("energy_error", "energy_error", np.float64),
-    ("max_energy_error", "max_energy_error", np.float64),
-    ("n_steps", "n_steps", np.int64),
-    ("step_size", "step_size", np.float64),
-    ("tree_depth", "depth", np.int64),
+from pmcl.compile import CompiledModel
+from pmcl.reference.backends import (
+    STATS,
+    Begin,
+    Chains,
+    NutsSettings,
+    Sampler,
+    by_nutpie,
+    by_pymc,
 )
+from pmcl.reference.checks import Checked, check_datasets, check_rebuilt
+from pmcl.reference.shared_model import Arrays, share_data
+from pmcl.runtime.jitting import compiling
+from pmcl.runtime.progress import progress_bar
 
 
 class NutsDraws(NamedTuple):
@@ -57,50 +51,21 @@ class NutsDraws(NamedTuple):
     failures: dict[int, str]
 
 
-class _Settings(NamedTuple):
-    draws: int
-    tune: int
-    chains: int
-    cores: int | None
-    target_accept: float
-
-
-class _Chains(NamedTuple):
-    """Draws of one dataset: z (chain, draw, dim), statistics (chain, draw)."""
-
-    z: np.ndarray
-    stats: dict[str, np.ndarray]
-
-
-class Begin(NamedTuple):
-    """Where the chains of one dataset begin.
+class Warm(NamedTuple):
+    """Chains that begin near good draws; datasets on which the sampler fails are left out.
 
     Attributes
     ----------
-    metric : Metric
-        They walk in its coordinates.
-    draws : array of shape (draw, dim)
-        Draws of z that are thought to be good; each chain begins at one of them.
+    begins : sequence of Begin
+        Where each dataset's chains begin, and in which coordinates they walk.
+    agreed : callable, optional
+        Whether a dataset's chains, z of shape (chain, draw, dim), agree. Where they do not, they
+        run once more, from what they found: a metric may have been far off.
     """
 
-    metric: Metric
-    draws: np.ndarray
+    begins: Sequence[Begin]
+    agreed: Callable[[np.ndarray], bool] | None = None
 
-    @classmethod
-    def at(cls, z: np.ndarray) -> "Begin":
-        """At draws of shape (draw, dim), with their moments for a metric."""
-        z = np.asarray(z, float)
-        return cls(Metric.of(z), z[np.isfinite(z).all(axis=1)])
-
-    def start(self, seed: int) -> np.ndarray:
-        """Return where one chain begins, in the metric's coordinates."""
-        if not len(self.draws):
-            return np.zeros(len(self.metric.centre))
-        return self.metric.to(self.draws[np.random.default_rng(seed).integers(len(self.draws))])
-
-
-# draws one dataset, with settings, one seed and perhaps a beginning
-type _Sampler = Callable[[Arrays, Mapping[str, int], _Settings, int, Begin | None], _Chains]
 
 # which arrays a dataset has, and of which shapes
 type _Kind = frozenset[tuple[str, tuple[int, ...]]]
@@ -121,7 +86,7 @@ class Cached(NamedTuple):
     sampler: str
     dim: int | None
     kinds: frozenset[_Kind]
-    sample: _Sampler
+    sample: Sampler
 
 
 type Cache = list[Cached]
@@ -137,15 +102,8 @@ def nuts(
     datasets: Sequence[Mapping[str, np.ndarray]],
     *,
     names: Sequence[str],
-    draws: int = 1000,
-    tune: int = 1000,
-    chains: int = 4,
-    cores: int | None = None,
-    target_accept: float = 0.8,
-    sampler: Literal["nutpie", "pymc"] = "nutpie",
-    begins: Sequence[Begin] | None = None,
-    agreed: Callable[[np.ndarray], bool] | None = None,
-    keep_going: bool = False,
+    settings: NutsSettings = NutsSettings(),  # noqa: B008
+    warm: Warm | None = None,
     cache: Cache | None = None,
     random_seed: int | np.random.Generator | Sequence[int] | None = None,
     progressbar: bool = True,
@@ -166,25 +124,9 @@ def nuts(
         A ``pm.Data`` that no dataset has is a constant.
     names
         Names of the datasets, which errors cite.
-    draws, tune
-        Draws of each chain to keep, and to spend on tuning before.
-    chains
-        Number of chains.
-    cores
-        Chains that nutpie runs at a time, each in a thread. None: as many as the machine has cores.
-        PyMC runs one after the other: it would fork processes, which is not safe beside JAX.
-    target_accept
-        Mean acceptance probability to which the step size is tuned.
-    sampler
-        ``"nutpie"`` compiles with Numba, once. ``"pymc"`` also compiles once, unless the prior of a
-        free variable depends on what the datasets set: then once a dataset, within ``seconds``.
-    begins
-        Where each dataset's chains begin, and in which coordinates they walk. With nutpie only.
-    agreed
-        Whether a dataset's chains, z of shape (chain, draw, dim), agree. Where they do not, they
-        run once more, from what they found: a metric may have been far off.
-    keep_going
-        Whether datasets on which the sampler fails are left out rather than raised. With `begins`.
+    settings
+    warm
+        Where chains begin, if not near PyMC's initial point. With nutpie only.
     cache
         What calls with the same model compiled before, to which this one adds what it compiles.
     random_seed
@@ -211,30 +153,26 @@ def nuts(
     Hoffman, M. D. and Gelman, A. (2014). The No-U-Turn Sampler: Adaptively Setting Path Lengths in
     Hamiltonian Monte Carlo. Journal of Machine Learning Research 15, 1593-1623.
     """
-    settings = _check_settings(_Settings(draws, tune, chains, cores, target_accept))
-    if sampler not in ("nutpie", "pymc"):
-        raise ValueError(f'Expected sampler="nutpie" or "pymc", got {sampler!r}.')
-    if begins is not None and sampler != "nutpie":
-        raise ValueError(f'Expected sampler="nutpie" with begins, got {sampler!r}.')
+    _check_settings(settings, warm)
     checked = check_datasets(model, datasets, names)
     seeds = seeds_of(random_seed, len(datasets))
 
-    dim = None if begins is None else len(begins[0].metric.centre)
+    dim = None if warm is None else len(warm.begins[0].metric.centre)
     cache = [] if cache is None else cache
-    parts: list[_Chains] = []
+    parts: list[Chains] = []
     seconds: list[float] = []
     failures: dict[int, str] = {}
     with progress_bar("NUTS", len(names), enabled=progressbar) as bar:
         start = perf_counter()
-        sample = _compiled(model, checked, names, sampler, dim, settings, cache)
+        sample = _compiled(model, checked, names, dim, settings, cache)
         compile_seconds = perf_counter() - start
 
-        def one(i: int) -> _Chains:
+        def one(i: int) -> Chains:
             arrays, lengths = checked.arrays[i], checked.lengths[i]
             with _explained(f"on dataset {names[i]!r}"):
-                begin = None if begins is None else begins[i]
+                begin = None if warm is None else warm.begins[i]
                 found = sample(arrays, lengths, settings, seeds[i], begin)
-                if begin is not None and agreed is not None and not agreed(found.z):
+                if warm is not None and warm.agreed is not None and not warm.agreed(found.z):
                     begin = Begin.at(found.z.reshape(-1, found.z.shape[-1]))
                     found = sample(arrays, lengths, settings, seeds[i] ^ 1, begin)
             return found
@@ -245,10 +183,10 @@ def nuts(
             try:
                 parts.append(one(i))
             except RuntimeError as error:
-                if begins is None or not keep_going:
+                if warm is None:
                     raise
                 failures[i] = str(error)
-                parts.append(_nothing(settings, len(begins[i].metric.centre)))
+                parts.append(_nothing(settings, len(warm.begins[i].metric.centre)))
             seconds.append(perf_counter() - start)
             bar.advance(1)
     return NutsDraws(
@@ -264,15 +202,14 @@ def _compiled(
     model: pm.Model,
     checked: Checked,
     names: Sequence[str],
-    sampler: str,
     dim: int | None,
-    settings: _Settings,
+    settings: NutsSettings,
     cache: Cache,
-) -> _Sampler:
+) -> Sampler:
     """Compile the rebuilt model, unless the cache has it for datasets of these kinds."""
     kinds = frozenset(_kind(arrays) for arrays in checked.arrays)
     for known in cache:
-        if (known.sampler, known.dim) == (sampler, dim) and kinds <= known.kinds:
+        if (known.sampler, known.dim) == (settings.sampler, dim) and kinds <= known.kinds:
             return known.sample
     shared = share_data(model, checked.arrays)
     with compiling():
@@ -280,11 +217,11 @@ def _compiled(
         order = [value.name for value in model.value_vars]
         shared.set(checked.arrays[0], checked.lengths[0])  # the one that compilation sees
         with _explained(f"to compile with dataset {names[0]!r}"):
-            if sampler == "nutpie":
-                sample = _nutpie(shared, order, dim)
+            if settings.sampler == "nutpie":
+                sample = by_nutpie(shared, order, dim)
             else:
-                sample = _pymc(shared, checked, order, settings)
-    cache.append(Cached(sampler, dim, kinds, sample))
+                sample = by_pymc(shared, checked, order, settings)
+    cache.append(Cached(settings.sampler, dim, kinds, sample))
     return sample
 
 
@@ -292,11 +229,11 @@ def _kind(arrays: Arrays) -> _Kind:
     return frozenset((name, a.shape) for name, a in arrays.items())
 
 
-def _nothing(settings: _Settings, dim: int) -> _Chains:
+def _nothing(settings: NutsSettings, dim: int) -> Chains:
     """Stand in the place of chains that could not be run."""
     shape = (settings.chains, settings.draws)
-    return _Chains(
-        np.full((*shape, dim), np.nan), {name: np.zeros(shape, dtype) for name, _, dtype in _STATS}
+    return Chains(
+        np.full((*shape, dim), np.nan), {name: np.zeros(shape, dtype) for name, _, dtype in STATS}
     )
 
 
@@ -310,7 +247,11 @@ def seeds_of(
     return [int(generator.integers(2**31)) for generator in generators]
 
 
-def _check_settings(settings: _Settings) -> _Settings:
+def _check_settings(settings: NutsSettings, warm: Warm | None) -> None:
+    if settings.sampler not in ("nutpie", "pymc"):
+        raise ValueError(f'Expected sampler="nutpie" or "pymc", got {settings.sampler!r}.')
+    if warm is not None and settings.sampler != "nutpie":
+        raise ValueError('Expected sampler="nutpie" with chains that begin warm, got "pymc".')
     for name, lowest in (("draws", 1), ("tune", 0), ("chains", 1)):
         if getattr(settings, name) < lowest:
             raise ValueError(f"Expected {name} >= {lowest}, got {getattr(settings, name)}.")
@@ -318,7 +259,6 @@ def _check_settings(settings: _Settings) -> _Settings:
         raise ValueError(f"Expected cores >= 1 or None, got {settings.cores}.")
     if not 0 < settings.target_accept < 1:
         raise ValueError(f"Expected 0 < target_accept < 1, got {settings.target_accept}.")
-    return settings
 
 
 @contextmanager
@@ -328,118 +268,3 @@ def _explained(doing: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise RuntimeError(f"NUTS failed {doing}: {error}") from error
-
-
-def _concatenate(columns: Mapping[str, np.ndarray], order: Sequence[str]) -> np.ndarray:
-    """Join (chain, draw, ...) arrays of the value variables to z."""
-    flat = [columns[name].reshape(*columns[name].shape[:2], -1) for name in order]
-    return np.concatenate(flat, axis=-1, dtype=np.float64)
-
-
-def _nutpie(shared: SharedModel, order: Sequence[str], dim: int | None) -> _Sampler:
-    import nutpie
-
-    white = None if dim is None else whitened(shared.model, order, dim)
-    columns = order if white is None else [WHITE]
-    # value variables come along whatever var_names says; nothing else is wanted
-    compiled = nutpie.compile_pymc_model(
-        shared.model if white is None else white.model, var_names=[]
-    )
-    read = {variable.name for variable in compiled.shared_var_keys}
-
-    def sample(
-        arrays: Arrays,
-        lengths: Mapping[str, int],
-        settings: _Settings,
-        seed: int,
-        begin: Begin | None,
-    ) -> _Chains:
-        shared.set(arrays, lengths)
-        values = shared.updates(arrays, lengths)
-        if white is not None and begin is not None:
-            values |= white.updates(begin.metric)
-        ready = compiled.with_data(**{v.name: x for v, x in values.items() if v.name in read})
-        if begin is not None:  # PyMC's initial points are what they jitter around
-            ready = replace(ready, initial_point_func=begin.start)
-        background = nutpie.sample(
-            ready,
-            draws=settings.draws,
-            tune=settings.tune,
-            chains=settings.chains,
-            cores=settings.cores,
-            target_accept=settings.target_accept,
-            seed=seed,
-            progress_bar=False,
-            save_warmup=False,
-            return_raw_trace=True,  # making a DataTree takes longer than sampling a small model
-            blocking=False,
-        )
-        try:
-            trace = background.wait()
-        except BaseException:
-            background.cancel()
-            raise
-        values_by_chain, stats_by_chain = trace.get_arrow_trace()
-        z = {name: _column(values_by_chain, name, settings) for name in columns}
-        stats = {
-            name: _column(stats_by_chain, own, settings)[..., 0].astype(dtype)
-            for name, own, dtype in _STATS
-        }
-        walked = _concatenate(z, columns)
-        return _Chains(walked if begin is None else begin.metric.back(walked), stats)
-
-    return sample
-
-
-def _column(tables: Sequence[Any], name: str, settings: _Settings) -> np.ndarray:
-    """One column of every chain's Arrow table, less the tuning: (chain, draw, size)."""
-    import pyarrow
-
-    chains = []
-    for table in tables:
-        column = pyarrow.record_batch(table).column(name).slice(table.num_rows - settings.draws)
-        flat = column.flatten() if pyarrow.types.is_nested(column.type) else column
-        chains.append(flat.to_numpy(zero_copy_only=False).reshape(settings.draws, -1))
-    return np.stack(chains)
-
-
-def _pymc(
-    shared: SharedModel, checked: Checked, order: Sequence[str], settings: _Settings
-) -> _Sampler:
-    if not shared.free_depend_on_data(checked.arrays[0], checked.lengths[0]):
-        shared = shared.frozen()  # PyMC's own way to compile once
-
-    def run(settings: _Settings, seed: int) -> DataTree:
-        with np.errstate(over="ignore"):  # a diverging trajectory while tuning
-            return pm.sample(
-                model=shared.model,
-                draws=settings.draws,
-                tune=settings.tune,
-                chains=settings.chains,
-                cores=1,  # JAX is loaded: the processes that more cores would fork may deadlock
-                target_accept=settings.target_accept,
-                nuts_sampler="pymc",
-                random_seed=seed,
-                progressbar=False,
-                quiet=True,
-                compute_convergence_checks=False,
-                idata_kwargs={"include_transformed": True},
-            )
-
-    def sample(
-        arrays: Arrays,
-        lengths: Mapping[str, int],
-        settings: _Settings,
-        seed: int,
-        begin: Begin | None,
-    ) -> _Chains:
-        shared.set(arrays, lengths)
-        tree = run(settings, seed)
-        z = {name: tree["posterior"][name].to_numpy() for name in order}
-        stats = {
-            name: tree["sample_stats"][name].to_numpy().astype(dtype) for name, _, dtype in _STATS
-        }
-        return _Chains(_concatenate(z, order), stats)
-
-    run(settings._replace(draws=1, tune=1, chains=1), 0)  # compile
-    return sample

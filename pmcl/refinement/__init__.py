@@ -1,6 +1,10 @@
 """Refinement: a correction of each dataset's posterior that leaves the network alone."""
 
-from pmcl.refinement.engine import FEWEST_STARTS, Refine, Refined, judge, poor, refine_task
-from pmcl.refinement.stages import Drawn
+from pmcl.refinement.settings import FEWEST_STARTS, Asked, Beginning, Refine
 
-__all__ = ["FEWEST_STARTS", "Drawn", "Refine", "Refined", "judge", "poor", "refine_task"]
+__all__ = [
+    "FEWEST_STARTS",
+    "Asked",
+    "Beginning",
+    "Refine",
+]

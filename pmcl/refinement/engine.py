@@ -1,78 +1,31 @@
 """Refinement of many datasets: alignment, local path gradient, choice, draws."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import numpy as np
 
-from pmcl import devices
-from pmcl.batching import over_chunks
 from pmcl.compile import Density
-from pmcl.data import Batch, Task
-from pmcl.metrics import (
-    FEWEST_DRAWS,
-    ImportanceDiagnostics,
-    importance_diagnostics,
-    khat_threshold,
-)
-from pmcl.networks import Amortizer, contexts
-from pmcl.progress import progress_bar
+from pmcl.data.batching import over_chunks
+from pmcl.data.task import Batch, Task
+from pmcl.draws.drawn import Drawn, judge
+from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold
+from pmcl.networks import Amortizer
+from pmcl.networks.contexts import contexts
 from pmcl.refinement import stages
 from pmcl.refinement.choice import Pilot, choose, mixture_log_q
 from pmcl.refinement.groups import Proposals, distinct
-from pmcl.refinement.stages import BLOCK, Drawn, Keys, Search
+from pmcl.refinement.settings import FEWEST_STARTS, Asked, Beginning, Refine
+from pmcl.refinement.stages import BLOCK, Keys, Search
+from pmcl.refinement.treatment import Treatment, at, replaced
+from pmcl.runtime import devices
+from pmcl.runtime.progress import progress_bar
 
 _TOGETHER = 4  # datasets, or parts of their draws, that a device works on together
 _BYTES = 2**28  # about, for proposals
 _JUDGED = 64  # datasets whose pilot draws are held at once
 _FITTED = 4 * BLOCK  # draws that population Monte Carlo begins with
-FEWEST_STARTS = 200  # draws that searches and covariances are made from
-
-
-class Refine(eqx.Module):
-    """Hyper-parameters of refinement.
-
-    Attributes
-    ----------
-    steps : int
-        Local path-gradient steps; 0: alignment alone.
-    draws : int
-        Draws of each step.
-    rate : float
-        Highest learning rate of the steps (Adam, cosine decay), relative to the posterior's scale.
-    starts : int
-        Draws that a search for modes starts from.
-    search : int
-        Most steps of a search.
-    exact : int
-        Largest number of parameters for which Newton steps use the exact Hessian; L-BFGS beyond.
-    pilot : int
-        Draws of every proposal by which they are judged.
-    enough : float
-        Estimated efficiency with which no further stage is tried; above 1: all always are.
-    rounds : int
-        Rounds of population Monte Carlo where local steps leave a poor efficiency; 0: none.
-    components : int
-        Components of its mixture.
-    khat, efficiency : float
-        With ``refine="auto"``: what an amortized posterior may have and be left alone. Population
-        Monte Carlo is for draws below this efficiency, too.
-    """
-
-    steps: int = 100
-    draws: int = 16
-    rate: float = 0.03
-    starts: int = 4
-    search: int = 50
-    exact: int = 100
-    pilot: int = 100
-    enough: float = 0.7
-    rounds: int = 8
-    components: int = 6
-    khat: float = 0.5
-    efficiency: float = 0.3
 
 
 class Verdict(NamedTuple):
@@ -83,43 +36,16 @@ class Verdict(NamedTuple):
     efficiency: np.ndarray
 
 
-class Refined(NamedTuple):
-    """What refinement gives for every dataset.
-
-    Attributes
-    ----------
-    drawn : Drawn
-        Of NumPy arrays.
-    engine : array of str
-    local_steps, search_steps, modes, gradients : arrays of int
-        Finite local steps, steps of the longest search, distinct modes, and gradients evaluated.
-    note : array of str
-        Why a stage was skipped, or its result not used.
-    """
-
-    drawn: Drawn
-    engine: np.ndarray
-    local_steps: np.ndarray
-    search_steps: np.ndarray
-    modes: np.ndarray
-    gradients: np.ndarray
-    note: np.ndarray
-
-
 def refine_task(
     density: Density,
     amortizer: Amortizer | None,
     task: Task,
-    start: np.ndarray,
-    centre: np.ndarray,
-    spread: np.ndarray,
-    settings: Refine,
+    beginning: Beginning,
+    asked: Asked,
     *,
-    draws: int,
-    seed: int,
-    which: Sequence[int] | np.ndarray | None = None,
+    which: np.ndarray,
     progressbar: bool = False,
-) -> Refined:
+) -> tuple[Drawn, Treatment]:
     """Refine datasets of a task.
 
     Parameters
@@ -128,43 +54,24 @@ def refine_task(
     amortizer : Amortizer, optional
         The network; None: proposals are normals whose margins are bent.
     task : Task
-    start : array of shape (dataset, draw, dim)
-        Draws that searches start from; the network's own where there is one.
-    centre, spread : arrays of shape (dim,)
-        Mean and sd of the parameters under the prior, on the unconstrained scale.
-    settings : Refine
-    draws : int
-    seed : int
-        Each dataset's draws depend on the seed and its position alone.
-    which : sequence of int, optional
-        Positions of the datasets to refine; all by default.
+    beginning : Beginning
+    asked : Asked
+        Each dataset's draws depend on its seed and the dataset's position alone.
+    which : array of int
+        Positions of the datasets to refine.
     progressbar : bool
 
     Returns
     -------
-    Refined
-        Rows in the order of `which`.
+    drawn : Drawn
+        In the order of `which`.
+    treatment : Treatment
     """
-    chosen = np.arange(len(task)) if which is None else np.asarray(which, int)
-    if not len(chosen):
-        raise ValueError("which: expected at least one dataset, got none.")
     parts = []
-    with progress_bar("Refining", len(chosen), enabled=progressbar) as bar:
-        run = _Run(
-            density,
-            amortizer,
-            task.batch(),
-            task.first,
-            start,
-            centre,
-            spread,
-            settings,
-            draws,
-            seed,
-            chosen,
-        )
-        for some in np.array_split(chosen, -(-len(chosen) // _most(density.compiled.dim))):
-            parts.append(run._replace(part=some).all())
+    with progress_bar("Refining", len(which), enabled=progressbar) as bar:
+        for some in np.array_split(which, -(-len(which) // _most(density.compiled.dim))):
+            run = _Run(density, amortizer, task.batch(), task.first, beginning, asked, some)
+            parts.append(run.all())
             bar.advance(len(some))
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
@@ -184,13 +91,15 @@ class _Run(NamedTuple):
     amortizer: Amortizer | None
     whole: Batch
     first: int
-    start: np.ndarray
-    centre: np.ndarray
-    spread: np.ndarray
-    settings: Refine
-    draws: int
-    seed: int
+    beginning: Beginning
+    asked: Asked
     part: np.ndarray
+
+    @property
+    def settings(self) -> Refine:
+        """Hyper-parameters."""
+        assert self.asked.refine is not None
+        return self.asked.refine
 
     def staged(self, function: Callable[..., Any], rows: np.ndarray, *trees: Any) -> Any:
         """Call function(batch, *trees) on items of the datasets `rows`, in chunks of one size."""
@@ -201,31 +110,29 @@ class _Run(NamedTuple):
         """What the random numbers of items follow from, in the order of `Keys`."""
         n = len(rows)
         position = self.first + self.part[rows]
-        return np.full(n, self.seed), np.full(n, stage), position, block
+        return np.full(n, self.asked.seed), np.full(n, stage), position, block
 
-    def all(self) -> Refined:
+    def all(self) -> tuple[Drawn, Treatment]:
         """Align, judge the proposals, take local steps where they are not good enough, draw."""
         settings, dim, n = self.settings, self.density.compiled.dim, len(self.part)
         everyone = np.arange(n)
         search = Search(settings.starts, settings.search, 1e-4, dim <= settings.exact)
+        start, centre, spread = self.beginning
+        start = start[self.part]
         found = self.staged(
-            lambda batch, z: stages.align(self.density, batch, z, self.centre, self.spread, search),
+            lambda batch, z: stages.align(self.density, batch, z, centre, spread, search),
             everyone,
-            self.start[self.part][:, :FEWEST_STARTS],
+            start[:, :FEWEST_STARTS],
         )
         order, number = distinct(found)
-        result = Refined(
-            Drawn(np.empty((n, self.draws, dim)), *(np.empty((n, self.draws)) for _ in range(3))),
-            np.full(n, "amortized", dtype=object),
-            np.zeros(n, int),
-            found.mode.steps.max(axis=1),
-            number,
-            found.mode.gradients.sum(axis=1),
-            np.full(n, "", dtype=object),
+        treatment = Treatment.none(n)._replace(
+            search_steps=found.mode.steps.max(axis=1),
+            modes=number,
+            gradients=found.mode.gradients.sum(axis=1),
         )
         unconverged = ~found.mode.converged[everyone, order[:, 0]]
-        result.note[unconverged] = "the search for the mode did not converge"
-        context, start = None, self.start[self.part]
+        treatment = treatment.noted(unconverged, "the search for the mode did not converge")
+        context = None
         if self.amortizer is not None:
             context = contexts(self.amortizer, self.whole, self.part)
         proposals = Proposals.of(
@@ -240,19 +147,26 @@ class _Run(NamedTuple):
         if settings.steps:
             further = choice.efficiency.max(axis=1) < settings.enough
         skipped = "efficient without" if settings.steps else "steps=0"
-        for i in everyone[~further]:
-            result.note[i] = _join(result.note[i], f"local path gradient: {skipped}")
+        treatment = treatment.noted(~further, f"local path gradient: {skipped}")
         if further.any():
             rows = np.flatnonzero(further)
-            self.step(proposals, rows, result)
-            again = self.judge(proposals, rows, stage=3)
-            for old, new in zip(choice, again, strict=True):
-                old[rows] = new
-        self.draw(proposals, choice, everyone, result, stage=4)
-        weak = self.weak(result)
+            done = at(treatment, rows)
+            gradients = done.gradients + settings.steps * settings.draws * proposals.modes[rows]
+            done = done._replace(steps=self.step(proposals, rows), gradients=gradients)
+            treatment = replaced(treatment, rows, done)
+            choice = replaced(choice, rows, self.judge(proposals, rows, stage=3))
+        drawn, engine = self.draw(proposals, choice, everyone, stage=4), choice.engine
+        weak = self.weak(drawn)
         if len(weak):
-            self.populate(proposals, weak, result)
-        return result
+            new, choice = self.populate(proposals, weak)
+            old, judged = judge(at(drawn, weak)), judge(new)
+            worse = (judged.efficiency < old.efficiency) & ~(judged.khat < old.khat)
+            rows = weak[~worse]
+            drawn = replaced(drawn, rows, at(new, ~worse))
+            engine = replaced(engine, rows, choice.engine[~worse])
+            treatment = treatment.noted(rows, "population Monte Carlo")
+            treatment = treatment.noted(weak[worse], "population Monte Carlo did not help")
+        return drawn, treatment._replace(engine=engine)
 
     @property
     def populates(self) -> bool:
@@ -323,8 +237,8 @@ class _Run(NamedTuple):
                 verdict.efficiency[some] = choice.efficiency
         return verdict
 
-    def step(self, proposals: Proposals, rows: np.ndarray, result: Refined) -> None:
-        """Take local steps from the normal at every mode."""
+    def step(self, proposals: Proposals, rows: np.ndarray) -> np.ndarray:
+        """Take local steps from the normal at every mode; the most that were finite, by row."""
         settings, modes = self.settings, proposals.modes[rows]
         item = np.repeat(rows, modes)
         mode = np.concatenate([np.arange(m) for m in modes])
@@ -346,20 +260,19 @@ class _Run(NamedTuple):
         for place, value in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True):
             place[item, settings.starts + mode] = value
         proposals.there[item, proposals.kinds.bent.start + mode] = True
-        np.maximum.at(result.local_steps, item, taken)
-        np.add.at(result.gradients, item, settings.steps * settings.draws)
+        return np.maximum.reduceat(np.asarray(taken), np.cumsum(modes) - modes)
 
-    def weak(self, result: Refined) -> np.ndarray:
+    def weak(self, drawn: Drawn) -> np.ndarray:
         """Positions of datasets whose draws are still poor, if a mixture may help."""
         if not self.populates:
             return np.arange(0)
-        judged = judge(result.drawn)
-        bad = judged.khat > khat_threshold(max(self.draws, 2))
+        judged, draws = judge(drawn), self.asked.draws
+        bad = judged.khat > khat_threshold(max(draws, 2))
         inefficient = judged.efficiency < self.settings.efficiency
-        return np.flatnonzero((bad & (self.draws >= FEWEST_DRAWS)) | inefficient)
+        return np.flatnonzero((bad & (draws >= FEWEST_DRAWS)) | inefficient)
 
-    def populate(self, proposals: Proposals, rows: np.ndarray, result: Refined) -> None:
-        """Fit a mixture by population Monte Carlo, judge again, and draw; keep the better draws."""
+    def populate(self, proposals: Proposals, rows: np.ndarray) -> tuple[Drawn, Verdict]:
+        """Fit a mixture by population Monte Carlo, judge again, and draw."""
         settings = self.settings
         z, pilot = self.pilot(proposals, rows, 5, _FITTED)
         weight = pilot.there / pilot.there.sum(axis=1, keepdims=True)
@@ -385,39 +298,19 @@ class _Run(NamedTuple):
         for place, value in zip(places, jax.tree.leaves(found), strict=True):
             place[rows, settings.starts :] = value
         proposals.there[rows, proposals.kinds.population] = True
-        before = Drawn(*(v[rows] for v in result.drawn))
-        engine = result.engine[rows]
         choice = self.judge(proposals, rows, stage=6)
-        self.draw(proposals, choice, rows, result, stage=7)
-        old, new = judge(before), judge(Drawn(*(v[rows] for v in result.drawn)))
-        worse = (new.efficiency < old.efficiency) & ~(new.khat < old.khat)
-        for target, value in zip(result.drawn, before, strict=True):
-            target[rows[worse]] = value[worse]
-        result.engine[rows[worse]] = engine[worse]
-        for i, bad in zip(rows, worse, strict=True):
-            how = "population Monte Carlo" + (" did not help" if bad else "")
-            result.note[i] = _join(result.note[i], how)
+        return self.draw(proposals, choice, rows, stage=7), choice
 
-    def draw(
-        self,
-        proposals: Proposals,
-        choice: Verdict,
-        rows: np.ndarray,
-        result: Refined,
-        *,
-        stage: int,
-    ) -> None:
+    def draw(self, proposals: Proposals, choice: Verdict, rows: np.ndarray, *, stage: int) -> Drawn:
         """Draw from the chosen mixtures, in numbers as equal to the weights as can be."""
-        which = np.zeros((len(rows), self.draws), int)
+        draws, seed = self.asked.draws, self.asked.seed
+        which = np.zeros((len(rows), draws), int)
         for i, row in enumerate(rows):
-            rng = np.random.default_rng([self.seed, stage, self.first + int(self.part[row])])
-            which[i] = _shared_out(choice.weights[i], self.draws, rng)
+            rng = np.random.default_rng([seed, stage, self.first + int(self.part[row])])
+            which[i] = _shared_out(choice.weights[i], draws, rng)
         used = choice.weights > 0
         z, log_q, log_prior, log_likelihood = self.propose(proposals, rows, used, which, stage)
-        values = (z, mixture_log_q(log_q, choice.weights), log_prior, log_likelihood)
-        for target, value in zip(result.drawn, values, strict=True):
-            target[rows] = value
-        result.engine[rows] = choice.engine
+        return Drawn(z, mixture_log_q(log_q, choice.weights), log_prior, log_likelihood)
 
 
 def _keys(given: tuple) -> Keys:
@@ -432,15 +325,6 @@ def _shared_out(weights: np.ndarray, draws: int, rng: np.random.Generator) -> np
     total = np.cumsum(weights)
     place = np.searchsorted(total, points * total[-1] * (1 - 1e-12), side="right")
     return rng.permutation(np.minimum(place, len(weights) - 1))
-
-
-def _join(*notes: str) -> str:
-    return "; ".join(n for n in notes if n)
-
-
-def judge(drawn: Drawn) -> ImportanceDiagnostics:
-    """Importance diagnostics of draws."""
-    return importance_diagnostics(drawn.log_prior + drawn.log_likelihood - drawn.log_q)
 
 
 def poor(judged: ImportanceDiagnostics, settings: Refine, draws: int) -> np.ndarray:

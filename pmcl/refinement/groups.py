@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from pmcl.refinement.alignment import Mode
-from pmcl.refinement.proposals import AbstractScale, Component, Dense, LowRank, Pool, Student
+from pmcl.refinement.proposals import Component, Pool, Student
 from pmcl.refinement.stages import Modes
+from pmcl.refinement.treatment import Engine
+from pmcl.search.newton import Mode
+from pmcl.search.scales import AbstractScale, Dense, LowRank
 
 _SAME_MODE = 1.0  # squared distance, in scales of the mode, below which two searches met
 _NEGLIGIBLE = 10.0  # nats of evidence by which a mode may lie behind
@@ -123,16 +125,16 @@ class Proposals:
         """Pool of some of the datasets."""
         return jax.tree.map(lambda x: x[rows], self.pool)
 
-    def candidates(self, rows: np.ndarray) -> tuple[list[str], np.ndarray, np.ndarray]:
+    def candidates(self, rows: np.ndarray) -> tuple[list[Engine], np.ndarray, np.ndarray]:
         """Mixtures that may be chosen: their engines, their members, and preferences.
 
         Members have shape (candidate, dataset, place); the mixture of all comes last.
         """
         there, kinds = self.there[rows], self.kinds
-        names: list[str] = []
+        names: list[Engine] = []
         members: list[np.ndarray] = []
 
-        def add(name: str, *places: slice | int, of: np.ndarray | None = None) -> None:
+        def add(name: Engine, *places: slice | int, of: np.ndarray | None = None) -> None:
             found = np.zeros_like(there)
             for place in places:
                 found[:, place] = there[:, place]
@@ -140,12 +142,12 @@ class Proposals:
             members.append(found if of is None else found & of[:, None])
 
         if kinds.network.stop:
-            add("amortized", 0)
-            add("aligned", 1, of=self.modes[rows] == 1)
-        add("aligned", kinds.normal)
-        add("refined", kinds.bent)
-        add("mixture", slice(None))
-        prefer = np.where(np.array(names) == "mixture", _MIXTURE, 1.0)
+            add(Engine.AMORTIZED, 0)
+            add(Engine.ALIGNED, 1, of=self.modes[rows] == 1)
+        add(Engine.ALIGNED, kinds.normal)
+        add(Engine.REFINED, kinds.bent)
+        add(Engine.MIXTURE, slice(None))
+        prefer = np.where(np.array(names) == Engine.MIXTURE, _MIXTURE, 1.0)
         return names, np.stack(members), prefer
 
 

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import logsumexp
 
-from pmcl.refinement.proposals import Dense, Student
+from pmcl.refinement.proposals import Student
+from pmcl.search.farthest import farthest_first
+from pmcl.search.scales import Dense
 
 _EM = 10  # steps of expectation-maximisation in a round
 
@@ -54,16 +56,8 @@ def population(
     spread = jnp.sqrt(jnp.maximum(weight @ (z - mean) ** 2, 1e-30))
     # Centres: the heaviest draw, then each time the draw of some weight that is farthest away.
     eligible = weight >= 0.5 / z.shape[0]
-
-    def choose(nearest: Array, _: None) -> tuple[Array, Array]:
-        index = jnp.argmax(jnp.where(eligible, nearest, -1.0))
-        distance = jnp.sum(((z - z[index]) / spread) ** 2, axis=1)
-        return jnp.minimum(nearest, distance), z[index]
-
-    first = z[jnp.argmax(weight)]
-    nearest = jnp.sum(((z - first) / spread) ** 2, axis=1)
-    _, others = jax.lax.scan(choose, nearest, length=components - 1)
-    centres = jnp.concatenate([first[None], others])
+    first = jnp.argmax(weight)[None]
+    centres = z[farthest_first(z, first, components - 1, scale=spread, eligible=eligible)]
     scale = jnp.broadcast_to(jnp.diag(spread), (components, dim, dim)) * components ** (-1.0 / dim)
     start = _students(centres, scale)
     even = jnp.full(components, 1.0 / components)

@@ -4,18 +4,19 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
-from pmcl import devices
-from pmcl.batching import over_datasets
-from pmcl.compile import Density, Mask, jit
-from pmcl.data import Batch
+from pmcl.compile import Density, Mask
+from pmcl.data.batching import over_datasets
+from pmcl.data.task import Batch
 from pmcl.networks import Amortizer
-from pmcl.refinement.alignment import Mode, lbfgs, newton, starts
-from pmcl.refinement.local import local_path_gradient
+from pmcl.refinement.path import local_path_gradient
 from pmcl.refinement.population import population
 from pmcl.refinement.proposals import Component, Pool, Student
+from pmcl.runtime import devices
+from pmcl.runtime.jitting import jit
+from pmcl.search.newton import Mode, lbfgs, newton
+from pmcl.search.starts import starts
 
 BLOCK = 256  # draws of one dataset that are made together
 
@@ -27,15 +28,6 @@ class Search(NamedTuple):
     steps: int
     tol: float
     exact: bool
-
-
-class Drawn(NamedTuple):
-    """Draws with their densities: z (dataset, draw, dim), the others (dataset, draw)."""
-
-    z: np.ndarray
-    log_q: np.ndarray
-    log_prior: np.ndarray
-    log_likelihood: np.ndarray
 
 
 class Modes(NamedTuple):
@@ -133,17 +125,13 @@ def propose(
     log_q : Array of shape (item, place, BLOCK)
     log_prior, log_likelihood : Array of shape (item, BLOCK)
     """
-    compiled, row = density.compiled, density.row
     pool, used, which, each = devices.spread((pool, used, which, keys.each()))
-    eps = jax.vmap(lambda k: jax.random.normal(k, (BLOCK, compiled.dim), jnp.float64))(each)
+    eps = jax.vmap(lambda k: jax.random.normal(k, (BLOCK, density.compiled.dim), jnp.float64))(each)
     mixing = jax.vmap(lambda k: pool.student.mixing(jax.random.fold_in(k, 1), (BLOCK,)))(each)
     z = pool.draw(base, which, eps, mixing)
 
     def one(data: dict[str, Array], mask: Mask | None, z: Array) -> tuple[Array, Array]:
-        return (
-            jax.vmap(lambda u: compiled.log_prior(u, data))(z),
-            jax.vmap(lambda u: compiled.log_likelihood(u, data, mask=mask, dim=row))(z),
-        )
+        return density.parts(z, data, mask)
 
     return (z, pool.log_q(base, z, used), *over_datasets(one, batch, z))
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import equinox as eqx
 
-from pmcl.devices import writes
-from pmcl.files import written_whole
+from pmcl.runtime.devices import writes
+from pmcl.runtime.files import written_whole
 
 
 def write_checkpoint[T](path: Path, label: dict, now: T) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 import optax
 from jax import Array
 
-from pmcl import devices
-from pmcl.compile import jit
-from pmcl.compile.precision import NETWORK
 from pmcl.networks import Amortizer
+from pmcl.runtime import devices
+from pmcl.runtime.jitting import jit
+from pmcl.runtime.precision import NETWORK
 
 
 class Problem(eqx.Module):
@@ -113,7 +113,9 @@ def weights_of(amortizer: Amortizer) -> Amortizer:
 def start(
     amortizer: Amortizer, optimiser: Optimiser, seed: int, problem: Problem | None = None
 ) -> LoopState:
-    """Begin a run at the amortizer's weights; `problem` where something is followed."""
+    """Begin a run at the amortizer's weights, and what the problem follows over the steps."""
+    if problem is not None and type(problem).trace is Problem.trace:
+        problem = None  # nothing: its arrays are not needed
     return _start(amortizer, optimiser, np.asarray(seed), problem)
 
 

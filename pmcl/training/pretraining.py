@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl import devices
-from pmcl.compile import Mask, Simulator, jit, prefetched
+from pmcl.compile import Mask, Simulator, prefetched
 from pmcl.networks import Amortizer
-from pmcl.progress import progress_bar
-from pmcl.training.checkpoint import read_checkpoint, write_checkpoint
-from pmcl.training.loop import LoopState, Optimiser, Problem, combine, run_block, start
+from pmcl.runtime import devices
+from pmcl.runtime.jitting import jit
+from pmcl.training.loop import Optimiser, Problem, combine
+from pmcl.training.run import Course, run
 
 
 @dataclass(frozen=True)
@@ -189,18 +189,6 @@ def _validate_part(
     return _summed(amortizer, z, data, mask, counted)
 
 
-class _Progressed(NamedTuple):
-    """A pytree: all that a checkpoint holds."""
-
-    state: LoopState
-    best: Amortizer
-    best_loss: np.ndarray
-    best_block: np.ndarray
-    block: np.ndarray
-    losses: np.ndarray
-    validation: np.ndarray
-
-
 def pretrain(
     amortizer: Amortizer,
     simulator: Simulator,
@@ -231,15 +219,9 @@ def pretrain(
     ValueError
         If the checkpoint belongs to another run, or the validation loss was never finite.
     """
-    # always as many steps in one call, of which the last may be idle: compiled once
-    size = settings.block
-    number = -(-settings.steps // size)
-    optimiser = Optimiser.of(
-        settings.learning_rate,
-        settings.steps,
-        warmup=min(settings.warmup, settings.steps // 2),
-        clip=settings.clip,
-    )
+    size, steps = settings.block, settings.steps
+    warmup = min(settings.warmup, steps // 2)
+    optimiser = Optimiser.of(settings.learning_rate, steps, warmup=warmup, clip=settings.clip)
     problem: SimulationLoss | StoredLoss
     if simulated is None:
         problem = SimulationLoss(simulator, settings.batch_size)
@@ -248,67 +230,38 @@ def pretrain(
         cut = len(simulated.z) - min(settings.validation, len(simulated.z) // 10)
         problem = StoredLoss(jax.tree.map(jnp.asarray, simulated.take(slice(cut))))
         held_back = simulated.take(slice(cut, None))
-    initial = start(amortizer, optimiser, seed)
-    now = _Progressed(
-        state=initial,
-        best=initial.params,
-        best_loss=np.asarray(np.inf, np.float32),
-        best_block=np.asarray(-1),
-        block=np.asarray(0),
-        losses=np.full((number, size), np.nan, np.float32),
-        validation=np.full(number, np.nan, np.float32),
+    course = Course(
+        "Pretraining",
+        seed,
+        steps,
+        size,
+        settings.patience,
+        checkpoint=None if checkpoint is None else Path(checkpoint),
+        label={**asdict(settings), "seed": seed, **_identity(amortizer)},
     )
-    path = None if checkpoint is None else Path(checkpoint)
-    label = {**asdict(settings), "seed": seed, **_identity(amortizer)}
-    if settings.simulations is None:
-        del label["simulations"]  # checkpoints of before do not have it
-    if path is not None and path.exists():
-        now = read_checkpoint(path, label, now)
-    devices.check_alike("the block of the checkpoint", int(now.block))
 
-    def stopped() -> bool:
-        waited = int(now.block) - 1 - int(now.best_block)
-        return settings.patience is not None and waited >= settings.patience
+    def hosts(left: range) -> Iterator[tuple[int, list[dict[str, np.ndarray]]]]:
+        for host in problem.hosts(settings.batch_size, size, left, seed):
+            yield size, [host]
 
-    with progress_bar("Pretraining", settings.steps, enabled=progressbar) as bar:
-        first = int(now.block)
-        bar.advance(min(first * size, settings.steps))
-        left = range(first, first if stopped() else number)
-        hosts = problem.hosts(settings.batch_size, size, left, seed)
-        for block, host in zip(left, hosts, strict=True):
-            state, losses = run_block(problem, optimiser, amortizer, now.state, host, size)
-            loss = _validate(combine(state.params, amortizer), held_back, settings.batch_size)
-            better = loss < float(now.best_loss)
-            taken = min((block + 1) * size, settings.steps) - block * size
-            now.losses[block], now.validation[block] = np.asarray(losses), loss
-            now = now._replace(
-                state=state,
-                best=state.params if better else now.best,
-                best_loss=np.asarray(loss, np.float32) if better else now.best_loss,
-                best_block=np.asarray(block) if better else now.best_block,
-                block=np.asarray(block + 1),
-            )
-            mean = np.nan if np.isnan(losses).all() else float(np.nanmean(losses))
-            bar.advance(taken, f"loss {mean:.3f} (new {loss:.3f})")
-            if path is not None:
-                write_checkpoint(path, label, now)
-            if stopped():
-                break
+    def judge(found: Amortizer) -> tuple[float]:
+        return (_validate(found, held_back, settings.batch_size),)
 
+    now = run(problem, optimiser, amortizer, course, hosts, judge, progressbar=progressbar)
     if int(now.best_block) < 0:
         raise ValueError(
             f"pretraining: the validation loss was not finite after any of {int(now.block)} blocks "
             f"({int(now.state.skipped)} steps skipped); expected a finite one. Try a lower "
             "`learning_rate`, and look at the prior predictive for values beyond all bounds."
         )
-    done = min(int(now.block) * size, settings.steps)
+    done = min(int(now.block) * size, steps)
     record = PretrainingRecord(
         losses=now.losses.ravel()[:done],
-        validation=now.validation[: int(now.block)],
+        validation=now.judged[: int(now.block), 0].astype(np.float32),
         steps=done,
-        best_step=min((int(now.best_block) + 1) * size, settings.steps),
+        best_step=min((int(now.best_block) + 1) * size, steps),
         skipped=int(now.state.skipped),
-        stopped_early=stopped() and int(now.block) < number,
+        stopped_early=bool(now.done) and done < steps,
     )
     return combine(now.best, amortizer), record
 

@@ -23,12 +23,12 @@ if process:
 import pymc as pm  # noqa: E402
 
 import pmcl  # noqa: E402
-from pmcl import devices as spreading  # noqa: E402
+from pmcl.runtime import devices as devices_  # noqa: E402
 
 warnings.simplefilter("ignore")
 shared: set[int] = set()  # by how many devices work was shared
-number = spreading.number
-spreading.number = lambda: shared.add(number()) or number()  # type: ignore[func-returns-value]
+number = devices_.number
+devices_.number = lambda: shared.add(number()) or number()  # type: ignore[func-returns-value]
 spread = {"devices": devices} if devices else {}
 quiet = {"progressbar": False}
 

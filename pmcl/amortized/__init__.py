@@ -1,0 +1,1 @@
+"""The amortized posterior, and what makes it."""

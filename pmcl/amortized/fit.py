@@ -1,0 +1,234 @@
+"""Fit: from a PyMC model to a pretrained amortized posterior."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+import jax
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pmcl.amortized.posterior import AmortizedPosterior
+from pmcl.compile import Masking, Simulator, compile_model, make_simulator, read_covariates
+from pmcl.compile.covariates import Source
+from pmcl.compile.refuse import model_or_context
+from pmcl.compile.simulator import check_finite
+from pmcl.data.masked import check_masked
+from pmcl.data.simulated import simulated_task
+from pmcl.networks import (
+    AbstractSummary,
+    InputLayout,
+    Network,
+    Structure,
+    build_amortizer,
+    default_network,
+    read_structure,
+)
+from pmcl.networks.familiarity import familiar_inputs
+from pmcl.runtime import precision
+from pmcl.runtime.arguments import positive, positive_rate, seed_of
+from pmcl.runtime.devices import DevicesLike, mesh_of, settled
+from pmcl.runtime.devices import scope as device_scope
+from pmcl.runtime.progress import working
+from pmcl.training import PretrainingSettings, Simulated, pretrain
+
+_FEWEST = 20  # simulations
+_STANDARD = 1000  # simulations by which inputs and parameters are standardised
+
+
+def fit_amortized(
+    model: pm.Model | None = None,
+    *,
+    covariates: Mapping[str, Source] | xr.Dataset | None = None,
+    exchangeable: str | None = None,
+    sequence: str | None = None,
+    network: Network | AbstractSummary | None = None,
+    steps: int = 4000,
+    batch_size: int = 64,
+    simulations: int | None = None,
+    learning_rate: float = 1e-3,
+    warmup: int = 200,
+    clip: float = 1.0,
+    validation: int = 512,
+    patience: int | None = None,
+    simulator: Literal["auto", "jax", "pytensor"] = "auto",
+    lengths: tuple[int, int] | None = None,
+    missing: float = 0.0,
+    checkpoint: str | os.PathLike | None = None,
+    devices: DevicesLike = None,
+    random_seed: int | None = None,
+    progressbar: bool = True,
+) -> AmortizedPosterior:
+    """Compile a PyMC model, derive its simulator and train an amortized posterior on simulations.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        Taken from the context when not given. Observed values are placeholders: only their shape
+        and type matter.
+    covariates : mapping or xarray.Dataset, optional
+        For each `pm.Data` that changes from dataset to dataset, where simulated ones come from: a
+        PyMC distribution of one entry or one row (``pm.Normal.dist(0, 1)``), an array to resample
+        rows or whole datasets from, or a function of a `numpy.random.Generator` and a length. Any
+        other `pm.Data` is a constant.
+    exchangeable, sequence : str, optional
+        The dim of the observed variables along which order does not matter, or does. Found by
+        itself where the likelihood makes it certain.
+    network : Network or AbstractSummary, optional
+        The default follows from the data: `DeepSet`, `Recurrent` or `Flatten`, and `CouplingFlow`.
+    steps, batch_size : int
+        Training steps, and simulations in each.
+    simulations : int, optional
+        A budget, where simulating is dear: so many are made once, a tenth of them at most held back
+        for `validation`, and seen again and again. By default every step has fresh ones, which
+        nothing can be learned by heart of.
+    learning_rate, warmup, clip
+        Highest rate of Adam, steps of warm-up before cosine decay, largest gradient norm.
+    validation : int
+        Fresh simulations by whose loss the best weights are chosen.
+    patience : int, optional
+        Stop after this many blocks of 100 steps without a better validation loss.
+    simulator : {"auto", "jax", "pytensor"}
+        Where simulations are made; "auto" takes JAX where it can sample the model.
+    lengths : tuple of int, optional
+        Shortest and longest dataset, along the exchangeable or sequence dim, that the network is
+        trained over (log-uniform between); by default all have the model's own length. Tables of
+        whole datasets, as a covariate's source, have to be of the longest.
+    missing : float
+        Mean fraction of observed values that are missing in training. Real data may have gaps
+        (NaN) without it: the densities leave them out in any case, and the network takes a row
+        without any observation for none.
+    checkpoint : path, optional
+        Written after every block; training goes on from it where it exists.
+    devices : int, sequence of jax.Device or jax.sharding.Mesh, optional
+        What each step's simulations are spread over, the weights being on each; JAX's default
+        device by default. Results are those of one device, to rounding.
+    random_seed : int, optional
+        Same seed, same weights.
+    progressbar : bool
+
+    Returns
+    -------
+    AmortizedPosterior
+
+    Raises
+    ------
+    UnsupportedModelError
+        If the model cannot be compiled or simulated, naming the variable and the way out.
+    ValueError
+        If a covariate's source does not fit, naming it.
+    DataError
+        If the likelihood cannot leave out what `lengths` or `missing` would leave out.
+    """
+    model = model_or_context(model)
+    seed = seed_of(random_seed, None)
+    mesh_of(devices)  # a wrong one is refused before anything is compiled
+    settings = PretrainingSettings(
+        steps=positive("steps", steps),
+        batch_size=positive("batch_size", batch_size),
+        learning_rate=positive_rate(learning_rate),
+        warmup=warmup,
+        clip=clip,
+        validation=positive("validation", validation),
+        patience=patience,
+        block=100,
+        simulations=None if simulations is None else _budget(simulations),
+    )
+    with precision.scope():
+        with working("Compiling the model", enabled=progressbar):
+            source = simulator_of(model, covariates, backend=simulator)
+            compiled = source.compiled
+            structure = read_structure(
+                compiled, source, exchangeable=exchangeable, sequence=sequence
+            )
+            masking = _masking(structure, lengths, missing)
+            if masking:
+                infos = masking.sized(compiled.covariates)
+                source = make_simulator(
+                    compiled, read_covariates(covariates, infos), backend=simulator, masking=masking
+                )
+                _, few = simulated_task(source, structure.row, 8, random_seed=seed)
+                check_masked(compiled, few)
+            chosen = default_network(structure, network)
+            number = _STANDARD if simulations is None else simulations
+            simulated = Simulated.of(source, number, random_seed=seed)
+            z, data, gaps = jax.tree.map(np.asarray, simulated.take(slice(_STANDARD)))
+            inputs = InputLayout.of(
+                compiled.data, structure.row, masking=masking, observed=len(compiled.observed)
+            )
+            amortizer = build_amortizer(chosen, inputs, z, data, key=jax.random.key(seed))
+            posterior = AmortizedPosterior(
+                compiled,
+                source,
+                structure,
+                chosen,
+                amortizer,
+                settings,
+                seed,
+                familiar=familiar_inputs(amortizer, data, gaps),
+            )
+        if progressbar:
+            print(posterior)  # noqa: T201  (what was chosen is shown, as PyMC shows its samplers)
+        with device_scope(devices):
+            amortizer, record = pretrain(
+                amortizer,
+                source,
+                settings,
+                seed=seed,
+                simulated=None if simulations is None else simulated,
+                checkpoint=checkpoint,
+                progressbar=progressbar,
+            )
+        amortizer = settled(amortizer)
+    return replace(posterior, amortizer=amortizer, pretraining=(record,))
+
+
+def _budget(simulations: int) -> int:
+    if simulations < _FEWEST:
+        raise ValueError(
+            f"simulations: expected at least {_FEWEST}, of which a tenth is held back, got "
+            f"{simulations}."
+        )
+    return simulations
+
+
+def _masking(structure: Structure, lengths: tuple[int, int] | None, missing: float) -> Masking:
+    """Read the arguments `lengths` and `missing`."""
+    if not 0 <= missing < 1:
+        raise ValueError(f"missing: expected a fraction from 0 to less than 1, got {missing}.")
+    if lengths is None:
+        return Masking(missing=float(missing))
+    if structure.row is None:
+        raise ValueError(
+            "lengths: expected a dim along which datasets may differ in length; name it by "
+            "`exchangeable=` or `sequence=`."
+        )
+    pair = tuple(lengths)
+    if len(pair) != 2 or any(int(n) != n for n in pair) or not 1 <= pair[0] <= pair[1]:
+        raise ValueError(
+            "lengths: expected the shortest and the longest number of rows, such as (20, 200), "
+            f"got {lengths!r}."
+        )
+    return Masking(structure.row, (int(pair[0]), int(pair[1])), float(missing))
+
+
+def simulator_of(
+    model: pm.Model,
+    covariates: Mapping[str, Source] | xr.Dataset | None,
+    *,
+    backend: Literal["auto", "jax", "pytensor"] = "auto",
+) -> Simulator:
+    """Compile a model and derive its simulator, with all that is refused refused.
+
+    Raises
+    ------
+    UnsupportedModelError, ValueError
+        As :func:`fit_amortized` does.
+    """
+    compiled = compile_model(model, covariates=tuple(map(str, covariates or ())))
+    read = read_covariates(covariates, compiled.covariates)
+    simulator = make_simulator(compiled, read, backend=backend)
+    check_finite(simulator)
+    return simulator

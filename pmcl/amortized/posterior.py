@@ -1,0 +1,571 @@
+"""The amortized posterior of a PyMC model: fit, adapt, sample."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+import numpy as np
+import xarray as xr
+
+from pmcl.amortized.sample import SampleJob
+from pmcl.amortized.sampler import Sampler, warn_of_far
+from pmcl.compile import CompiledModel, Density, Simulator
+from pmcl.continual import (
+    AbstractObjective,
+    AdaptationSettings,
+    Memory,
+    Naive,
+    Occasion,
+    Replay,
+    StrategyLike,
+    StrategyState,
+    TaskRecord,
+    forgotten,
+    history_tree,
+    memory_of,
+    strategies_of,
+)
+from pmcl.continual.learning import AdaptationOptions, Past, learn
+from pmcl.continual.objectives.objectives import check_objective
+from pmcl.data.task import DATASET, Layout, TaskLike
+from pmcl.draws.densities import pick
+from pmcl.draws.network import log_q
+from pmcl.draws.prediction import Extra, predictions_groups
+from pmcl.draws.results import SAMPLE, flat_z, warn_of_doubts
+from pmcl.networks import Amortizer, Network, Structure
+from pmcl.networks.familiarity import Familiar
+from pmcl.parts.datasets import Parts
+from pmcl.parts.job import bytes_of, check_devices, need_store
+from pmcl.parts.run import run
+from pmcl.refinement.settings import (
+    Asked,
+    CorrectLike,
+    FallbackLike,
+    RefineLike,
+    settings_of,
+    way_of,
+)
+from pmcl.runtime import precision
+from pmcl.runtime.arguments import positive, positive_rate, seed_of
+from pmcl.runtime.devices import DevicesLike, settled
+from pmcl.runtime.devices import scope as device_scope
+from pmcl.training import PretrainingRecord, PretrainingSettings, Simulated, pretrain
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+@dataclass(frozen=True, eq=False)
+class AmortizedPosterior:
+    """Posterior of any dataset of one PyMC model, by one pass through a network.
+
+    Made by :func:`fit_amortized`. Immutable: `adapt` and `pretrain` return new posteriors.
+
+    Attributes
+    ----------
+    compiled : CompiledModel
+    simulator : Simulator
+        Its `repr` says where simulations are made.
+    structure : Structure
+        How a dataset is read, and why.
+    network : Network
+        Specification of the network.
+    amortizer : Amortizer
+        The weights.
+    settings : PretrainingSettings
+        Of `fit_amortized`; :meth:`pretrain` goes on with them.
+    seed : int
+        What later calls without a `random_seed` follow from.
+    strategy : AbstractStrategy, tuple or None
+        What is in force; None before the first adaptation.
+    states : tuple of StrategyState
+        What strategies have stored.
+    pretraining : tuple of PretrainingRecord
+    pretrained : Amortizer or None
+        The weights before the first adaptation.
+    records : tuple of TaskRecord
+        One entry an adaptation, oldest first; `history` shows them.
+    familiar : Familiar or None
+        What the inputs of simulations are like; `sample` and `adapt` warn of data far from them.
+    """
+
+    compiled: CompiledModel
+    simulator: Simulator
+    structure: Structure
+    network: Network
+    amortizer: Amortizer = field(repr=False)
+    settings: PretrainingSettings = field(repr=False)
+    seed: int
+    strategy: StrategyLike | None = None
+    states: tuple[StrategyState, ...] = field(default=(), repr=False)
+    pretraining: tuple[PretrainingRecord, ...] = field(default=(), repr=False)
+    pretrained: Amortizer | None = field(default=None, repr=False)
+    records: tuple[TaskRecord, ...] = field(default=(), repr=False)
+    familiar: Familiar | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        tasks = ", ".join(t.name for t in self.records) or "none"
+        steps = sum(r.steps for r in self.pretraining)
+        return (
+            f"AmortizedPosterior of {[i.name for i in self.compiled.free]} "
+            f"given {[i.name for i in self.compiled.data]}\n"
+            f"  data: {self.structure}\n"
+            f"  simulations: {self.simulator!r}\n"
+            f"  network: {self.network.summary!r}, {self.network.flow!r}\n"
+            f"  pretrained for {steps} steps; adapted to: {tasks}\n"
+            f"  strategy: {self.strategy!r}; stored datasets: {len(self.memory)}"
+        )
+
+    @property
+    def layout(self) -> Layout:
+        """What a dataset of the model looks like."""
+        return Layout.of(self.compiled, self.structure.row)
+
+    @property
+    def memory(self) -> Memory:
+        """Stored past datasets, with the task and the time of each."""
+        return memory_of(self.states)
+
+    @property
+    def history(self) -> xr.DataTree:
+        """What happened to the network, task by task.
+
+        Groups: `adaptation` (by task: strategy, steps, what was skipped and left out, seconds),
+        `losses` (task x step), `datasets` (right after each task), `retention` (rows: after
+        pretraining and after each task; columns: tasks; the self-consistency variance, k-hat and
+        efficiency of amortized draws, which need no reference) and `transfer` (backward and
+        forward, of each measure).
+        """
+        return history_tree(self.records)
+
+    @property
+    def sampler(self) -> Sampler:
+        """What draws: this posterior without its past."""
+        return Sampler(
+            self.compiled,
+            self.structure,
+            self.simulator.masking,
+            self.network,
+            self.amortizer,
+            self.familiar,
+        )
+
+    @property
+    def density(self) -> Density:
+        """The compiled log density of z and a dataset."""
+        return Density(self.compiled, self.structure.row)
+
+    def pretrain(
+        self,
+        more_steps: int,
+        *,
+        learning_rate: float | None = None,
+        checkpoint: str | os.PathLike | None = None,
+        devices: DevicesLike = None,
+        progressbar: bool = True,
+    ) -> "AmortizedPosterior":
+        """Go on with simulation-based pretraining and return the new posterior.
+
+        Parameters
+        ----------
+        more_steps : int
+        learning_rate : float, optional
+            Highest rate; a third of the first training's where not given.
+        checkpoint : path, optional
+            Written after every block of steps; training goes on from it where it exists.
+        devices : int, sequence of jax.Device or jax.sharding.Mesh, optional
+            What each step's simulations are spread over; JAX's default device by default.
+        progressbar : bool
+
+        Raises
+        ------
+        ValueError
+            After the first adaptation: simulations would overwrite what was learned from data.
+        """
+        if self.records:
+            raise ValueError(
+                "pretrain: the posterior has been adapted to "
+                f"{[t.name for t in self.records]}; expected one that was not. Pretrain first, "
+                "then adapt."
+            )
+        rate = learning_rate if learning_rate is not None else self.settings.learning_rate / 3
+        settings = replace(
+            self.settings, steps=positive("more_steps", more_steps), learning_rate=rate
+        )
+        with precision.scope(), device_scope(devices):
+            simulated = None
+            if settings.simulations is not None:
+                # those of the first training, again
+                simulated = Simulated.of(
+                    self.simulator, settings.simulations, random_seed=self.seed
+                )
+            amortizer, record = pretrain(
+                self.amortizer,
+                self.simulator,
+                settings,
+                seed=self.seed + 1 + len(self.pretraining),
+                simulated=simulated,
+                checkpoint=checkpoint,
+                progressbar=progressbar,
+            )
+        amortizer = settled(amortizer)
+        return replace(self, amortizer=amortizer, pretraining=(*self.pretraining, record))
+
+    def adapt(
+        self,
+        task: TaskLike,
+        *,
+        name: str,
+        strategy: StrategyLike | None = None,
+        objective: AbstractObjective | None = None,
+        steps: int = 2000,
+        learning_rate: float | Callable[[int], float] = 1e-3,
+        batch_size: int = 64,
+        clip: float = 1.0,
+        warmup: int = 20,
+        patience: int | None = 10,
+        restore_best: bool = False,
+        checkpoint: str | os.PathLike | None = None,
+        devices: DevicesLike = None,
+        random_seed: int | None = None,
+        progressbar: bool = True,
+    ) -> "AmortizedPosterior":
+        """Adapt to the unlabeled datasets of a task and return the new posterior.
+
+        Parameters
+        ----------
+        task : xarray.Dataset, mapping or pandas.DataFrame
+            See :func:`pmcl.as_task`.
+        name : str
+            Name of the task, shown in the history and in the memory.
+        strategy : AbstractStrategy or tuple of them, optional
+            What protects earlier tasks. None goes on with what is in force (`Replay` at first).
+        objective : AbstractObjective, optional
+            `PathGradient` by default, and where that loses part of the posterior - one of several
+            modes, or what lies at the end of a support - of more than a tenth of the task's
+            datasets, `TeacherDistillation` for this task and those to come.
+        steps : int
+            Most steps; `patience` may end training before.
+        learning_rate : float or callable
+            Highest rate of Adam, after warm-up and before cosine decay; or a function of the number
+            of tasks before this one, for rates that fall from task to task.
+        batch_size : int
+            Datasets a step; all that there are where they are not more.
+        clip : float
+            Largest global gradient norm.
+        warmup : int
+            Steps of linear warm-up.
+        patience : int, optional
+            Every 25 steps the objective is evaluated at draws held back from training. Where it has
+            not improved for so many times the rate falls to a third; the third time training stops.
+            It ends with the weights that were best. None: all steps are taken.
+        restore_best : bool
+            End with the weights that were best on held-back draws without `patience`, too.
+        checkpoint : path, optional
+            Written every hundred steps; where it exists, the adaptation goes on from it and ends as
+            it would have without the interruption. Another task needs another path.
+        devices : int, sequence of jax.Device or jax.sharding.Mesh, optional
+            What each step's datasets are spread over; JAX's default device by default.
+        random_seed : int, optional
+            Derived from the posterior's own seed and the number of tasks where not given.
+        progressbar : bool
+
+        Returns
+        -------
+        AmortizedPosterior
+
+        Raises
+        ------
+        DataError
+            Where the data do not fit the model, naming the variable and the dataset.
+        ValueError
+            Where a strategy cannot start from what earlier ones stored, saying what is missing.
+        """
+        if strategy is None:
+            strategy = self.strategy if self.strategy is not None else Replay()
+        strategies = strategies_of(strategy)
+        index = len(self.records)
+        rate = learning_rate(index) if callable(learning_rate) else learning_rate
+        settings = AdaptationSettings(
+            positive("steps", steps),
+            positive_rate(rate),
+            positive("batch_size", batch_size),
+            clip,
+            warmup,
+            None if patience is None else positive("patience", patience),
+            restore_best,
+        )
+        check_objective(objective)
+        sampler = self.sampler.remembering(self.memory)
+        data = sampler.checked(task)
+        warn_of_far(sampler.far(data), len(data))
+        now = Occasion(
+            name,
+            data,
+            self.amortizer,
+            self.density,
+            self.simulator,
+            self.structure,
+            seed_of(random_seed, self.seed + 1000 * (index + 1)),
+        )
+        pretrained = self.amortizer if self.pretrained is None else self.pretrained
+        with precision.scope(), device_scope(devices):
+            amortizer, past = learn(
+                now,
+                Past(pretrained, self.states, self.records),
+                strategies=strategies,
+                objective=objective,
+                settings=settings,
+                checkpoint=None if checkpoint is None else Path(checkpoint),
+                progressbar=progressbar,
+            )
+        return replace(
+            self,
+            amortizer=settled(amortizer),
+            pretrained=pretrained,
+            strategy=strategies if len(strategies) > 1 else strategies[0],
+            states=settled(past.states),
+            records=past.records,
+        )
+
+    def at_test_time(
+        self, task: TaskLike, **options: Unpack[AdaptationOptions]
+    ) -> "AmortizedPosterior":
+        """Adapt a copy of the pretrained network to one task, and carry nothing on.
+
+        Parameters
+        ----------
+        task : xarray.Dataset, mapping or pandas.DataFrame
+        **options
+            Those of :meth:`adapt` but `name` and `strategy`; `steps` is 400 by default.
+
+        Returns
+        -------
+        AmortizedPosterior
+            For this task alone: it knows of no other task, and stores no dataset.
+        """
+        fresh = replace(
+            self,
+            amortizer=self.amortizer if self.pretrained is None else self.pretrained,
+            strategy=None,
+            states=(),
+            records=(),
+        )
+        chosen: AdaptationOptions = {"steps": 400, **options}
+        return fresh.adapt(task, name="test time", strategy=Naive(), **chosen)
+
+    def sample(
+        self,
+        data: TaskLike,
+        draws: int = 1000,
+        *,
+        refine: RefineLike = "auto",
+        correct: CorrectLike = "auto",
+        fallback: FallbackLike = None,
+        var_names: Sequence[str] | None = None,
+        random_seed: int | None = None,
+        log_likelihood: bool = False,
+        log_prior: bool = False,
+        posterior_predictive: bool = False,
+        store: str | os.PathLike | None = None,
+        client: "Client | None" = None,
+        devices: DevicesLike = None,
+        progressbar: bool = False,
+    ) -> xr.DataTree:
+        """Draw from the posterior of every dataset.
+
+        Parameters
+        ----------
+        data : xarray.Dataset, mapping or pandas.DataFrame
+            See :func:`pmcl.as_task`.
+        draws : int
+            Independent draws per dataset: one chain, for which r-hat is not defined.
+        refine : "auto", bool or Refine
+            Correct the amortized posterior of each dataset with the compiled density, the network
+            untouched: "auto" only where k-hat or efficiency is poor, True or a
+            :class:`pmcl.Refine` everywhere, False nowhere (the network as it is).
+        correct : "auto", "psis" or None
+            How draws come to count alike: "psis" resamples them by their Pareto-smoothed weights
+            (refined draws whose k-hat is above 1 keep theirs, and a note says so). "auto": with
+            refinement. None keeps the proposal's draws, to be weighted by `log_weight`.
+        fallback : "nuts" or None
+            NUTS for the datasets whose k-hat is too high, and only for those, from the best draws
+            at hand; compiled once. `dataset_stats` has the engine, r-hat, effective sample size and
+            divergences.
+        var_names : sequence of str, optional
+            Variables of the group `posterior`; all free variables and deterministics by default.
+        random_seed : int, optional
+        log_likelihood, log_prior, posterior_predictive : bool
+            Add the group of that name: the likelihood by value, the prior by variable (on the
+            scale of the model, without Jacobian), a draw of the data for each draw.
+        store : path, optional
+            A new folder: results are written to it as Zarr, some hundred datasets at a time, so
+            that memory does not grow with their number. The draws are the same. A Dataset whose
+            arrays are read when they are used (`xarray.open_zarr`) is read part by part. What an
+            interrupted call has written, in a hidden folder beside this one, the same call does not
+            do again.
+        client : distributed.Client, optional
+            The Dask cluster whose workers sample the parts; they write to `store` themselves where
+            they can see it. Needs the extra "cluster".
+        devices : int, sequence of jax.Device or jax.sharding.Mesh, optional
+            What datasets are spread over; JAX's default device by default.
+        progressbar : bool
+
+        Returns
+        -------
+        xarray.DataTree
+            Groups `posterior`, `unconstrained_posterior`, `sample_stats` (log_prior,
+            log_likelihood, log_q, log_weight per draw), `dataset_stats` (k-hat, efficiency,
+            self-consistency variance, evidence and its error, all of the proposal's draws; engine,
+            steps, note: what was done; warning), `observed_data` and `constant_data`. Weights are
+            Pareto smoothed, in logs, and sum to one for each dataset.
+            With `store`, values are read from there when they are used.
+
+        Raises
+        ------
+        DataError
+            Where the data do not fit the model, naming the variable and the dataset.
+        FileExistsError
+            Where there is something at `store` already.
+        ValueError
+            Naming the argument that has none of the values above; with a `client` and no `store`;
+            with more devices than there are.
+        TypeError
+            Where `devices` is of another kind.
+        MissingExtraError
+            With a `client`, where the extra "cluster" is not installed.
+
+        Warns
+        -----
+        UserWarning
+            Naming the datasets whose k-hat says that the draws should not be trusted.
+        FarDataWarning
+            Naming the datasets that are far from what was simulated, and from any that is stored.
+        """
+        settings, sampler = settings_of(refine), self.sampler.remembering(self.memory)
+        asked = Asked(
+            positive("draws", draws),
+            pick(self.compiled, None if var_names is None else list(var_names)),
+            seed_of(random_seed, self.seed),
+            settings,
+            everywhere=not isinstance(refine, str),
+            correct=way_of(correct, fallback, draws, refined=settings is not None),
+            fallback=fallback,
+            extra=Extra(log_likelihood, log_prior, posterior_predictive),
+        )
+        if store is None:
+            need_store(client)
+            task = sampler.checked(data)
+            names, far = task.names, sampler.far(task)
+            tree = sampler.sample(task, asked, devices=devices, progressbar=progressbar)
+        else:
+            check_devices(client, devices)
+            size = partial(bytes_of, self.compiled, draws, asked.names, terms=asked.extra.terms)
+            parts = Parts.of(data, self.layout, size)
+            job = SampleJob(sampler, asked, devices)
+            tree, notes = run(job, parts, store, client=client, progressbar=progressbar)
+            names, far = parts.names, [name for note in notes for name in note["far"]]
+        warn_of_far(far, len(names))
+        warn_of_doubts(names, tree)
+        return tree
+
+    def log_prob(self, parameters: xr.DataTree | xr.Dataset, data: TaskLike) -> xr.DataArray:
+        """Log density of the amortized posterior, log q(z | h(x)), on the unconstrained scale.
+
+        Parameters
+        ----------
+        parameters : xarray.DataTree or xarray.Dataset
+            Results of `sample` or `sample_reference`, or their group `unconstrained_posterior`.
+        data : xarray.Dataset, mapping or pandas.DataFrame
+            The datasets, in the same order.
+
+        Returns
+        -------
+        xarray.DataArray of dims chain, draw, dataset
+        """
+        task = self.sampler.checked(data)
+        z = flat_z(self.compiled, parameters)
+        if z.shape[2] != len(task):
+            raise ValueError(f"log_prob: expected draws of {len(task)} datasets, got {z.shape[2]}.")
+        chains, draws = z.shape[:2]
+        flat = np.moveaxis(z.reshape(chains * draws, *z.shape[2:]), 0, 1)
+        with precision.scope():
+            value = log_q(self.amortizer, flat, task.batch())
+        return xr.DataArray(
+            np.moveaxis(value, 0, 1).reshape(chains, draws, len(task)),
+            dims=SAMPLE,
+            coords={DATASET: list(task.names)},
+            name="log_q",
+        )
+
+    def predict(
+        self,
+        data: TaskLike,
+        new_covariates: xr.Dataset | Mapping[str, np.ndarray] | None = None,
+        *,
+        draws: int = 1000,
+        refine: RefineLike = "auto",
+        random_seed: int | None = None,
+    ) -> xr.DataTree:
+        """Posterior predictive draws of the observed variables at new covariates.
+
+        Parameters
+        ----------
+        data : xarray.Dataset, mapping or pandas.DataFrame
+            The datasets that the posterior is conditioned on.
+        new_covariates : xarray.Dataset or mapping of arrays, optional
+            Covariates to predict at, of any length along the dims of the data: one set for all
+            datasets, or one each with a leading dim `dataset`. Those of `data` by default.
+        draws : int
+        refine : "auto", bool or Refine
+            As in `sample`.
+        random_seed : int, optional
+
+        Returns
+        -------
+        xarray.DataTree
+            Groups `predictions` and `predictions_constant_data`, beside `posterior`.
+        """
+        tree = self.sample(data, draws, refine=refine, random_seed=random_seed)
+        task = self.sampler.checked(data)
+        z = np.moveaxis(flat_z(self.compiled, tree)[0], 0, 1)
+        with precision.scope():
+            groups = predictions_groups(
+                self.compiled,
+                self.layout,
+                task,
+                z,
+                new_covariates,
+                seed=seed_of(random_seed, self.seed),
+            )
+        for name, data_of in groups.items():
+            tree[name] = xr.DataTree(data_of)
+        return tree
+
+    def forget(self, task: str) -> "AmortizedPosterior":
+        """Return the posterior without what is stored of a task: datasets, importance, name.
+
+        What the network's weights have learned from it stays. Importance of several tasks cannot be
+        taken apart, so that a strategy which has that of this task among others loses all of it.
+
+        Parameters
+        ----------
+        task : str
+            Name under which it was adapted to.
+
+        Raises
+        ------
+        ValueError
+            Where there is no such task, naming those that there are.
+        """
+        known = [r.name for r in self.records]
+        if task not in known:
+            raise ValueError(f"forget: expected the name of a task, one of {known}, got {task!r}.")
+        return replace(
+            self,
+            states=forgotten(self.states, task),
+            records=tuple(r.without(task) for r in self.records if r.name != task),
+        )

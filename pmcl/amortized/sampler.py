@@ -1,0 +1,154 @@
+"""What draws, wherever it runs: network, density, layout, what is familiar."""
+
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+
+from pmcl.compile import CompiledModel, Density, Masking
+from pmcl.continual import Memory
+from pmcl.data.masked import check_masked
+from pmcl.data.reading import as_task
+from pmcl.data.task import Layout, Task, TaskLike
+from pmcl.draws.drawn import Drawn
+from pmcl.draws.network import draw
+from pmcl.networks import Amortizer, Network, Structure
+from pmcl.networks.familiarity import Familiar, FarDataWarning, input_features
+from pmcl.networks.structure import skeleton
+from pmcl.parts.job import packed, unpacked
+from pmcl.refinement import FEWEST_STARTS, Asked, Beginning
+from pmcl.refinement.correction import as_tree, correct
+from pmcl.runtime import precision
+from pmcl.runtime.arguments import listed
+from pmcl.runtime.devices import DevicesLike
+from pmcl.runtime.devices import scope as device_scope
+
+
+class Sampler(NamedTuple):
+    """An amortized posterior without its past: enough to draw with it.
+
+    It travels as five parts: the PyMC model, the specification of the network, its weights, the
+    structure of the data, and what is familiar. Networks themselves cannot be pickled.
+
+    Attributes
+    ----------
+    compiled : CompiledModel
+    structure : Structure
+    masking : Masking
+        Lengths and missing values that the network was trained with.
+    network : Network
+    amortizer : Amortizer
+    familiar : Familiar, optional
+    stored : array of shape (dataset, feature), optional
+        What the inputs of stored datasets are like.
+    """
+
+    compiled: CompiledModel
+    structure: Structure
+    masking: Masking
+    network: Network
+    amortizer: Amortizer
+    familiar: Familiar | None
+    stored: np.ndarray | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """What a dataset of the model looks like."""
+        return Layout.of(self.compiled, self.structure.row)
+
+    @property
+    def density(self) -> Density:
+        """The compiled log density of z and a dataset."""
+        return Density(self.compiled, self.structure.row)
+
+    def remembering(self, memory: Memory) -> "Sampler":
+        """Know what stored datasets are like: such as they are not far."""
+        if self.familiar is None or not len(memory):
+            return self
+        with precision.scope():
+            features = input_features(self.amortizer, memory.stored().batch())
+        return self._replace(stored=features)
+
+    def checked(self, data: TaskLike) -> Task:
+        """Read datasets, and refuse those that the model or the network cannot take.
+
+        Raises
+        ------
+        DataError
+            Naming the variable and the dataset.
+        """
+        return check_masked(self.compiled, as_task(data, self.layout))
+
+    def far(self, task: Task) -> list[str]:
+        """Names of datasets that are far from simulations, and like none that is stored."""
+        if self.familiar is None:
+            return []
+        with precision.scope():
+            found = input_features(self.amortizer, task.batch())
+            far = self.familiar.far(self.familiar.distance(found))
+            if far.any() and self.stored is not None:
+                apart = self.familiar.distance(found[:, None] - self.stored + self.familiar.mean)
+                far &= self.familiar.far(apart.min(axis=1))
+        return [n for n, f in zip(task.names, far, strict=True) if f]
+
+    def sample(
+        self, task: Task, asked: Asked, *, devices: DevicesLike = None, progressbar: bool = False
+    ) -> xr.DataTree:
+        """Draw from the posterior of every dataset of a task, all in memory."""
+        # Means and covariances of the network's posterior need a number of draws.
+        n = max(asked.draws, FEWEST_STARTS if asked.refine else 1)
+        begin = time.perf_counter()
+        with device_scope(devices), precision.scope():
+            start = draw(
+                self.amortizer,
+                self.density,
+                task,
+                draws=n,
+                seed=asked.seed,
+                progressbar=progressbar,
+            )
+            corrected = correct(
+                self.density,
+                self.amortizer,
+                task,
+                Drawn(*(v[:, : asked.draws] for v in start)),
+                Beginning.of_network(self.amortizer, start.z),
+                asked,
+                progressbar=progressbar,
+            )
+            return as_tree(self.compiled, task, corrected, asked, begin=begin)
+
+    def __reduce__(self) -> tuple:
+        weights = [*map(np.asarray, jax.tree.leaves(eqx.filter(self.amortizer, eqx.is_array)))]
+        parts = self._asdict() | {"compiled": packed(self.compiled), "amortizer": None}
+        return _arrived, (parts, weights)
+
+
+def _arrived(parts: dict[str, Any], weights: list[np.ndarray]) -> Sampler:
+    """Build the network again, with the weights that it had."""
+    found = Sampler(**parts)
+    compiled = unpacked(found.compiled)
+    with precision.scope():
+        like = skeleton(found.network, compiled, found.structure, found.masking)
+        arrays, rest = eqx.partition(like, eqx.is_array)
+        structure = jax.tree.structure(arrays)
+        own = jax.tree.unflatten(structure, [jnp.asarray(w) for w in weights])
+        return found._replace(compiled=compiled, amortizer=eqx.combine(own, rest))
+
+
+def warn_of_far(names: Sequence[str], number: int) -> None:
+    """Warn of datasets, by name, that are far from what a network was trained on."""
+    if names:
+        warnings.warn(
+            f"{len(names)} of {number} datasets ({listed(names)}) lie far outside what the "
+            "network was trained on (`pmcl.check_data` says how far): look at their k-hat, "
+            "adapt to data like these, or widen `covariates` and priors and fit again.",
+            FarDataWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,348 @@
+"""Save and load: an amortized posterior as one DataTree, and back."""
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pmcl.amortized.posterior import AmortizedPosterior
+from pmcl.archive import fingerprint, records, sources, weights
+from pmcl.archive.attributes import in_order, whole_number
+from pmcl.archive.configuration import KNOWN, check_sizes, decode, dumps, encode, loads
+from pmcl.archive.errors import StateError
+from pmcl.archive.fingerprint import check
+from pmcl.archive.zipped import group
+from pmcl.compile import (
+    CompiledModel,
+    Masking,
+    compile_model,
+    make_simulator,
+    read_covariates,
+)
+from pmcl.compile.covariates import Source
+from pmcl.compile.refuse import model_or_context
+from pmcl.continual import AbstractStrategy, Memory, Occasion, StrategyState, memory_of
+from pmcl.data.reading import as_task
+from pmcl.data.task import DATASET, Batch, Layout, Task
+from pmcl.networks import Amortizer, Network, Structure
+from pmcl.networks.familiarity import Familiar, describe_inputs
+from pmcl.networks.structure import skeleton
+from pmcl.runtime import precision
+from pmcl.training import PretrainingSettings
+
+SCHEMA = 1
+_LONGEST = 10**5  # rows of a dataset
+_PACKAGES = ("pymc", "pytensor", "jax", "equinox", "flowjax", "xarray", "numpy")
+
+
+def to_datatree(posterior: AmortizedPosterior, *, include_memory: bool = True) -> xr.DataTree:
+    """Return everything needed to go on on another machine, as one DataTree.
+
+    Parameters
+    ----------
+    posterior : AmortizedPosterior
+    include_memory : bool
+        Whether stored datasets are in it: they are raw data.
+
+    Returns
+    -------
+    xarray.DataTree
+        Groups `model` (fingerprint), `covariates`, `network`, `pretrained`, `pretraining`,
+        `memory`, `strategies` and `history`.
+
+    Raises
+    ------
+    StateError
+        Naming what cannot be stored, such as a strategy of the user's own.
+    """
+    p = posterior
+    with precision.scope():
+        z, data = p.simulator.simulate(64, random_seed=p.seed)
+        values = {i.name: np.asarray(data[i.name]) for i in p.compiled.data}
+        finite = np.isfinite(z).all(axis=1) & np.all(
+            [np.isfinite(v).reshape(len(z), -1).all(axis=1) for v in values.values()], axis=0
+        )
+        points = {k: v[finite] for k, v in values.items()}
+        probe = fingerprint.fingerprint(p.compiled, z[finite], points)
+    groups: dict[str, xr.Dataset] = {
+        "/": xr.Dataset(attrs=_attrs(p)),
+        "/model": probe,
+        "/covariates": sources.to_dataset(p.simulator.covariates),
+        "/network": weights.to_dataset(p.amortizer),
+    }
+    if p.pretrained is not None:
+        groups["/pretrained"] = weights.to_dataset(p.pretrained)
+    if p.familiar is not None:
+        groups["/familiar"] = _familiar_to_dataset(p.familiar)
+    for i, record in enumerate(p.pretraining):
+        groups[f"/pretraining/{i}"] = records.pretraining_to_dataset(record)
+    memory = memory_of(p.states)
+    if include_memory and len(memory):
+        groups["/memory"] = _memory_to_dataset(memory)
+    kept = [s for s in p.states if include_memory or not isinstance(s.state, Memory)]
+    for i, state in enumerate(kept):
+        groups[f"/strategies/{i}"] = _state_to_dataset(state)
+    for i, task in enumerate(p.records):
+        for name, part in records.task_to_tree(task).items():
+            groups[f"/history/{i}" + (f"/{name}" if name else "")] = part
+    return xr.DataTree.from_dict(groups)
+
+
+def from_datatree(
+    tree: xr.DataTree,
+    model: pm.Model | None = None,
+    *,
+    covariates: Mapping[str, Source] | xr.Dataset | None = None,
+    where: str = "state",
+) -> AmortizedPosterior:
+    """Make the posterior again of which :func:`to_datatree` gave the state."""
+    model = model_or_context(model)
+    attrs = tree.attrs
+    schema = attrs.get("schema")
+    if schema != SCHEMA:
+        raise StateError(
+            f"{where}: written in schema {schema!r} by pmcl {attrs.get('pmcl_version')!r}; this is "
+            f"pmcl {version('pmcl')}, which reads schema {SCHEMA}. Use the version that wrote it."
+        )
+    probe = group(tree, "model", where)
+    described = loads(probe.attrs.get("model"), where=f"{where}: model")
+    given = described.get("covariates") if isinstance(described, dict) else None
+    if not isinstance(given, dict):
+        raise StateError(f"{where}: expected a description of a model.")
+    named = [n for n in given if n in model.named_vars]
+    with precision.scope():
+        compiled = compile_model(model, covariates=named)
+        check(compiled, probe, where=where)
+        structure = _structure(attrs, compiled, where)
+        masking = _masking(attrs, structure, where)
+        infos = masking.sized(compiled.covariates)
+        found = covariates
+        if found is None:
+            stored = group(tree, "covariates", where)
+            found = sources.from_dataset(stored, infos, where=where)
+        backend = attrs.get("simulator")
+        if backend not in ("jax", "pytensor"):
+            raise StateError(f"{where}: expected a simulator 'jax' or 'pytensor', got {backend!r}.")
+        simulator = make_simulator(
+            compiled, read_covariates(found, infos), backend=backend, masking=masking
+        )
+        network = decode(
+            loads(attrs.get("network"), where=where), where=f"{where}: network", expected=Network
+        )
+        check_sizes(network, f"{where}: network")
+        like = skeleton(network, compiled, structure, masking)
+        amortizer = weights.from_dataset(
+            group(tree, "network", where), like, where=f"{where}: network"
+        )
+        pretrained = None
+        if "pretrained" in tree.children:
+            pretrained = weights.from_dataset(
+                group(tree, "pretrained", where), like, where=f"{where}: pretrained"
+            )
+        posterior = AmortizedPosterior(
+            compiled,
+            simulator,
+            structure,
+            network,
+            amortizer,
+            _settings(attrs, where),
+            whole_number(attrs, "seed", where),
+            strategy=_strategy(attrs, where),
+            pretraining=tuple(
+                records.pretraining_from_dataset(node.to_dataset(), where=f"{where}: pretraining")
+                for node in in_order(tree, "pretraining", where)
+            ),
+            pretrained=pretrained,
+            familiar=_familiar(tree, amortizer, compiled, where),
+            records=tuple(
+                records.task_from_tree(node, where=f"{where}: history")
+                for node in in_order(tree, "history", where)
+            ),
+        )
+        memory = _memory(tree, posterior.layout, where)
+        states = tuple(
+            _state(node, posterior, memory, f"{where}: strategies")
+            for node in in_order(tree, "strategies", where)
+        )
+    return dataclasses.replace(posterior, states=states)
+
+
+def _attrs(p: AmortizedPosterior) -> dict[str, Any]:
+    strategy = p.strategy
+    if strategy is not None and not isinstance(strategy, tuple):
+        strategy = (strategy,)
+    return {
+        "schema": SCHEMA,
+        "pmcl_version": version("pmcl"),
+        "versions": dumps({name: version(name) for name in _PACKAGES}),
+        "created_at": datetime.now(UTC).isoformat(),
+        "seed": p.seed,
+        "simulator": p.simulator.backend,
+        "structure": dumps(list(p.structure)),
+        "lengths": dumps(p.simulator.masking.lengths),
+        "missing": p.simulator.masking.missing,
+        "network": dumps(encode(p.network, where="network")),
+        "settings": dumps(dataclasses.asdict(p.settings)),
+        "strategy": dumps(None if strategy is None else encode(strategy, where="strategy")),
+    }
+
+
+def _settings(attrs: Mapping[Any, Any], where: str) -> PretrainingSettings:
+    found = loads(attrs.get("settings"), where=where)
+    names = {f.name for f in dataclasses.fields(PretrainingSettings)}
+    if isinstance(found, dict):
+        found = {"simulations": None, **found}  # states of before do not have it
+    if not isinstance(found, dict) or set(found) != names:
+        raise StateError(f"{where}: expected the settings {sorted(names)}.")
+    optional = ("patience", "simulations")
+    numbers = [v for k, v in found.items() if not (k in optional and v is None)]
+    if not all(isinstance(v, int | float) for v in numbers):
+        raise StateError(f"{where}: expected numbers in the settings.")
+    return PretrainingSettings(**found)
+
+
+def _strategy(attrs: Mapping[Any, Any], where: str) -> Any:
+    found = decode(loads(attrs.get("strategy"), where=where), where=f"{where}: strategy")
+    if found is None:
+        return None
+    if not isinstance(found, tuple) or not all(isinstance(s, AbstractStrategy) for s in found):
+        raise StateError(f"{where}: expected strategies.")
+    return found if len(found) > 1 else found[0]
+
+
+def _structure(attrs: Mapping[Any, Any], compiled: CompiledModel, where: str) -> Structure:
+    found = loads(attrs.get("structure"), where=where)
+    if not (isinstance(found, list) and len(found) == 3 and isinstance(found[2], str)):
+        raise StateError(f"{where}: expected the structure of the data.")
+    kind, row, why = found
+    rows = set.intersection(*({*i.dims} for i in compiled.observed)) & {*compiled.data_dims}
+    fits = row in rows if kind in ("exchangeable", "sequence") else kind == "fixed" and row is None
+    if not fits:
+        raise StateError(f"{where}: {kind!r} along {row!r} does not fit the model.")
+    return Structure(kind, row, why)
+
+
+def _masking(attrs: Mapping[Any, Any], structure: Structure, where: str) -> Masking:
+    """Read lengths and missing values of training; states before these have neither."""
+    lengths = loads(attrs.get("lengths", "null"), where=where)
+    missing = attrs.get("missing", 0.0)
+    whole = isinstance(lengths, list) and [type(n) for n in lengths] == [int, int]
+    if lengths is not None and not (
+        whole and structure.row is not None and 1 <= lengths[0] <= lengths[1] <= _LONGEST
+    ):
+        raise StateError(f"{where}: {lengths!r} are no lengths of datasets.")
+    if not isinstance(missing, float | int) or not 0 <= missing < 1:
+        raise StateError(f"{where}: expected a fraction of missing values, got {missing!r}.")
+    row = None if lengths is None else structure.row
+    return Masking(row, None if lengths is None else tuple(lengths), float(missing))
+
+
+def _familiar_to_dataset(familiar: Familiar) -> xr.Dataset:
+    dims = {"mean": "feature", "factor": ("feature", "direction"), "distances": "simulation"}
+    return xr.Dataset({name: (dims[name], value) for name, value in familiar._asdict().items()})
+
+
+def _familiar(
+    tree: xr.DataTree, amortizer: Amortizer, compiled: CompiledModel, where: str
+) -> Familiar | None:
+    """Read what simulated inputs are like; states of before have nothing of it."""
+    if "familiar" not in tree.children:
+        return None
+    data = group(tree, "familiar", where)
+    if set(data.data_vars) != set(Familiar._fields):
+        raise StateError(f"{where}: familiar: expected {list(Familiar._fields)}.")
+    found = Familiar(*(data[name].values for name in Familiar._fields))
+    one = {i.name: np.zeros((1, *i.shape), i.dtype) for i in compiled.data}
+    k = eqx.filter_eval_shape(describe_inputs, amortizer, Batch(one, None)).shape[1]  # type: ignore[arg-type]
+    shapes = ((k,), (k, k), (len(found.distances),))
+    numbers = all(v.dtype.kind == "f" and np.isfinite(v).all() for v in found)
+    if tuple(v.shape for v in found) != shapes or not numbers or not len(found.distances):
+        raise StateError(f"{where}: familiar: expected finite numbers of {k} features.")
+    return found
+
+
+def _memory_to_dataset(memory: Memory) -> xr.Dataset:
+    stored = memory.stored()
+    data = stored.labelled()
+    # Values past the end of a dataset say nothing; its length says where that is.
+    data["task"] = (DATASET, np.asarray(memory.tasks, dtype=str))
+    data["time"] = (DATASET, np.asarray(memory.times, dtype=str))
+    if stored.lengths is not None:
+        data["length"] = (DATASET, stored.lengths)
+    return data.assign_coords({DATASET: np.asarray(stored.names, dtype=str)})
+
+
+def _memory(tree: xr.DataTree, layout: Layout, where: str) -> Memory:
+    if "memory" not in tree.children:
+        return Memory()
+    data = group(tree, "memory", where)
+    names = [str(n) for n in data[DATASET].values]
+    extra = {"task", "time", *(("length",) if layout.row is not None else ())}
+    if set(map(str, data.data_vars)) != {*layout.names, *extra}:
+        raise StateError(f"{where}: memory: expected {sorted({*layout.names, *extra})}.")
+    parts = {}
+    for i, name in enumerate(names):
+        one = data.isel({DATASET: i}, drop=True).drop_vars(["task", "time"])
+        if layout.row is not None:
+            n = int(one["length"])
+            one = one.drop_vars("length").isel({layout.row: slice(0, n)})
+        parts[name] = one
+    task = as_task(parts, layout)
+    tasks, times = (tuple(str(v) for v in data[k].values) for k in ("task", "time"))
+    return Memory(task, tasks, times)
+
+
+def _state_to_dataset(state: StrategyState) -> xr.Dataset:
+    kind = KNOWN.get(state.kind)
+    if kind is None:
+        raise StateError(
+            f"strategy {state.kind}: a state holds data and no code, so that of a strategy of your "
+            "own is not stored; keep the posterior in memory, or use one of pmcl's."
+        )
+    found = weights.to_dataset(None if isinstance(state.state, Memory) else state.state)
+    label = getattr(state.state, "kind", "")
+    return found.assign_attrs(
+        kind=state.kind, tasks=dumps(list(state.tasks)), label=label if label else ""
+    )
+
+
+def _state(
+    node: xr.DataTree, posterior: AmortizedPosterior, memory: Memory, where: str
+) -> StrategyState:
+    data = node.to_dataset(inherit=False)
+    kind = KNOWN.get(str(data.attrs.get("kind")))
+    tasks = loads(data.attrs.get("tasks"), where=where)
+    if kind is None or not issubclass(kind, AbstractStrategy) or not isinstance(tasks, list):
+        raise StateError(f"{where}: expected the state of a strategy that is known.")
+    names = tuple(map(str, tasks))
+    # The structure of a state is that with which its strategy begins, at no cost.
+    fresh = _cheap(kind)
+    nothing = Task(posterior.layout, {}, (), None)
+    now = Occasion(
+        "", nothing, posterior.amortizer, posterior.density, posterior.simulator,
+        posterior.structure, 0,
+    )  # fmt: skip
+    like = fresh.begin(None, now)
+    if isinstance(like, Memory):
+        return StrategyState(kind.__name__, names, memory)
+    state = weights.from_dataset(data, like, where=where)
+    label = str(data.attrs.get("label", ""))
+    if hasattr(state, "kind"):
+        if label not in ("fisher", "self_consistency", "synaptic"):
+            raise StateError(f"{where}: {label!r} is no importance.")
+        state = state._replace(kind=label)
+    return StrategyState(kind.__name__, names, state)
+
+
+def _cheap(kind: type[eqx.Module]) -> AbstractStrategy:
+    """A strategy of a kind that needs no simulations to begin."""
+    fields = {f.name for f in dataclasses.fields(kind)}
+    found = kind(simulations=0) if "simulations" in fields else kind()
+    assert isinstance(found, AbstractStrategy)
+    return found

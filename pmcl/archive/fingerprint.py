@@ -1,0 +1,94 @@
+"""Which model a state belongs to, told by behaviour: log densities at stored points."""
+
+import numpy as np
+import xarray as xr
+
+from pmcl.archive.configuration import dumps, loads
+from pmcl.archive.errors import StateError
+from pmcl.compile import CompiledModel
+from pmcl.compile.model import describe
+from pmcl.data.task import Layout, Task
+from pmcl.draws.densities import densities
+from pmcl.runtime import precision
+
+_POINTS = 8
+_TOLERANCE = 1e-6  # relative; other machines round in other ways
+
+
+def fingerprint(compiled: CompiledModel, z: np.ndarray, data: dict[str, np.ndarray]) -> xr.Dataset:
+    """Points, and the log prior and log likelihood that the model gives there."""
+    z, data = z[:_POINTS], {k: v[:_POINTS] for k, v in data.items()}
+    log_prior, log_likelihood = _at(compiled, z, data)
+    found: dict[str, tuple] = {
+        "z": (("point", "parameter"), z),
+        "log_prior": (("point",), log_prior, {"units": "nats"}),
+        "log_likelihood": (("point",), log_likelihood, {"units": "nats"}),
+    }
+    for info in compiled.data:
+        dims = tuple(f"{info.name}: {d}" for d in info.dims)
+        found[f"data {info.name}"] = (("point", *dims), data[info.name])
+    return xr.Dataset(found, attrs={"model": dumps(describe(compiled))})
+
+
+def check(compiled: CompiledModel, stored: xr.Dataset, *, where: str) -> None:
+    """Compare a model with the one that a state was made with.
+
+    Raises
+    ------
+    StateError
+        Saying what differs.
+    """
+    before = loads(stored.attrs.get("model"), where=f"{where}: model")
+    now = describe(compiled)
+    if not isinstance(before, dict) or set(before) != set(now):
+        raise StateError(f"{where}: expected a description of a model.")
+    for part, values in now.items():
+        old = before[part]
+        if old != values:
+            different = [k for k in {**values, **old} if values.get(k) != old.get(k)]
+            shown = "; ".join(
+                f"{k!r}: stored {_short(old.get(k))}, the model has {_short(values.get(k))}"
+                for k in different[:3]
+            )
+            raise StateError(f"{where}: the state is of another model; {part} differ: {shown}.")
+    names = ("z", "log_prior", "log_likelihood", *(f"data {i.name}" for i in compiled.data))
+    missing = [n for n in names if n not in stored]
+    if missing:
+        raise StateError(f"{where}: the fingerprint lacks {missing}.")
+    z = stored["z"].values
+    data = {i.name: stored[f"data {i.name}"].values for i in compiled.data}
+    fits = all(
+        len(data[i.name].shape) == 1 + len(i.shape)
+        and len(data[i.name]) == len(z)
+        # lengths that may differ are compared when the densities are evaluated
+        and all(
+            n == m or d in compiled.data_dims
+            for d, n, m in zip(i.dims, data[i.name].shape[1:], i.shape, strict=True)
+        )
+        for i in compiled.data
+    )
+    if z.shape != (len(z), compiled.dim) or not fits:
+        raise StateError(f"{where}: the fingerprint has points of another shape.")
+    for name, value in zip(("log_prior", "log_likelihood"), _at(compiled, z, data), strict=True):
+        old = stored[name].values
+        if not np.allclose(value, old, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
+            worst = int(np.nanargmax(np.abs(value - old)))
+            raise StateError(
+                f"{where}: the state is of another model: {name} at a stored point is "
+                f"{value[worst]:.6g}, it was {old[worst]:.6g}. Names and shapes are the same; look "
+                "at priors, likelihood and constant data."
+            )
+
+
+def _at(
+    compiled: CompiledModel, z: np.ndarray, data: dict[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    task = Task(Layout.of(compiled, None), data, tuple(map(str, range(len(z)))), None)
+    with precision.scope():
+        log_prior, log_likelihood = densities(compiled, z[:, None], task)
+    return log_prior[:, 0], log_likelihood[:, 0]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) < 120 else text[:117] + "..."

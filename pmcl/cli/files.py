@@ -1,0 +1,95 @@
+"""Data files as `as_task` takes them: CSV, Parquet, netCDF and Zarr."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import xarray as xr
+
+from pmcl.data.task import DATASET, DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_SUFFIXES = ".csv, .csv.gz, .tsv, .parquet, .nc, .zarr"
+
+
+def read_data(path: Path, *, dataset: str = DATASET) -> "xr.Dataset | pd.DataFrame":
+    """Read the datasets of a task from a file.
+
+    Parameters
+    ----------
+    path : path
+        A long table (``.csv``, ``.csv.gz``, ``.tsv``, ``.parquet``), or labelled arrays (``.nc``,
+        ``.zarr``).
+    dataset : str
+        The table's column, or the arrays' dim, that tells datasets apart.
+
+    Raises
+    ------
+    DataError
+        Where there is no such file, it cannot be read, or its kind is not known.
+    """
+    import pandas as pd
+
+    if not path.exists():
+        raise DataError(f"{path}: expected a data file or folder, there is none.")
+    name = path.name.removesuffix(".gz")
+    try:
+        if name.endswith((".csv", ".tsv")):
+            found = pd.read_csv(path, sep="\t" if name.endswith(".tsv") else ",")
+        elif name.endswith((".parquet", ".pq")):
+            found = pd.read_parquet(path)
+        elif name.endswith((".nc", ".nc4", ".h5")):
+            with xr.open_dataset(path) as opened:
+                found = opened.load()
+        elif name.endswith(".zarr"):
+            with xr.open_zarr(path) as opened:
+                found = opened.load()
+        else:
+            raise DataError(f"{path}: expected one of {_SUFFIXES}.")
+    except DataError:
+        raise
+    except Exception as error:  # whatever the readers say of a damaged file
+        raise DataError(f"{path}: could not be read ({error}).") from error
+    if dataset != DATASET:
+        known = found.columns if isinstance(found, pd.DataFrame) else found.variables
+        if dataset not in known and dataset not in getattr(found, "dims", ()):
+            raise DataError(f"{path}: expected a column or dim {dataset!r}, got {[*known]}.")
+        if isinstance(found, pd.DataFrame):
+            return found.rename(columns={dataset: DATASET})
+        return found.rename({dataset: DATASET})
+    return found
+
+
+def read_results(path: Path) -> xr.DataTree:
+    """Open results of `sample` or `sample_reference`: netCDF, or a Zarr folder.
+
+    Raises
+    ------
+    DataError
+        Where there are none, or they cannot be read.
+    """
+    if not path.exists():
+        raise DataError(f"{path}: expected results (.nc or .zarr), there is nothing.")
+    try:
+        return xr.open_datatree(path, engine=None if path.is_file() else "zarr")
+    except Exception as error:
+        raise DataError(f"{path}: could not be read as results ({error}).") from error
+
+
+def write_results(path: Path, tree: xr.DataTree) -> None:
+    """Write results: netCDF where the name ends in ``.nc``, else a Zarr folder.
+
+    Raises
+    ------
+    DataError
+        Where there is something already.
+    """
+    if path.exists():
+        raise DataError(f"{path}: is there already; choose another name, or remove it.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.name.endswith(".nc"):
+        tree.to_netcdf(path)
+    else:
+        tree.to_zarr(path, mode="w", consolidated=False)

@@ -1,0 +1,1 @@
+"""PyTensor graphs to JAX functions."""

@@ -1,0 +1,1 @@
+"""What adaptation minimises for one unlabeled dataset."""

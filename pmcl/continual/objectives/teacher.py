@@ -1,0 +1,90 @@
+"""Learning from refined draws: forward Kullback-Leibler divergence to a posterior that is right."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pmcl.compile import Density
+from pmcl.continual.objectives.objectives import (
+    AbstractObjective,
+    Example,
+    HeldBack,
+    Labels,
+    ObjectiveValue,
+    Teaching,
+)
+from pmcl.data.task import Batch, Task
+from pmcl.draws import network
+from pmcl.draws.drawn import Drawn
+from pmcl.draws.network import draw
+from pmcl.networks import Amortizer
+from pmcl.refinement import FEWEST_STARTS, Asked, Beginning, Refine
+from pmcl.refinement.correction import correct
+
+
+class TeacherDistillation(AbstractObjective):
+    """Forward Kullback-Leibler divergence: L(x) = -mean_s log q(z_s | h(x)) over refined draws z_s.
+
+    Before training, draws are made for every dataset - of the task, of the memory, and the
+    pseudo-datasets made from them -, refined with the compiled density where the network is poor,
+    and resampled by their importance weights. They are labels for unlabeled data: modes are
+    covered, gradients bounded.
+
+    Attributes
+    ----------
+    draws : int
+        Labels per dataset and step.
+    labels : int
+        Draws kept of every dataset's refined posterior.
+    refine : Refine
+        How they are refined; only where the network is not good enough as it is.
+    khat : float
+        Datasets whose refined draws have a higher k-hat are not learned from.
+    """
+
+    draws: int = eqx.field(static=True, default=16)
+    labels: int = eqx.field(static=True, default=256)
+    refine: Refine = Refine(enough=0.3)
+    khat: float = eqx.field(static=True, default=0.7)
+
+    def label(self, datasets: Task, now: Teaching) -> Labels:
+        """Refine datasets where the network needs it, and resample by importance weights."""
+        n = max(self.labels, FEWEST_STARTS)
+        start = draw(
+            now.amortizer, now.density, datasets, draws=n, seed=now.seed, progressbar=False
+        )
+        asked = Asked(self.labels, (), now.seed, self.refine, everywhere=False, correct="psis")
+        found = correct(
+            now.density,
+            now.amortizer,
+            datasets,
+            Drawn(*(v[:, : self.labels] for v in start)),
+            Beginning.of_network(now.amortizer, start.z),
+            asked,
+            progressbar=now.progressbar,
+        )
+        z = np.asarray(found.drawn.z)
+        trusted = (found.diagnostics.khat <= self.khat) & np.isfinite(z).all(axis=(1, 2))
+        return Labels(np.where(np.isfinite(z), z, 0.0), trusted)
+
+    def held_back(
+        self, amortizer: Amortizer, density: Density, batch: Batch, labels: Any, *, seed: int
+    ) -> HeldBack:
+        log_q = network.log_q(amortizer, labels, batch).astype(float)
+        nothing = np.full(len(log_q), np.nan)
+        return HeldBack(-log_q.mean(axis=1), np.isfinite(log_q).mean(axis=1), nothing)
+
+    def __call__(
+        self, amortizer: Amortizer, density: Density, example: Example, key: Array
+    ) -> ObjectiveValue:
+        data, mask, labels = example
+        if labels is None:
+            raise ValueError("TeacherDistillation: expected an example with labels, got none.")
+        context = amortizer.context(data, mask)
+        z = labels[jax.random.randint(key, (self.draws,), 0, labels.shape[0])]
+        log_q = jax.vmap(amortizer.log_prob, in_axes=(0, None))(z, context)
+        return ObjectiveValue(-jnp.mean(log_q), jnp.mean(jnp.isfinite(log_q)))

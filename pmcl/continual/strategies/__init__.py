@@ -1,0 +1,1 @@
+"""What protects the past: replay, consolidation, variational weights, and their states."""

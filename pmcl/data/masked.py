@@ -1,0 +1,128 @@
+"""Whether padding and missing values can be left out of a likelihood, by evaluation."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import jax
+import numpy as np
+from jax import Array
+
+from pmcl.compile import CompiledModel, Mask
+from pmcl.data.task import DataError, Task
+from pmcl.runtime import precision
+from pmcl.runtime.jitting import jit
+
+type _Dataset = tuple[Mapping, Mask | None]
+
+_PADDING = (
+    "Datasets have different lengths along {row!r}, but the likelihood of {names} cannot be cut by "
+    "row (it is not elementwise, or rows depend on one another). Pass datasets of one length in "
+    "each call."
+)
+
+_MISSING = (
+    "Values of {names} are missing (NaN), but the likelihood depends on them beyond a term of "
+    "their own (it is not elementwise, or other variables depend on them). Drop the datasets, or "
+    "cut a series before its first gap."
+)
+
+
+def check_masked(compiled: CompiledModel, task: Task) -> Task:
+    """Refuse padding or missing values that the log density of a dataset depends on.
+
+    They are masked out of likelihoods that have a term for each value. That is right unless a term
+    uses other values (a mean over the rows, a step of a series), so a dataset's first rows are
+    evaluated alone and with the others as padding, and the one that lacks most with two fillings.
+
+    Returns
+    -------
+    Task
+        The same, whose batches are padded to one of a few lengths where that may be.
+
+    Raises
+    ------
+    DataError
+    """
+    names, row = task.layout.names[: task.layout.n_observed], task.layout.row
+    z = np.random.default_rng(0).normal(size=(3, compiled.dim)) * 0.5
+    if task.lengths is not None:
+        filled = replace(task, maskable=True)
+        if filled.padded:
+            good = filled.room < 2 or _padded_alike(compiled, z, filled)
+            if task.ragged and not good:
+                raise DataError(_PADDING.format(names=names, row=row))
+            task = filled if good else task
+    if task.there:
+        gaps = np.sum([(~v).reshape(len(task), -1).sum(axis=1) for v in task.there.values()], 0)
+        i = int(np.argmax(gaps))
+        refusal = _MISSING.format(names=[n for n in names if n in task.there])
+        values, mask = _one(task, i)
+        assert mask is not None
+        other = {
+            k: np.where(mask.values[k], v, v + 1) if k in mask.values else v
+            for k, v in values.items()
+        }
+        if not _same(compiled, z, (values, mask), (other, mask), row):
+            raise DataError(refusal)
+        _check_vectors(compiled, task)
+    return task
+
+
+def _one(task: Task, i: int) -> _Dataset:
+    batch = task.batch()
+    return jax.tree.map(lambda x: np.asarray(x)[i], (batch.values, batch.mask))
+
+
+def _padded_alike(compiled: CompiledModel, z: np.ndarray, task: Task) -> bool:
+    """Whether the first half of the longest dataset has one density, alone and padded."""
+    assert task.lengths is not None
+    row, half = task.layout.row, task.room // 2
+    values, mask = _one(task, int(np.argmax(task.lengths)))
+    dims = {v.name: v.dims for v in task.layout.variables}
+    index = np.arange(half)
+
+    def cut(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {
+            k: v.take(index, axis=dims[k].index(row)) if row in dims[k] else v
+            for k, v in arrays.items()
+        }
+
+    there = {} if mask is None else mask.values
+    padded = Mask(np.arange(task.room) < half, there)  # type: ignore[arg-type]
+    alone = Mask(np.ones(half, bool), cut(there))  # type: ignore[arg-type,arg-type]
+    if not there:
+        alone = None  # type: ignore[assignment]
+    return _same(compiled, z, (cut(values), alone), (values, padded), row)
+
+
+def _same(
+    compiled: CompiledModel, z: np.ndarray, one: _Dataset, other: _Dataset, row: str | None
+) -> bool:
+    with precision.scope():
+        try:
+            first, second = (_log_joint(compiled, row, z, *d) for d in (one, other))
+        except (ValueError, TypeError, IndexError):
+            return False
+    return np.allclose(first, second, rtol=1e-8, atol=1e-8, equal_nan=True)
+
+
+@partial(jit, once=True)
+def _log_joint(
+    compiled: CompiledModel, row: str | None, z: Array, values: Mapping, mask: Mask | None
+) -> Array:
+    return jax.vmap(lambda u: compiled.log_joint(u, values, mask=mask, dim=row))(z)
+
+
+def _check_vectors(compiled: CompiledModel, task: Task) -> None:
+    """Refuse a vector that lacks some entries where the likelihood has one term for all."""
+    for name, there in task.there.items():
+        entries = there.reshape(*there.shape[: 1 + compiled.term_dims(name)], -1)
+        part = entries.any(axis=-1) & ~entries.all(axis=-1)
+        if part.any():
+            i = int(np.argmax(part.reshape(len(task), -1).any(axis=1)))
+            raise DataError(
+                f"Variable {name!r} of dataset {task.names[i]!r}: some entries of a vector are "
+                "missing (NaN), and its likelihood has one term for the whole vector; expected "
+                "all of them or none. Drop the vector (all NaN), or write the likelihood by entry."
+            )

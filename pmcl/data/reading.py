@@ -1,0 +1,229 @@
+"""Users' data, in any of the forms that they have, as a task."""
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pmcl.compile import CompiledModel, VariableInfo
+from pmcl.data.stacking import stack
+from pmcl.data.task import DATASET, DataError, Layout, Task, TaskLike
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def as_task(data: TaskLike, layout: Layout) -> Task:
+    """Check data against the model and turn them into a :class:`Task`.
+
+    Parameters
+    ----------
+    data : xarray.Dataset, mapping of arrays, mapping of Datasets, pandas.DataFrame or Task
+        A Dataset or a mapping of arrays with a leading `dataset` dim (a single dataset may leave it
+        out); a mapping from a dataset's name to its Dataset; or a long table with a column
+        `dataset` and one column a variable (``X[label]`` for a variable with a second dim).
+    layout : Layout
+
+    Raises
+    ------
+    DataError
+        Naming the variable and the dataset, what was expected and what came.
+    """
+    if isinstance(data, Task):
+        if data.layout.variables == layout.variables and data.layout.row == layout.row:
+            return data
+        _check_names(data.values, layout, "")
+        return stack([data.dataset(i) for i in range(len(data))], data.names, layout)
+    if hasattr(data, "columns") and hasattr(data, "groupby"):
+        return _from_frame(data, layout)  # type: ignore[arg-type]
+    if not isinstance(data, Mapping):  # an xarray.Dataset is one
+        raise DataError(
+            "data: expected an xarray.Dataset, a mapping of arrays, a mapping from dataset names "
+            f"to Datasets or a pandas.DataFrame, got {type(data).__name__}."
+        )
+    if data and all(isinstance(v, Mapping) for v in data.values()):
+        parts: Mapping = data
+        datasets = [_read_one(one, layout, str(name)) for name, one in parts.items()]
+        return stack(datasets, [str(name) for name in data], layout)
+    return stack(*_read(data, layout, ""), layout)
+
+
+def _read_one(data: Mapping, layout: Layout, name: str) -> dict[str, np.ndarray]:
+    found, _ = _read(data, layout, f" of dataset {name!r}")
+    if len(found) != 1:
+        raise DataError(f"Dataset {name!r}: expected one dataset under one name, got {len(found)}.")
+    return found[0]
+
+
+def _read(
+    data: Mapping, layout: Layout, where: str
+) -> tuple[list[dict[str, np.ndarray]], list[str]]:
+    """Read one dataset, or several along a dim `dataset`; return their arrays and names."""
+    _check_names(data, layout, where)
+    # Labelled arrays are brought in one order of labels, whatever they came in.
+    labelled = xr.Dataset({k: v for k, v in data.items() if isinstance(v, xr.DataArray)})
+    values = {**data, **labelled}
+    found = {i.name: _variable(values[i.name], i, layout, where) for i in layout.variables}
+    counts = {k: v.sizes[DATASET] for k, v in found.items() if DATASET in v.dims}
+    if len({*counts.values()}) > 1:
+        raise DataError(f"data{where}: variables have different numbers of datasets: {counts}.")
+    n = next(iter(counts.values()), 1)
+    names = [*map(str, range(n))]
+    if DATASET in labelled.coords and labelled.coords[DATASET].size == n:
+        names = [*map(str, np.atleast_1d(labelled.coords[DATASET].values))]
+    return [
+        {k: (v[{DATASET: i}] if DATASET in v.dims else v).values for k, v in found.items()}
+        for i in range(n)
+    ], names
+
+
+def _variable(value: object, info: VariableInfo, layout: Layout, where: str) -> xr.Variable:
+    """Give a variable the model's dims, in its order, with a dim `dataset` in front if it came."""
+    where = f"Variable {info.name!r}{where}"
+    if isinstance(value, xr.DataArray):
+        if {*value.dims} - {DATASET} != {*info.dims}:
+            raise DataError(
+                f"{where}: expected dims {info.dims}, with or without {DATASET!r}, got "
+                f"{value.dims}."
+            )
+        value = value.transpose(*(d for d in (DATASET, *info.dims) if d in value.dims))
+        return _align(value, info, layout, where).variable
+    if np.ma.isMaskedArray(value):
+        value = value.astype(float).filled(np.nan)  # type: ignore[attr-defined]
+    array = np.asarray(value)
+    if array.ndim not in (len(info.dims), len(info.dims) + 1):
+        raise DataError(
+            f"{where}: expected shape {layout.expected(info)}, with or without a leading dim "
+            f"{DATASET!r}, got {array.shape}."
+        )
+    dims = info.dims if array.ndim == len(info.dims) else (DATASET, *info.dims)
+    return xr.Variable(dims, array)
+
+
+def _align(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str) -> xr.DataArray:
+    """Put a dim's labels in the model's order where both sides have the same labels."""
+    for dim in info.dims:
+        if dim in layout.data_dims or dim not in layout.coords or dim not in value.coords:
+            continue
+        ours = [*map(_label, layout.coords[dim])]
+        theirs = [*map(_label, value.coords[dim].values)]
+        if len(ours) != len(theirs):
+            continue  # the wrong shape, which is said later
+        if {*ours} == {*theirs}:
+            value = value.isel({dim: [theirs.index(label) for label in ours]})
+        elif {*ours} & {*theirs}:
+            raise DataError(
+                f"{where}: labels of dim {dim!r} are {theirs}, the model's are {ours}; rename "
+                "them, or give the model the same labels."
+            )
+    return value
+
+
+def _label(label: object) -> str:
+    """Text of a label, by which labels are compared; 1.0 is 1."""
+    whole = isinstance(label, float | np.floating) and label.is_integer()
+    return str(int(label)) if whole else str(label)  # type: ignore[call-overload]
+
+
+def _from_frame(data: "pd.DataFrame", layout: Layout) -> Task:
+    if DATASET not in data.columns:
+        raise DataError(
+            f"data: expected a column {DATASET!r} that names the dataset of each row, got columns "
+            f"{list(data.columns)}."
+        )
+    nameless = int(data[DATASET].isna().sum())
+    if nameless:
+        raise DataError(
+            f"data: expected a name in every row of column {DATASET!r}, {nameless} rows have none."
+        )
+    groups = [(str(n), rows) for n, rows in data.groupby(DATASET, sort=False, observed=True)]
+    along = layout.row if layout.row else next(iter(layout.variables[0].dims), None)
+    return stack(
+        [
+            {i.name: _from_columns(rows, i, layout, along, name) for i in layout.variables}
+            for name, rows in groups
+        ],
+        [name for name, _ in groups],
+        layout,
+    )
+
+
+def _from_columns(
+    rows: "pd.DataFrame", info: VariableInfo, layout: Layout, along: str | None, name: str
+) -> np.ndarray:
+    """One variable of one dataset; rows of the table are the dim `along`, columns another."""
+    across = [d for d in info.dims if d != along]
+    if len(across) > 1:
+        raise DataError(
+            f"Variable {info.name!r} has {len(info.dims)} dims: a table cannot hold it; pass an "
+            "xarray.Dataset for each dataset."
+        )
+    wanted: list[Hashable] = [info.name]
+    if across:
+        size = info.shape[info.dims.index(across[0])]
+        wanted = [f"{info.name}[{v}]" for v in layout.coords.get(across[0], np.arange(size))]
+    missing = [c for c in wanted if c not in rows.columns]
+    if missing:
+        raise DataError(
+            f"Variable {info.name!r}: expected column(s) {missing}, got {list(rows.columns)}."
+        )
+    # Column by column: together, flags beside numbers would become objects.
+    value = np.stack([rows[c].to_numpy() for c in wanted], axis=1)
+    if along not in info.dims:
+        different = max(len({*column.tolist()}) for column in value.T)
+        if different > 1:
+            raise DataError(
+                f"Variable {info.name!r} of dataset {name!r}: expected one value for the whole "
+                f"dataset, got {different} different ones."
+            )
+        value = value[0]
+    elif across and info.dims.index(along) == 1:
+        value = value.T
+    return value if across else value[..., 0]
+
+
+def _check_names(data: Mapping, layout: Layout, where: str) -> None:
+    came = list(data)
+    missing = [n for n in layout.names if n not in came]
+    if missing:
+        raise DataError(
+            f"data{where}: expected the variables {layout.names}, {missing} did not come (got "
+            f"{came}). Every observed variable and every covariate is needed."
+        )
+    unknown = [n for n in came if n not in layout.names]
+    if unknown:
+        raise DataError(
+            f"data{where}: {unknown} is neither an observed variable nor a covariate of the model; "
+            f"expected {layout.names}."
+        )
+
+
+def task_of(compiled: CompiledModel, data: TaskLike) -> Task:
+    """Read data where no network says which dim has the rows."""
+    return as_task(data, layout_of(compiled))
+
+
+def layout_of(compiled: CompiledModel) -> Layout:
+    """Say what a dataset looks like; its rows are along the first dim that all observed have."""
+    rows = sorted(set.intersection(*({*i.dims} for i in compiled.observed)) & compiled.data_dims)
+    return Layout.of(compiled, rows[0] if rows else None)
+
+
+def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
+    """Names of the model's `pm.Data` that come with the data, in the model's order."""
+    if isinstance(data, Task):
+        came: Iterable = data.values
+    elif isinstance(data, xr.Dataset):
+        came = data.data_vars
+    elif hasattr(data, "columns"):
+        came = {str(c).split("[")[0] for c in data.columns} - {DATASET}  # type: ignore[union-attr]
+    else:
+        came = data
+        for value in data.values():  # type: ignore[union-attr]
+            if isinstance(value, xr.Dataset | dict):
+                came = value.data_vars if isinstance(value, xr.Dataset) else value
+            break
+    names = {str(n) for n in came}
+    return tuple(v.name for v in model.data_vars if v.name in names)

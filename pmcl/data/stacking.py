@@ -1,0 +1,140 @@
+"""Datasets of different size, checked and stacked to padded arrays."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pmcl.compile import VariableInfo
+from pmcl.data.task import DataError, Layout, Task
+
+if TYPE_CHECKING:
+    pass
+
+
+def concatenate(tasks: Sequence[Task]) -> Task:
+    """Join the datasets of several tasks, padding all to the longest."""
+    layout = tasks[0].layout
+    joined = stack(
+        [t.dataset(i) for t in tasks for i in range(len(t))],
+        [n for t in tasks for n in t.names],
+        layout,
+    )
+    return replace(joined, maskable=any(t.maskable for t in tasks))
+
+
+def stack(
+    datasets: Sequence[Mapping[str, np.ndarray]], names: Sequence[str], layout: Layout
+) -> Task:
+    """Check datasets one by one, pad them to the longest and stack them."""
+    if not datasets:
+        raise DataError("data: expected at least one dataset, none came.")
+    if len(set(names)) != len(names):
+        twice = sorted({n for n in names if list(names).count(n) > 1})
+        raise DataError(f"data: dataset names must differ; {twice} came more than once.")
+    lengths = [_check(one, name, layout) for one, name in zip(datasets, names, strict=True)]
+    longest = max(lengths) if lengths[0] is not None else None  # type: ignore[type-var]
+    values = {}
+    for info in layout.variables:
+        padded = [_pad(np.asarray(d[info.name]), info, layout.row, longest) for d in datasets]
+        for name, one in zip(names, padded, strict=True):
+            if one.shape != padded[0].shape:
+                raise DataError(
+                    f"Variable {info.name!r} of dataset {name!r}: expected shape "
+                    f"{padded[0].shape}, as dataset {names[0]!r} has, got {one.shape}; "
+                    + (
+                        f"only the dim {layout.row!r} may have a length of its own."
+                        if layout.row
+                        else "pass datasets of one length in each call."
+                    )
+                )
+        values[info.name] = np.stack(padded)
+    there = {}
+    for info in layout.variables:
+        value = values[info.name]
+        if info.dtype.startswith(("float", "int")) and np.isnan(value.astype(float)).any():
+            there[info.name] = ~np.isnan(value)
+            value = filled(value, np.issubdtype(np.dtype(info.dtype), np.integer))
+        values[info.name] = value.astype(info.dtype)
+    _check_something(there, names, layout)
+    lengths_of_all = None if longest is None else np.asarray(lengths, dtype=int)
+    return Task(layout, values, tuple(names), lengths_of_all, there=there)
+
+
+def filled(value: np.ndarray, whole: bool) -> np.ndarray:
+    """Put a value that is valid, as others of the dataset are, where one is missing (NaN).
+
+    `value` has a leading dim of datasets. It is the smallest of counts, which no upper bound of a
+    row's own excludes, and else the median; where there is none at all, one that most supports
+    have.
+    """
+    middle: Any = np.nanmin if whole else np.nanmedian
+    nothing = 0.0 if whole else 0.5
+    everywhere = np.nan_to_num(middle(value)) if not np.isnan(value).all() else nothing
+    filled = value.copy()
+    for one in filled:
+        gap = np.isnan(one)
+        if gap.any():
+            one[gap] = everywhere if gap.all() else middle(one)
+    return filled
+
+
+def _check_something(there: Mapping[str, np.ndarray], names: Sequence[str], layout: Layout) -> None:
+    """Refuse datasets of which no value is there."""
+    observed = layout.names[: layout.n_observed]
+    if not all(n in there for n in observed):
+        return
+    nothing = np.all([~there[n].reshape(len(names), -1).any(axis=1) for n in observed], axis=0)
+    if nothing.any():
+        name = names[int(np.argmax(nothing))]
+        raise DataError(
+            f"Dataset {name!r}: expected at least one observed value, all of {observed} are "
+            "missing (NaN); leave the dataset out."
+        )
+
+
+def _check(one: Mapping[str, np.ndarray], name: str, layout: Layout) -> int | None:
+    """Check one dataset; return its length along the row dim."""
+    sizes: dict[str, tuple[str, int]] = {}
+    for info in layout.variables:
+        value = np.asarray(one[info.name])
+        where = f"Variable {info.name!r} of dataset {name!r}"
+        fixed = all(
+            d in layout.data_dims or n == m
+            for d, n, m in zip(info.dims, value.shape, info.shape, strict=False)
+        )
+        if value.ndim != len(info.shape) or not fixed:
+            raise DataError(f"{where}: expected shape {layout.expected(info)}, got {value.shape}.")
+        if value.dtype.kind not in "biuf":
+            raise DataError(f"{where}: expected numbers ({info.dtype}), got {value.dtype}.")
+        real = value.astype(float)
+        bad = int(np.isnan(real).sum())
+        if bad and info.name not in layout.names[: layout.n_observed]:
+            raise DataError(
+                f"{where}: expected a covariate without gaps, got {bad} missing values (NaN); drop "
+                "those rows, or model the covariate."
+            )
+        if np.isinf(real).any():
+            raise DataError(f"{where}: expected finite values, got infinite ones.")
+        if np.issubdtype(np.dtype(info.dtype), np.integer) and not np.array_equal(
+            real, np.round(real), equal_nan=True
+        ):
+            raise DataError(f"{where}: expected integers ({info.dtype}), got fractions.")
+        for dim, n in zip(info.dims, value.shape, strict=True):
+            if sizes.setdefault(dim, (info.name, n))[1] != n:
+                other, m = sizes[dim]
+                raise DataError(
+                    f"{where}: expected length {m} along {dim!r}, as {other!r} has, got {n}."
+                )
+        if 0 in value.shape:
+            raise DataError(f"{where}: expected at least one value, got shape {value.shape}.")
+    return sizes[layout.row][1] if layout.row in sizes else None
+
+
+def _pad(value: np.ndarray, info: VariableInfo, row: str | None, longest: int | None) -> np.ndarray:
+    if longest is None or row not in info.dims:
+        return value
+    axis = info.dims.index(row)
+    index = np.minimum(np.arange(longest), value.shape[axis] - 1)
+    return value.take(index, axis=axis)

@@ -1,0 +1,263 @@
+"""Tasks as labelled data: the one place where labels become padded arrays, lengths and masks."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import xarray as xr
+from jax import Array
+
+from pmcl.compile import CompiledModel, Mask, VariableInfo
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+type TaskLike = (
+    xr.Dataset
+    | Mapping[str, np.ndarray]
+    | Mapping[str, xr.Dataset]
+    | Mapping[str, Mapping[str, np.ndarray]]
+    | pd.DataFrame
+    | Task
+)
+
+DATASET = "dataset"
+
+
+class DataError(ValueError):
+    """Data that do not fit the model; the message names the variable and the dataset."""
+
+
+class Batch(NamedTuple):
+    """A task's arrays as the compiled functions take them.
+
+    Attributes
+    ----------
+    values : dict of arrays of shape (dataset, ...)
+        Padded along the row dim with copies of a dataset's last row, and filled where values are
+        missing: all are valid.
+    mask : Mask or None
+        What is no padding and not missing; None where every dataset has the same length and all
+        its values.
+    """
+
+    values: dict[str, Array]
+    mask: Mask | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a dataset of the model looks like.
+
+    Attributes
+    ----------
+    variables : tuple of VariableInfo
+        The observed variables, then the covariates.
+    n_observed : int
+    row : str or None
+        The dim along which datasets may have different lengths.
+    data_dims : frozenset of str
+        Dims whose length may differ from the model's.
+    coords : dict of str to array
+        The model's coordinates.
+    """
+
+    variables: tuple[VariableInfo, ...]
+    n_observed: int
+    row: str | None
+    data_dims: frozenset[str]
+    coords: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, compiled: CompiledModel, row: str | None) -> "Layout":
+        return cls(compiled.data, len(compiled.observed), row, compiled.data_dims, compiled.coords)
+
+    @property
+    def names(self) -> list[str]:
+        return [v.name for v in self.variables]
+
+    @property
+    def length(self) -> int:
+        """The model's own length along the row dim; 0 where it has none."""
+        pairs = (pair for v in self.variables for pair in zip(v.dims, v.shape, strict=True))
+        return next((n for dim, n in pairs if dim == self.row), 0)
+
+    def expected(self, info: VariableInfo) -> str:
+        """Describe the shape that a dataset's variable must have."""
+        sizes = [
+            f"{d}: any" if d in self.data_dims else f"{d}: {n}"
+            for d, n in zip(info.dims, info.shape, strict=True)
+        ]
+        return f"({', '.join(sizes)})"
+
+
+@dataclass(frozen=True)
+class Task:
+    """Datasets that arrive together, checked against a model.
+
+    Attributes
+    ----------
+    values : dict of array of shape (dataset, ...)
+        Padded along the layout's row dim, and filled where values are missing.
+    names : tuple of str
+        One name a dataset.
+    lengths : array of int of shape (dataset,) or None
+        Length of each dataset along the row dim; None where the model has no row dim.
+    first : int
+        Position of the first dataset in the task that this one is a part of; random numbers follow
+        from a dataset's position, so that parts give what the whole does.
+    there : dict of array of bool of shape (dataset, ...)
+        False where a value is missing; observed variables that lack some, and no others.
+    maskable : bool
+        Whether the likelihood is known to leave padding out, so that batches may have some.
+    """
+
+    layout: Layout
+    values: dict[str, np.ndarray]
+    names: tuple[str, ...]
+    lengths: np.ndarray | None
+    first: int = 0
+    there: dict[str, np.ndarray] = field(default_factory=dict)
+    maskable: bool = False
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def width(self) -> int:
+        """Length along the row dim with padding; a part of a task keeps the whole's."""
+        row = self.layout.row
+        for info in self.layout.variables:
+            if row in info.dims and info.name in self.values:
+                return self.values[info.name].shape[1 + info.dims.index(row)]
+        return 0 if self.lengths is None else int(self.lengths.max(initial=0))
+
+    @property
+    def ragged(self) -> bool:
+        return self.lengths is not None and bool((self.lengths < self.width).any())
+
+    @property
+    def rows(self) -> np.ndarray | None:
+        """False for padding, shape (dataset, row); None where there is none."""
+        if not self.ragged:
+            return None
+        assert self.lengths is not None
+        return np.arange(self.width) < self.lengths[:, None]
+
+    @property
+    def mask(self) -> Mask | None:
+        rows = self.rows
+        if rows is None and not self.there:
+            return None
+        return Mask(rows, dict(self.there))  # type: ignore[arg-type]
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Number of observed values of each dataset, without padding and what is missing."""
+        total = np.zeros(len(self), int)
+        rows = self.rows
+        for info in self.layout.variables[: self.layout.n_observed]:
+            value = self.values[info.name]
+            there = self.there.get(info.name, np.ones(value.shape, bool))
+            if rows is not None and self.layout.row in info.dims:
+                axis = 1 + info.dims.index(self.layout.row)
+                shape = [1] * value.ndim
+                shape[0], shape[axis] = rows.shape
+                there = there & rows.reshape(shape)
+            total += there.reshape(len(self), -1).sum(axis=1)
+        return total
+
+    @property
+    def padded(self) -> bool:
+        """Whether batches have a mask of rows; those of the model's own length need none."""
+        return self.ragged or (self.maskable and self.width != self.layout.length)
+
+    @property
+    def room(self) -> int:
+        """Length along the row dim that batches have: one of a few, so that little is compiled.
+
+        The model's own where that is near, else a power of two, or one and a half times one.
+        """
+        if not self.padded:
+            return self.width
+        own, found = self.layout.length, few_lengths(self.width)
+        return own if self.width <= own <= found else found
+
+    def batch(self) -> Batch:
+        """Return the arrays as compiled functions take them, of the length `room`."""
+        room, row = self.room, self.layout.row
+        if not self.padded:
+            return Batch(dict(self.values), self.mask)  # type: ignore[arg-type]
+        assert self.lengths is not None
+        dims = {v.name: v.dims for v in self.layout.variables}
+        index = np.minimum(np.arange(room), self.width - 1)
+
+        def filled(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            return {
+                k: v.take(index, axis=1 + dims[k].index(row)) if row in dims[k] else v
+                for k, v in arrays.items()
+            }
+
+        rows = np.arange(room) < self.lengths[:, None]
+        return Batch(filled(self.values), Mask(rows, filled(self.there)))  # type: ignore[arg-type]
+
+    def with_nan(self, name: str) -> np.ndarray:
+        """Values of a variable, NaN where one is missing."""
+        value = np.asarray(self.values[name])
+        return np.where(self.there[name], value, np.nan) if name in self.there else value
+
+    def dataset(self, i: int) -> dict[str, np.ndarray]:
+        """Arrays of one dataset, without padding; NaN where a value is missing."""
+        row = self.layout.row
+        found = {}
+        for info in self.layout.variables:
+            value = np.asarray(self.values[info.name][i])
+            if info.name in self.there and not self.there[info.name][i].all():
+                value = np.where(self.there[info.name][i], value, np.nan)
+            if row in info.dims and self.lengths is not None:
+                value = value.take(np.arange(self.lengths[i]), axis=info.dims.index(row))
+            found[info.name] = value
+        return found
+
+    def labelled(self) -> xr.Dataset:
+        """Return the datasets as one `xarray.Dataset`.
+
+        NaN where a value is missing, and past the end of the shorter ones.
+        """
+        found = {}
+        for info in self.layout.variables:
+            value = self.with_nan(info.name)
+            rows, row = self.rows, self.layout.row
+            if rows is not None and row in info.dims:
+                shape = [1] * value.ndim
+                shape[0], shape[1 + info.dims.index(row)] = rows.shape
+                value = np.where(rows.reshape(shape), value, np.nan)
+            found[info.name] = ((DATASET, *info.dims), value)
+        return xr.Dataset(found, coords={DATASET: list(self.names)})
+
+    def select(self, index: Sequence[int] | np.ndarray) -> "Task":
+        """Return the task with only the datasets of `index`."""
+        index = np.asarray(index, dtype=int)
+        return Task(
+            self.layout,
+            {k: v[index] for k, v in self.values.items()},
+            tuple(self.names[i] for i in index),
+            None if self.lengths is None else self.lengths[index],
+            # kept where nothing of it is missing: the shapes that functions are compiled for stay
+            there={k: v[index] for k, v in self.there.items()},
+            maskable=self.maskable,
+        )
+
+    def parts(self, size: int) -> Iterator["Task"]:
+        """Cut the task in parts of at most `size` datasets, one after another."""
+        for begin in range(0, len(self), size):
+            part = self.select(np.arange(begin, min(begin + size, len(self))))
+            yield replace(part, first=self.first + begin)
+
+
+def few_lengths(n: int) -> int:
+    """Return the next of 1, 2, 3, 4, 6, 8, 12, 16, 24 ... that is not below `n`."""
+    power = 1 << max(n - 1, 0).bit_length()
+    return power * 3 // 4 if power >= 4 and n <= power * 3 // 4 else power

@@ -1,0 +1,79 @@
+"""Whether data are like what the network was trained on."""
+
+import numpy as np
+import xarray as xr
+
+from pmcl.amortized.posterior import AmortizedPosterior
+from pmcl.data.simulated import simulated_task
+from pmcl.data.task import DATASET, Task, TaskLike
+from pmcl.draws.network import embed
+from pmcl.networks.familiarity import Familiar, input_features
+from pmcl.runtime import precision
+from pmcl.runtime.arguments import positive, seed_of
+
+
+def check_data(
+    posterior: AmortizedPosterior,
+    data: TaskLike,
+    *,
+    simulations: int = 1000,
+    random_seed: int | None = None,
+) -> xr.Dataset:
+    """Say of every dataset how far it lies outside what the posterior was trained on.
+
+    Amortized draws are right where data look like simulations. Covariates of another distribution,
+    or observations that no draw of the prior would give, are what makes a network extrapolate:
+    adapt to such data, and look at k-hat. Distances are Mahalanobis distances to the centre of
+    fresh simulations, over the root of the number of features; a simulation's own is about 1.
+
+    Parameters
+    ----------
+    posterior : AmortizedPosterior
+    data : xarray.Dataset, mapping or pandas.DataFrame
+        See :func:`pmcl.as_task`.
+    simulations : int
+        Fresh ones to compare with; half of them give the centre, half the quantiles.
+    random_seed : int, optional
+
+    Returns
+    -------
+    xarray.Dataset
+        By `dataset`: `input_distance` (of the values, whatever the network makes of them),
+        `summary_distance` (of what the network sees), the `input_quantile` and `summary_quantile`
+        of both among simulations, and `far`: whether either is well beyond (a quarter) the
+        farthest simulation.
+
+    Raises
+    ------
+    DataError
+        Where the data do not fit the model.
+
+    References
+    ----------
+    Schmitt et al. (2024), Detecting model misspecification in amortized Bayesian inference with
+    neural networks: distances of summaries to those of simulations.
+    """
+    task = posterior.sampler.checked(data)
+    if positive("simulations", simulations) < 20:
+        raise ValueError(f"simulations: expected at least 20, got {simulations}.")
+    seed = seed_of(random_seed, posterior.seed + 2)
+    found: dict[str, tuple] = {}
+    far = np.zeros(len(task), bool)
+    with precision.scope():
+        row = posterior.structure.row
+        _, simulated = simulated_task(posterior.simulator, row, simulations, random_seed=seed)
+        for kind in ("input", "summary"):
+            features, fresh = (_features(posterior, t, kind) for t in (task, simulated))
+            familiar = Familiar.of(fresh)
+            distance = familiar.distance(features)
+            far |= familiar.far(distance)
+            found[f"{kind}_distance"] = (DATASET, distance)
+            found[f"{kind}_quantile"] = (DATASET, familiar.quantile(distance))
+    found["far"] = (DATASET, far)
+    return xr.Dataset(found, coords={DATASET: list(task.names)})
+
+
+def _features(posterior: AmortizedPosterior, task: Task, kind: str) -> np.ndarray:
+    if kind == "summary":
+        return np.asarray(embed(posterior.amortizer, task), float)
+    return input_features(posterior.amortizer, task.batch())

@@ -1,0 +1,1 @@
+"""Draws with their densities, and the DataTrees that users see."""

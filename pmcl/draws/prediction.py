@@ -1,0 +1,198 @@
+"""What is asked for beside draws: log density terms, and predictions at the same or new data."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from pmcl.compile import CompiledModel, VariableInfo
+from pmcl.compile.predictive import lengths_of, predict
+from pmcl.data.task import DATASET, Layout, Task
+from pmcl.draws.densities import pointwise, prior_terms
+from pmcl.draws.results import SAMPLE, labelled
+
+
+class Extra(NamedTuple):
+    """Groups that a user asked for beside the draws."""
+
+    log_likelihood: bool = False
+    log_prior: bool = False
+    posterior_predictive: bool = False
+
+    @property
+    def terms(self) -> int:
+        """How many of them hold a value for every observed one."""
+        return int(self.log_likelihood) + int(self.posterior_predictive)
+
+
+def extra_groups(
+    compiled: CompiledModel, task: Task, z: np.ndarray, asked: Extra, *, seed: int, chains: int = 1
+) -> dict[str, xr.Dataset]:
+    """Build the groups asked for, of draws z of shape (dataset, chain * draw, dim)."""
+    found = {}
+    if asked.log_likelihood:
+        terms = pointwise(compiled, z, task)
+        found["log_likelihood"] = observed_group(compiled, task, terms)
+    if asked.log_prior:
+        terms = prior_terms(compiled, z, task)
+        found["log_prior"] = scalars_group(compiled, task, terms)
+    if asked.posterior_predictive:
+        at = [task.dataset(i) for i in range(len(task))]
+        drawn = predictions(compiled, z, at, seed=seed, first=task.first)
+        found["posterior_predictive"] = observed_group(compiled, task, drawn)
+    if chains > 1:
+        found = {k: group.map(lambda v: _by_chain(v, chains)) for k, group in found.items()}
+    return found
+
+
+def _by_chain(value: xr.DataArray, chains: int) -> xr.DataArray:
+    shape = (chains, -1, *value.shape[2:])
+    return xr.DataArray(value.values.reshape(shape), dims=value.dims, coords=value.coords)
+
+
+def observed_group(
+    compiled: CompiledModel, task: Task, arrays: Mapping[str, np.ndarray]
+) -> xr.Dataset:
+    """Label arrays of (dataset, draw, ...), or of (chain, draw, dataset, ...), by variable."""
+    infos = {i.name: i for i in compiled.observed}
+    ordered = {}
+    for name, value in arrays.items():
+        dims = infos[name].dims
+        if value.ndim != len(dims) + 3:
+            value = np.moveaxis(value, 0, 1)[None]
+        row = task.layout.row
+        if task.ragged and row in dims and value.ndim == len(dims) + 3:
+            # A part of a task may have no dataset as long as the whole's longest.
+            shape = list(value.shape[1:])
+            shape[2 + dims.index(row)] = task.width
+            value = _fill(value, tuple(shape))
+        # A likelihood of whole vectors has one term for them: fewer dims than the variable.
+        infos[name] = infos[name]._replace(dims=dims[: value.ndim - 3])
+        ordered[name] = value
+    return labelled(compiled, task, infos, ordered, SAMPLE)
+
+
+def scalars_group(
+    compiled: CompiledModel, task: Task, arrays: Mapping[str, np.ndarray]
+) -> xr.Dataset:
+    """Label arrays of shape (dataset, draw), one number a draw and dataset, by variable."""
+    infos = {name: VariableInfo(name, (), (), "float64") for name in arrays}
+    ordered = {name: np.moveaxis(value, 0, 1)[None] for name, value in arrays.items()}
+    return labelled(compiled, task, infos, ordered, SAMPLE)
+
+
+def predictions(
+    compiled: CompiledModel,
+    z: np.ndarray,
+    at: Sequence[Mapping[str, np.ndarray]],
+    *,
+    seed: int,
+    first: int = 0,
+) -> dict[str, np.ndarray]:
+    """Draw the observed variables for z of shape (dataset, draw, dim).
+
+    Parameters
+    ----------
+    compiled : CompiledModel
+    z : array
+    at : sequence of mappings
+        For each dataset its covariates, and its observations where their length matters.
+    seed : int
+        Each dataset's draws depend on the seed and its position alone.
+    first : int
+        Position of the first dataset.
+
+    Returns
+    -------
+    dict of arrays of shape (chain, draw, dataset, ...)
+        Filled up with NaN where datasets have different lengths.
+    """
+    parts = [
+        predict(compiled, u, data, lengths_of(compiled, data), rng=np.random.default_rng([seed, i]))
+        for i, (u, data) in enumerate(zip(z, at, strict=True), start=first)
+    ]
+    longest = {k: tuple(np.max([p[k].shape[1:] for p in parts], axis=0)) for k in parts[0]}
+    return {k: np.stack([_fill(p[k], longest[k]) for p in parts], axis=1)[None] for k in parts[0]}
+
+
+def covariates_of(
+    layout: Layout, new: xr.Dataset | Mapping[str, np.ndarray], task: Task
+) -> list[dict[str, np.ndarray]]:
+    """Read new covariates: one set for all datasets of a task, or one each.
+
+    Raises
+    ------
+    ValueError
+        Naming the covariate, what was expected and what came.
+    """
+    infos = layout.variables[layout.n_observed :]
+    if not infos:
+        raise ValueError("new_covariates: the posterior has no covariates; leave the argument out.")
+    missing = [i.name for i in infos if i.name not in new]
+    if missing:
+        raise ValueError(
+            f"new_covariates: expected {[i.name for i in infos]}, {missing} did not come."
+        )
+    found: list[dict[str, np.ndarray]] = [{} for _ in task.names]
+    for info in infos:
+        value = new[info.name]
+        if isinstance(value, xr.DataArray):
+            value = value.transpose(*(d for d in (DATASET, *info.dims) if d in value.dims))
+        array = np.asarray(value)
+        if array.ndim not in (len(info.dims), len(info.dims) + 1):
+            raise ValueError(
+                f"new_covariates[{info.name!r}]: expected shape {layout.expected(info)}, "
+                f"got {array.shape}."
+            )
+        each = array if array.ndim > len(info.dims) else [array] * len(task)
+        if len(each) != len(task):
+            raise ValueError(
+                f"new_covariates[{info.name!r}]: expected {len(task)} datasets, got {len(each)}."
+            )
+        for one, entry in zip(found, each, strict=True):
+            one[info.name] = np.asarray(entry, info.dtype)
+    return found
+
+
+def _fill(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    if value.shape[1:] == shape:
+        return value
+    pad = [(0, 0), *((0, n - m) for n, m in zip(shape, value.shape[1:], strict=True))]
+    return np.pad(value.astype(float), pad, constant_values=np.nan)
+
+
+def predictions_groups(
+    compiled: CompiledModel,
+    layout: Layout,
+    task: Task,
+    z: np.ndarray,
+    new: xr.Dataset | Mapping[str, np.ndarray] | None,
+    *,
+    seed: int,
+) -> dict[str, xr.Dataset]:
+    """Build the groups predictions and predictions_constant_data.
+
+    Parameters
+    ----------
+    compiled, layout, task
+    z : array of shape (dataset, draw, dim)
+    new : xarray.Dataset or mapping, optional
+        Covariates to predict at; those of the task by default.
+    seed : int
+    """
+    if new is None:
+        at = [task.dataset(i) for i in range(len(task))]
+    else:
+        at = covariates_of(layout, new, task)
+    values = predictions(compiled, z, at, seed=seed)
+    like = Task(layout, {}, task.names, None)
+    observed = {i.name: i for i in compiled.observed}
+    found = labelled(compiled, like, observed, values, SAMPLE)
+    numbers = {d: np.arange(found.sizes[d]) for d in ("chain", "draw")}
+    groups = {"predictions": found.assign_coords(numbers)}
+    infos = {i.name: i for i in compiled.covariates}
+    if infos:
+        constant = {n: np.stack([np.asarray(a[n]) for a in at]) for n in infos}
+        groups["predictions_constant_data"] = labelled(compiled, like, infos, constant, (DATASET,))
+    return groups

@@ -1,0 +1,292 @@
+"""Arrays -> DataTree: the labelled results that users see."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from pmcl.compile import CompiledModel, VariableInfo
+from pmcl.data.task import DATASET, Task
+from pmcl.draws.drawn import Drawn
+from pmcl.metrics import ImportanceDiagnostics
+from pmcl.runtime.arguments import listed
+
+
+class Draws(NamedTuple):
+    """Posterior draws of the datasets of one task.
+
+    Attributes
+    ----------
+    z : array of shape (chain, draw, dataset, dim)
+    constrained : dict of arrays of shape (chain, draw, dataset, ...)
+    sample_stats : dict of arrays of shape (chain, draw, dataset)
+    dataset_stats : dict of arrays of shape (dataset,)
+    seconds : float
+    """
+
+    z: np.ndarray
+    constrained: dict[str, np.ndarray]
+    sample_stats: dict[str, np.ndarray]
+    dataset_stats: dict[str, np.ndarray]
+    seconds: float
+
+
+SAMPLE = ("chain", "draw", DATASET)
+
+
+def _coords(compiled: CompiledModel, task: Task, dims: set[str]) -> dict[str, np.ndarray]:
+    """Coordinates of the model's dims; those of the data are numbered, since lengths differ."""
+    found: dict[str, np.ndarray] = {DATASET: np.asarray(task.names, dtype=object).astype(str)}
+    for dim in dims:
+        if dim in compiled.coords and not (
+            dim in compiled.data_dims and len(compiled.coords[dim]) != _length(task, dim)
+        ):
+            found[dim] = compiled.coords[dim]
+    return found
+
+
+def _length(task: Task, dim: str) -> int:
+    for info in task.layout.variables:
+        if dim in info.dims and info.name in task.values:
+            return task.values[info.name].shape[1 + info.dims.index(dim)]
+    return -1
+
+
+def labelled(
+    compiled: CompiledModel,
+    task: Task,
+    infos: Mapping[str, VariableInfo],
+    arrays: Mapping[str, np.ndarray],
+    leading: tuple[str, ...],
+) -> xr.Dataset:
+    """Label arrays of shape (leading..., *variable) with dims, coords and padding as NaN."""
+    variables = {}
+    for name, value in arrays.items():
+        dims = infos[name].dims
+        row = task.layout.row
+        if task.ragged and row in dims and np.issubdtype(value.dtype, np.floating):
+            rows = task.rows
+            assert rows is not None
+            shape = [1] * value.ndim
+            shape[leading.index(DATASET)] = rows.shape[0]
+            shape[len(leading) + dims.index(row)] = rows.shape[1]
+            value = np.where(rows.reshape(shape), value, np.nan)
+        variables[name] = ((*leading, *dims), value)
+    used = {d for dims, _ in variables.values() for d in dims}
+    return xr.Dataset(variables, coords=_coords(compiled, task, used))
+
+
+def data_groups(compiled: CompiledModel, task: Task) -> dict[str, xr.Dataset]:
+    """Return the groups observed_data and constant_data of a task."""
+    groups = {}
+    for group, infos in (
+        ("observed_data", compiled.observed),
+        ("constant_data", compiled.covariates),
+    ):
+        by_name = {i.name: i for i in infos}
+        arrays = {i.name: task.with_nan(i.name) for i in infos}
+        if arrays:
+            groups[group] = labelled(compiled, task, by_name, arrays, (DATASET,))
+            if task.lengths is not None and task.ragged:
+                groups[group][f"{task.layout.row}_length"] = (DATASET, task.lengths)
+    return groups
+
+
+def attributes(engine: str, seconds: float) -> dict[str, str | float]:
+    """Attributes of a group of draws, as ArviZ names them."""
+    return {
+        "inference_library": "pmcl",
+        "inference_library_version": version("pmcl"),
+        "created_at": datetime.now(UTC).isoformat(),
+        "sampling_time": seconds,
+        "engine": engine,
+    }
+
+
+def value_infos(compiled: CompiledModel) -> dict[str, VariableInfo]:
+    """Describe value variables, with the model's dims where the shape is kept."""
+    shapes = {i.name: i for i in compiled.free}
+    found = {}
+    for v in compiled.values:
+        free = shapes[v.variable]
+        dims = (
+            free.dims
+            if free.shape == v.shape
+            else tuple(f"{v.name}_dim_{i}" for i in range(len(v.shape)))
+        )
+        found[v.name] = VariableInfo(v.name, dims, v.shape, "float64")
+    return found
+
+
+def unconstrained_dataset(
+    compiled: CompiledModel, task: Task, z: np.ndarray, leading: tuple[str, ...] = SAMPLE
+) -> xr.Dataset:
+    """Split z into the model's value variables, with the model's dims where the shape is kept."""
+    arrays = {
+        v.name: z[..., v.start : v.start + v.size].reshape(*z.shape[:-1], *v.shape)
+        for v in compiled.values
+    }
+    return labelled(compiled, task, value_infos(compiled), arrays, leading)
+
+
+def flat_z(compiled: CompiledModel, tree: xr.DataTree | xr.Dataset) -> np.ndarray:
+    """Return z of shape (chain, draw, dataset, dim) of a results tree."""
+    group = tree["unconstrained_posterior"].to_dataset() if isinstance(tree, xr.DataTree) else tree
+    parts = []
+    for v in compiled.values:
+        value = group[v.name].transpose(*SAMPLE, ...)
+        parts.append(value.values.reshape(*value.shape[:3], -1))
+    return np.concatenate(parts, axis=-1)
+
+
+def posterior_tree(
+    compiled: CompiledModel,
+    task: Task,
+    draws: Draws,
+    *,
+    engine: str,
+    extra: Mapping[str, xr.Dataset] | None = None,
+) -> xr.DataTree:
+    """Build the results of one task: the groups of ArviZ, and `dataset_stats`."""
+    infos = {i.name: i for i in (*compiled.free, *compiled.deterministics)}
+    names = _coords(compiled, task, set())
+    groups = {
+        "posterior": labelled(compiled, task, infos, draws.constrained, SAMPLE),
+        "unconstrained_posterior": unconstrained_dataset(compiled, task, draws.z),
+        "sample_stats": xr.Dataset(
+            {k: (SAMPLE, v) for k, v in draws.sample_stats.items()}, coords=names
+        ),
+        "dataset_stats": xr.Dataset(
+            {k: ((DATASET,), v) for k, v in draws.dataset_stats.items()}, coords=names
+        ),
+        **data_groups(compiled, task),
+        **(extra or {}),
+    }
+    attrs = attributes(engine, draws.seconds)
+    for name in ("posterior", "unconstrained_posterior", "sample_stats", *(extra or {})):
+        data = groups[name]
+        for dim in ("chain", "draw"):
+            if dim in data.dims:
+                data = data.assign_coords({dim: np.arange(data.sizes[dim])})
+        groups[name] = data
+    groups["posterior"] = groups["posterior"].assign_attrs(attrs)
+    return xr.DataTree.from_dict(groups)
+
+
+def one(tree: xr.DataTree, dataset: str | int) -> xr.DataTree:
+    """Return the results of one dataset as a plain ArviZ tree, without the dim `dataset`.
+
+    Parameters
+    ----------
+    tree : xarray.DataTree
+        From `sample`, `sample_reference` or `predict`.
+    dataset : str or int
+        The dataset's name, or its position.
+
+    Returns
+    -------
+    xarray.DataTree
+        With padding dropped.
+
+    Raises
+    ------
+    KeyError
+        If there is no such dataset; the message names those there are.
+    """
+    names = [str(n) for n in tree["posterior"].to_dataset()[DATASET].values]
+    if isinstance(dataset, str):
+        if dataset not in names:
+            raise KeyError(
+                f"one: expected the name of a dataset ({listed(names, 10)}), got {dataset!r}."
+            )
+        position = names.index(dataset)
+    else:
+        position = range(len(names))[dataset]
+    groups = {}
+    for name, node in tree.children.items():
+        data = node.to_dataset()
+        lengths = [str(v) for v in data.data_vars if str(v).endswith("_length")]
+        if DATASET in data.dims:
+            data = data.isel({DATASET: position}, drop=True)
+        for length in lengths:
+            data = data.isel({length.removesuffix("_length"): slice(int(data[length]))})
+            data = data.drop_vars(length)
+        groups[name] = data
+    observed = groups.get("observed_data")
+    for name, data in groups.items():  # deterministics and likelihoods have the rows' padding too
+        if observed is not None:
+            cut = {
+                d: slice(observed.sizes[d])
+                for d in data.dims
+                if d in observed.dims and data.sizes[d] > observed.sizes[d]
+            }
+            groups[name] = data.isel(cut)
+    return xr.DataTree.from_dict(groups)
+
+
+def warn_of_doubts(names: Sequence[str], tree: xr.DataTree) -> None:
+    """Warn of datasets whose posterior should not be trusted, by name."""
+    stats = tree["dataset_stats"].to_dataset()
+    for text in doubts(names, {k: stats[k].values for k in ("warning", "engine")}):
+        warnings.warn(text, stacklevel=3)
+
+
+def doubts(names: Sequence[str], stats: Mapping[str, np.ndarray]) -> list[str]:
+    """Say which datasets' posteriors should not be trusted, and what to do."""
+    rows = [*zip(names, stats["warning"], stats["engine"], strict=True)]
+    chains = [n for n, warning, engine in rows if warning and engine == "nuts"]
+    weights = [n for n, warning, engine in rows if warning and engine != "nuts"]
+    found = []
+    if weights:
+        found.append(
+            f"The posterior of {len(weights)} of {len(names)} datasets has a high Pareto "
+            f"k-hat ({listed(weights)}): adapt to data like these, or sample them with "
+            "`fallback='nuts'`. `dataset_stats` has the values."
+        )
+    if chains:
+        found.append(
+            f"NUTS, too, is not to be trusted for {len(chains)} of {len(names)} datasets "
+            f"({listed(chains)}): `dataset_stats` says why. Look at how the model is parametrised, "
+            "or take more draws with `sample_reference`."
+        )
+    return found
+
+
+def assemble(
+    drawn: Drawn,
+    diagnostics: ImportanceDiagnostics,
+    constrained: Mapping[str, np.ndarray],
+    dataset_stats: Mapping[str, np.ndarray],
+    *,
+    log_weights: np.ndarray,
+    seconds: float,
+) -> Draws:
+    """Put draws of shape (dataset, draw, ...) in ArviZ's order, with importance diagnostics."""
+
+    def ordered(value: np.ndarray) -> np.ndarray:
+        return np.moveaxis(np.asarray(value), 0, 1)[None]
+
+    return Draws(
+        z=ordered(drawn.z),
+        constrained={k: ordered(v) for k, v in constrained.items()},
+        sample_stats={
+            "log_prior": ordered(drawn.log_prior),
+            "log_likelihood": ordered(drawn.log_likelihood),
+            "log_q": ordered(drawn.log_q),
+            "log_weight": ordered(log_weights),
+        },
+        dataset_stats={
+            "khat": np.asarray(diagnostics.khat),
+            "efficiency": np.asarray(diagnostics.efficiency),
+            "log_evidence": np.asarray(diagnostics.log_evidence),
+            "log_evidence_error": np.asarray(diagnostics.log_evidence_error),
+            "finite_fraction": np.asarray(diagnostics.finite_fraction),
+            "sc_variance": np.asarray(diagnostics.sc_variance),
+            **dataset_stats,
+        },
+        seconds=seconds,
+    )

@@ -1,0 +1,1 @@
+"""Local variables of rows: encoders, gaps, moments, updates."""

@@ -1,0 +1,150 @@
+"""What `fit_online` was asked for, read and checked."""
+
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+
+from pmcl.compile.local_variables import LocalVariables, separate
+from pmcl.compile.variables import dims_of
+from pmcl.continual import AbstractStrategy
+from pmcl.online.drift import AbstractDrift, Static
+from pmcl.online.latent.encoder import Encoder
+from pmcl.online.memory import AbstractMemory
+from pmcl.online.one_point import METHODS
+from pmcl.online.search.search import Search
+from pmcl.online.search.start import AbstractStart, MaximumLikelihoodStart
+
+
+class Options(NamedTuple):
+    """Arguments of :func:`pmcl.fit_online`; see there."""
+
+    memory: AbstractMemory | None
+    drift: AbstractDrift | None
+    search: Search | None
+    start: AbstractStart | None
+    method: AbstractStrategy | None
+    row: str | None
+    covariates: Sequence[str] | None
+    local: str | Sequence[str] | None
+    encoder: Encoder | None
+    power: float
+    strength: float
+    precision: str
+
+
+def read(
+    model: pm.Model, asked: Options
+) -> tuple[pm.Model, LocalVariables | None, str, Sequence[str]]:
+    """Return the model whose parameters are followed, its local variables, row and covariates.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the option that is of another kind than expected, or does not fit the others.
+    """
+    _check_kinds(asked)
+    _check_factors(asked)
+    _check_method(asked)
+    names = _local_names(asked)
+    variables: LocalVariables | None = None
+    row = asked.row
+    if names:
+        model, variables = separate(model, names)
+        dim = dims_of(model, model[names[0]])[0]
+        if row not in (None, dim):
+            raise ValueError(
+                f"row: expected {dim!r}, the first dim of the local variables, got {row!r}."
+            )
+        row = dim
+    if asked.precision not in ("double", "single"):
+        raise ValueError(f"precision: expected 'double' or 'single', got {asked.precision!r}.")
+    if not model.observed_RVs:
+        raise ValueError("fit_online: expected a model with observed variables, there are none.")
+    first = model.observed_RVs[0]
+    row = dims_of(model, first)[0] if row is None and first.type.ndim else row
+    if row is None:
+        raise ValueError(
+            f"fit_online: expected {first.name!r} to have a dim of rows, it is a single value."
+        )
+    covariates = asked.covariates
+    if covariates is None:
+        values = {model.rvs_to_values[rv].name for rv in model.observed_RVs}
+        covariates = [
+            v.name for v in model.data_vars if row in dims_of(model, v) and v.name not in values
+        ]
+    return model, variables, row, covariates
+
+
+def _check_kinds(asked: Options) -> None:
+    kinds: dict[str, tuple[type, str]] = {
+        "memory": (AbstractMemory, "KCenterCoreset(200)"),
+        "drift": (AbstractDrift, "Static()"),
+        "search": (Search, "Search(steps=1000)"),
+        "start": (AbstractStart, "Start()"),
+        "encoder": (Encoder, "Encoder()"),
+    }
+    for name, (kind, example) in kinds.items():
+        value: Any = getattr(asked, name)
+        if value is not None and not isinstance(value, kind):
+            raise TypeError(f"{name}: expected None or such as pmcl.{example}, got {value!r}.")
+
+
+def _local_names(asked: Options) -> tuple[str, ...]:
+    """Names of local variables, and whether the other options allow for them."""
+    local = asked.local
+    if isinstance(local, bool):
+        raise ValueError(
+            f"local: expected names of variables, got {local}; whether noise of linear layers is "
+            "drawn in place of their weights' is `local_noise`."
+        )
+    names = (local,) if isinstance(local, str) else tuple(local or ())
+    if not names and asked.encoder is not None:
+        raise ValueError(
+            "encoder: expected `local` to name the variables that it tells, none came."
+        )
+    if names and asked.memory is not None:
+        raise ValueError(f"memory: with local variables expected none, got {asked.memory!r}.")
+    if names and isinstance(asked.start, MaximumLikelihoodStart):
+        raise ValueError(
+            "start: with local variables the likelihood is an integral; expected Start or "
+            f"ScatteredStart, got {asked.start!r}."
+        )
+    return names
+
+
+def _check_method(asked: Options) -> None:
+    method, memory = asked.method, asked.memory
+    if method is None:
+        return
+    if memory is not None or not isinstance(method, METHODS):
+        raise ValueError(
+            f"method: expected one of {[m.__name__ for m in METHODS]} and no memory, got "
+            f"{method!r} and {memory!r}."
+        )
+    if not isinstance(asked.drift, Static | None):
+        raise ValueError(
+            f"drift: with a method that follows one value of the parameters expected Static(), got "
+            f"{asked.drift!r}: there is no distribution that could widen."
+        )
+    for name in ("power", "strength"):
+        factor = getattr(asked, name)
+        if factor != 1:
+            raise ValueError(
+                f"{name}: with a method that follows one value of the parameters expected 1, got "
+                f"{factor!r}: what holds it has a strength of its own."
+            )
+
+
+def _check_factors(asked: Options) -> None:
+    power, strength = asked.power, asked.strength
+    if isinstance(power, bool) or not isinstance(power, Real) or not 0 < power < np.inf:
+        raise ValueError(f"power: expected a number above 0, got {power!r}.")
+    if isinstance(strength, bool) or not isinstance(strength, Real) or not 0 <= strength < np.inf:
+        raise ValueError(f"strength: expected a number of at least 0, got {strength!r}.")
+    if asked.memory is not None and strength != 1:
+        raise ValueError(
+            f"strength: with a memory expected 1, got {strength!r}: stored rows are not held."
+        )

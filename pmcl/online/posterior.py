@@ -1,0 +1,155 @@
+"""The online posterior: what is known after each batch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jax import Array
+
+from pmcl.data.task import DataError, Layout, TaskLike
+from pmcl.online import step
+from pmcl.online.gaussian import MeanField
+from pmcl.online.memory import ResidualMemory, Stored
+from pmcl.online.rows import Rows
+from pmcl.online.state import Info, as_batch, is_exact
+from pmcl.online.step import recalled
+from pmcl.online.stream import AbstractStream, separated
+from pmcl.runtime.arguments import seed_of
+from pmcl.runtime.jitting import jit
+from pmcl.runtime.progress import progress_bar
+
+
+@dataclass(frozen=True, eq=False)
+class OnlinePosterior(AbstractStream):
+    """Mean-field posterior of one PyMC model, kept up to date as batches of rows arrive.
+
+    Made by :func:`pmcl.fit_online`. Immutable: `update` returns a new one.
+    """
+
+    def __repr__(self) -> str:
+        how = "exact updates" if self.problem.gaussian else f"{self.settings.search!r}"
+        local = self.problem.rows.local
+        layers = 0 if local is None else local.layers
+        return (
+            f"OnlinePosterior of {[i.name for i in self.compiled.free]} "
+            f"given rows of {[i.name for i in self.compiled.data]} along {self.row!r}\n"
+            f"  {self.state.updates} updates with {self.state.seen} rows, "
+            f"{len(self.state.memory)} of them stored: {self.settings.memory!r}\n"
+            f"  drift: {self.settings.drift!r}; k-hat of the last update: {self._khat:.2f}\n"
+            f"  {how}; local reparametrisation of {layers} linear layers"
+        )
+
+    @property
+    def memory(self) -> xr.Dataset:
+        """The stored rows, with the batch and the time that each came with."""
+        stored = self.state.memory
+        found = {
+            i.name: (i.dims, stored.data[i.name])
+            for i in self.compiled.data
+            if i.name in stored.data
+        }
+        coords = {"batch": (self.row, stored.tasks), "time": (self.row, stored.times)}
+        return xr.Dataset(found, coords=coords if len(stored) else None)
+
+    def _after(
+        self, data: dict[str, np.ndarray], now: float, label: str, key: Array, progressbar: bool
+    ) -> tuple["OnlinePosterior", Info]:
+        problem, first = self.problem, not self.state.updates
+        if first:
+            problem = separated(problem, data, key)
+        n = problem.rows.length(data)
+        arrived = Stored(data, np.full(n, now), np.full(n, label))
+        if self.settings.method is None and (problem.gaussian or first):
+            # A later batch may say what the first did not.
+            problem = replace(problem, gaussian=is_exact(problem, arrived, key))
+        searches = 0 if problem.gaussian else 1 if self._one_search() else 2
+        total = searches * self.settings.search.length(n, first=first)
+        if searches and first:
+            total += self.settings.start.length(n, self.settings.search)
+        shown = progressbar and searches > 0
+        with progress_bar(f"Update {label}", total, enabled=shown) as bar:
+            state, info = step.update(problem, self.state, arrived, self.settings, key, bar.advance)
+        return replace(self, problem=problem, state=state), info
+
+    def _known(self, task: str | None, random_seed: int | None) -> MeanField:
+        if task is None:
+            return self.state.predictive
+        mine = self.state.memory.tasks == task
+        key = jax.random.key(seed_of(random_seed, self.seed))
+        return recalled(self.problem, self.state, self.settings, mine, key)
+
+    def log_predictive(
+        self,
+        test: TaskLike,
+        *,
+        draws: int = 500,
+        time: float | None = None,
+        task: str | None = None,
+        random_seed: int | None = None,
+    ) -> xr.DataArray:
+        """Log predictive density of new rows: log mean_s p(row | z_s).
+
+        Parameters
+        ----------
+        test : xarray.Dataset or mapping of arrays
+            As for :meth:`update`.
+        draws : int
+        time, task
+            As in :meth:`approximation`.
+        random_seed : int, optional
+
+        Returns
+        -------
+        xarray.DataArray
+            Along the row dim (nats).
+        """
+        data = self._read(test)
+        _, z = self._draw(draws, time, task, random_seed)
+        rows = self.problem.rows
+        n = rows.length(data)
+        with self._scope():
+            part = Stored(data, np.zeros(n), np.zeros(n, "U1"))
+            batch = as_batch(rows, part, np.ones(n))
+            found = np.asarray(_log_predictive(rows, z, batch.data), np.float64)[:n]
+        return xr.DataArray(found, dims=[self.row], name="log_predictive", attrs={"units": "nats"})
+
+    def _one_search(self) -> bool:
+        rule = self.settings.memory
+        return rule is None or isinstance(rule, ResidualMemory)
+
+    def _read(self, data: TaskLike) -> dict[str, np.ndarray]:
+        task = self._one(data, Layout.of(self.compiled, self.row))
+        for name, there in task.there.items():
+            if not there.all():
+                raise DataError(
+                    f"Variable {name!r}: expected no missing values, got "
+                    f"{int((~there).sum())} (NaN); leave their rows out."
+                )
+        rows = self.problem.rows
+        if self.settings.memory is not None:
+            shared = [i.name for i in self.compiled.data if rows.axis(i.name) is None]
+            if shared:
+                raise DataError(
+                    f"Variable {shared[0]!r}: expected a value for each row along dim "
+                    f"{rows.row!r}: rows of several batches are stored together. Give it that dim, "
+                    "or leave `memory` out."
+                )
+        values = {k: v[0] for k, v in task.values.items()}
+        for name, stored in self.state.memory.data.items():
+            axis = rows.axis(name) or 0
+            before, now = (np.delete(v.shape, axis) for v in (stored, values[name]))
+            if not np.array_equal(before, now):
+                raise DataError(
+                    f"Variable {name!r}: expected rows of shape {tuple(before)} as in the memory, "
+                    f"got {tuple(now)}."
+                )
+        return values
+
+
+@jit
+def _log_predictive(rows: Rows, z: Array, data: Mapping[str, Array]) -> Array:
+    terms = jax.lax.map(lambda one: rows(one, data), z)
+    return jax.nn.logsumexp(terms, axis=0) - jnp.log(len(z))

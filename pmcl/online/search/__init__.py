@@ -1,0 +1,1 @@
+"""Searches for the normal, or the point, nearest to a posterior."""

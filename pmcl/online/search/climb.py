@@ -1,0 +1,181 @@
+"""The mean-field normal nearest to a prior times the likelihood of a batch."""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from pmcl.online.gaussian import MeanField
+from pmcl.online.rows import AbstractRows, Batch, padded
+from pmcl.online.search.ascent import Steps, ascend, begun, or_nothing, stepped
+from pmcl.online.search.bound import Target, lower_bound, weighted
+from pmcl.online.search.narrow import Narrow
+from pmcl.online.search.search import Search, Way
+from pmcl.runtime.jitting import jit
+
+_LOOKS = 3  # at least, at what a batch says anything of
+
+
+class Climbed(NamedTuple):
+    """What a search found.
+
+    Attributes
+    ----------
+    q : MeanField
+    rows : AbstractRows
+        With the encoder that was trained beside q, if it has one.
+    lower_bound : ndarray of shape (step,)
+        Estimates of the evidence lower bound (nats).
+    skipped : int
+        Steps left out because a gradient was not finite.
+    """
+
+    q: MeanField
+    rows: AbstractRows
+    lower_bound: np.ndarray
+    skipped: int
+
+
+class _Climb(eqx.Module):
+    """Where a search stands: the mean in standard deviations of the prior, and Adam's moments."""
+
+    shift: Array
+    log_sd: Array
+    network: Any  # the arrays of an encoder
+    moments: optax.OptState
+    skipped: Array
+
+
+def climb(
+    rows: AbstractRows,
+    start: MeanField,
+    target: Target,
+    way: Way,
+    key: Array,
+    *,
+    narrow: Narrow | None = None,
+) -> Climbed:
+    """Project by stochastic gradients of the lower bound.
+
+    Noise comes in pairs of opposite sign, which leaves the gradient right and makes it less noisy.
+
+    Parameters
+    ----------
+    rows : Rows
+    start : MeanField
+    target : Target
+    way : Way
+    key : Array
+    narrow : Narrow, optional
+        The problem without the entries of z that the batch says nothing of: of them there is
+        nothing to be found but the prior.
+    """
+    prior = target.prior
+    if narrow is not None:
+        part, known, more = narrow.ranges.take((start, prior, target.more))
+        few = Target(known, narrow.batch(target.batch), more=more)
+        found = climb(narrow.rows, part, few, way, key)
+        q = narrow.ranges.put(prior, found.q)
+        return found._replace(q=q, rows=rows.widened(found.rows))
+    plan = way.plan(target.batch, key)
+    network, rest = eqx.partition(rows, eqx.is_inexact_array)
+    first = _Climb(
+        (start.mean - prior.mean) * jnp.exp(-prior.log_sd),
+        start.log_sd,
+        network,
+        begun((start.mean, start.log_sd, network)),
+        jnp.zeros((), int),
+    )
+    scale = jnp.asarray(plan.scale, start.mean.dtype)
+    pace = rows.pace(way.search.learning_rate)
+
+    def chunk(now: _Climb, steps: Steps) -> tuple[_Climb, Array]:
+        return _chunk(rest, now, target, steps, scale, way.search.draws, pace)
+
+    now, bounds = ascend(chunk, first, plan, way, key, "lower bound")
+    q = MeanField(prior.mean + jnp.exp(prior.log_sd) * now.shift, now.log_sd)
+    return Climbed(q, eqx.combine(now.network, rest), bounds, int(now.skipped))
+
+
+def reached(
+    rows: AbstractRows, places: tuple[MeanField, ...], batch: Batch, search: Search, key: Array
+) -> np.ndarray:
+    """Which entries of z a batch says anything of: those that its likelihood changes with.
+
+    Looked at around several places, as units of a network may be silent around one.
+
+    Returns
+    -------
+    ndarray of bool of shape (dim,)
+    """
+    n = int((batch.weights > 0).sum())
+    steps = padded(max(-(-n // max(search.batch_size or n, 1)), _LOOKS))
+    plan = Way(replace(search, steps=steps, first_steps=None, epochs=None)).plan(batch, key)
+    order = None if plan.order is None else jnp.asarray(plan.order)
+    keys = jax.random.split(key, steps)
+    return np.asarray(_reached(rows, places, batch, order, keys))
+
+
+@jit
+def _reached(
+    rows: AbstractRows,
+    places: tuple[MeanField, ...],
+    batch: Batch,
+    order: Array | None,
+    keys: Array,
+) -> Array:
+    def moves(q: MeanField, part: Batch, key: Array) -> Array:
+        def total(mean: Array) -> Array:
+            return weighted(rows.drawn(q._replace(mean=mean), part.data, key), part.weights)
+
+        slope = jax.grad(total)(q.mean)
+        return jnp.stack([jnp.isfinite(slope), jnp.isfinite(slope) & (slope != 0)])
+
+    def step(so_far: Array, at: tuple[Array, Array | None]) -> tuple[Array, None]:
+        key, index = at
+        part = rows.part(batch, index)
+        for q in places:
+            so_far = so_far | moves(q, part, key)
+        return so_far, None
+
+    nothing = jnp.zeros((2, *places[0].mean.shape), bool)
+    (finite, moved), _ = jax.lax.scan(step, nothing, (keys, order))
+    # What was nowhere finite is not known to have no effect.
+    return moved | ~finite
+
+
+@jit
+def _chunk(
+    rest: Any,
+    now: _Climb,
+    target: Target,
+    steps: Steps,
+    scale: Array,
+    draws: int,
+    pace: float,
+) -> tuple[_Climb, Array]:
+    prior, unit = target.prior, jnp.exp(target.prior.log_sd)
+
+    def step(now: _Climb, at: Steps) -> tuple[_Climb, Array]:
+        here = target._replace(batch=rest.part(target.batch, at.order))
+
+        def loss(parameters: tuple[Array, Array, Any]) -> Array:
+            shift, log_sd, network = parameters
+            rows = eqx.combine(network, rest)
+            q = MeanField(prior.mean + unit * shift, log_sd)
+            return -lower_bound(rows, q, here, at.keys, draws=draws, scale=scale)
+
+        place = (now.shift, now.log_sd, now.network)
+        value, slope = jax.value_and_grad(loss)(place)
+        slope, fine = or_nothing(slope)
+        rate = jnp.where(fine, at.rates, 0.0)
+        changes, moments = stepped(slope, now.moments, (rate, rate, rate * pace))
+        shift, log_sd, network = jax.tree.map(jnp.add, place, changes)
+        return _Climb(shift, log_sd, network, moments, now.skipped + ~fine), -value
+
+    return jax.lax.scan(step, now, steps)

@@ -1,0 +1,205 @@
+"""The state of an online posterior, what an update did, and its settings."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pmcl.continual import AbstractStrategy
+from pmcl.online.drift import AbstractDrift, Static
+from pmcl.online.gaussian import MeanField
+from pmcl.online.memory import AbstractMemory, Stored
+from pmcl.online.rows import Batch, Rows, padding
+from pmcl.online.search.bound import Remainder, Target
+from pmcl.online.search.climb import climb
+from pmcl.online.search.exact import LARGEST, is_gaussian, normal_entries
+from pmcl.online.search.search import Search, Way
+from pmcl.online.search.start import AbstractStart, Start
+
+PRIOR = Search(steps=3000, draws=20, learning_rate=5e-2)  # for the normal nearest to a prior
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A model, and what is known of it before any data.
+
+    Attributes
+    ----------
+    rows : Rows
+    prior : MeanField
+        The model's prior of z, or the normal nearest to it.
+    normal : ndarray of bool of shape (dim,)
+        Entries that are normal in the model's prior, and independent of all others.
+    gaussian : bool
+        Whether the likelihood is Gaussian in z too: updates are exact then.
+    """
+
+    rows: Rows
+    prior: MeanField
+    normal: np.ndarray
+    gaussian: bool
+
+    @property
+    def remainder(self) -> Remainder | None:
+        """What the normal `prior` lacks of the model's prior; None: nothing."""
+        return None if self.normal.all() else Remainder(self.prior, self.normal)
+
+
+class State(NamedTuple):
+    """What is known: a normal times the likelihood of the stored rows.
+
+    Attributes
+    ----------
+    q : MeanField
+        Of everything but the stored rows; this is what the next update begins with.
+    predictive : MeanField
+        Of everything: the projection of q times the stored rows' likelihood.
+    memory : Stored
+    time : float
+        Of the last batch.
+    seen : int
+        Rows so far.
+    updates : int
+    """
+
+    q: MeanField
+    predictive: MeanField
+    memory: Stored
+    time: float
+    seen: int
+    updates: int
+
+
+class Info(NamedTuple):
+    """How an update went.
+
+    Attributes
+    ----------
+    rows : int
+        That arrived.
+    stored : int
+        In the memory after it.
+    exact : bool
+        Whether it needed no search.
+    steps : int
+        Of all searches.
+    skipped : int
+        Steps that were left out because a gradient was not finite.
+    lower_bound : float
+        Mean over the last tenth of the last search's steps (nats); NaN where there was none.
+    clamped : int
+        Entries of z at which the factors of the stored rows were more than all that is known.
+    khat : float
+        The larger of the projections'; NaN where looking would have cost more than the update, and
+        where one point is followed.
+    """
+
+    rows: int
+    stored: int
+    exact: bool
+    steps: int
+    skipped: int
+    lower_bound: float
+    clamped: int
+    khat: float
+
+
+class Settings(NamedTuple):
+    """How updates are made.
+
+    Attributes
+    ----------
+    memory : AbstractMemory or None
+    drift : AbstractDrift
+    search : Search
+    start : AbstractStart
+    method : AbstractStrategy or None
+        What holds one z near earlier ones, in place of variational inference.
+    power : float
+        Of every row's likelihood; 1 is Bayes' rule.
+    strength : float
+        Factor of what holds means near earlier ones; 1 is Bayes' rule. There is no memory then.
+    """
+
+    memory: AbstractMemory | None = None
+    drift: AbstractDrift = Static()  # noqa: RUF009
+    search: Search = Search()  # noqa: RUF009
+    start: AbstractStart = Start()  # noqa: RUF009
+    method: AbstractStrategy | None = None
+    power: float = 1.0
+    strength: float = 1.0
+
+    def more(self, known: MeanField, prior: MeanField) -> Array | None:
+        """Precision with which means are held beyond that which is known; None: none.
+
+        References
+        ----------
+        Loo et al. (2021), section 2, whose lambda is the strength: of what is known beyond the
+        model's prior.
+        """
+        if self.strength == 1:
+            return None
+        learned = jnp.maximum(known.factor.precision - prior.factor.precision, 0.0)
+        return (self.strength - 1) * learned
+
+    def weights(self, age: np.ndarray) -> np.ndarray:
+        """How often the likelihood of rows of some age counts."""
+        return self.power * np.asarray(self.drift.weight(jnp.asarray(age)))
+
+
+def prepare(
+    rows: Rows, key: Array, advance: Callable[[int, str], None] = lambda n, note: None
+) -> Problem:
+    """Find the normal that a model's prior is, or the one nearest to it by a search."""
+    origin = jnp.zeros(rows.compiled.dim)
+    normal_key, search_key = jax.random.split(key)
+    standard = MeanField(origin, origin)
+    normal, factor = normal_entries(rows.compiled.log_prior, standard, normal_key)
+    known = MeanField(
+        jnp.where(normal, factor.shift / factor.precision, 0.0),
+        jnp.where(normal, -jnp.log(jnp.where(normal, factor.precision, 1.0)) / 2, 0.0),
+    )
+    problem = Problem(rows, known, np.asarray(normal), gaussian=False)
+    if problem.remainder is None:
+        return problem
+    nothing = Batch({}, jnp.zeros(0))
+    found = climb(
+        rows,
+        known,
+        Target(known, nothing, problem.remainder),
+        Way(PRIOR, advance=advance),
+        search_key,
+    )
+    return replace(problem, prior=found.q)
+
+
+def init(problem: Problem) -> State:
+    """Return what is known before any data: the prior."""
+    nothing = Stored({}, np.zeros(0), np.zeros(0, "U1"))
+    return State(problem.prior, problem.prior, nothing, 0.0, 0, 0)
+
+
+def is_exact(problem: Problem, arrived: Stored, key: Array) -> bool:
+    """Whether the posterior is normal after a batch: told at all of its rows."""
+    rows = problem.rows
+    if problem.remainder is not None or rows.compiled.dim > LARGEST:
+        return False
+    batch = as_batch(rows, arrived, np.ones(len(arrived)))
+    return bool(is_gaussian(rows, problem.prior, batch.data, key))
+
+
+def drifted(problem: Problem, drift: AbstractDrift, q: MeanField, elapsed: float) -> MeanField:
+    """Return an approximation after some time without data."""
+    return drift.move(q, problem.prior, jnp.asarray(elapsed)) if elapsed > 0 else q
+
+
+def as_batch(rows: Rows, part: Stored, weights: np.ndarray) -> Batch:
+    """Arrays of a length of which there are few: what was compiled for it serves again."""
+    index = padding(len(part))
+    filled = np.concatenate([weights, np.zeros(len(index) - len(part))])
+    data = {k: jnp.asarray(v) for k, v in rows.take(part.data, index).items()}
+    return Batch(data, jnp.asarray(filled, jnp.result_type(float)))

@@ -1,0 +1,244 @@
+"""Online variational inference: `init` and `update`, pure functions of a state."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pmcl.metrics.importance import importance_diagnostics
+from pmcl.online import residual
+from pmcl.online.beginning import begin
+from pmcl.online.gaussian import Factor, MeanField
+from pmcl.online.memory import Candidates, ResidualMemory, Stored
+from pmcl.online.one_point import update_point
+from pmcl.online.rows import Batch, Rows
+from pmcl.online.search import exact as exact_
+from pmcl.online.search.bound import Target, log_likelihood
+from pmcl.online.search.climb import climb
+from pmcl.online.search.search import Way
+from pmcl.online.state import Info, Problem, Settings, State, as_batch, drifted
+from pmcl.runtime.jitting import jit
+
+_LEAST = 1e-3  # of the prior's precision: what is left where more than there is was divided out
+_DRAWS = 500
+_DEAR = 10**9  # products of rows, draws and entries of z: k-hat is not looked at beyond
+
+
+def update(
+    problem: Problem,
+    state: State,
+    arrived: Stored,
+    settings: Settings,
+    key: Array,
+    advance: Callable[[int, str], None] = lambda n, note: None,
+) -> tuple[State, Info]:
+    """Return what is known after a batch, which came at one time.
+
+    References
+    ----------
+    Nguyen et al. (2018), Algorithm 1; with a residual memory Kurle et al. (2020), Algorithm 1; with
+    a power of the likelihood and a strength Loo et al. (2021), section 2, with beta = 1 / power and
+    lambda = strength.
+    """
+    rows, rule = problem.rows, settings.memory
+    time = float(arrived.times[0])
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key), dtype=np.uint32))
+    moved = state.q
+    if state.updates:
+        moved = drifted(problem, settings.drift, state.q, time - state.time)
+    if settings.method is not None:
+        return update_point(problem, state, arrived, settings, moved, key, advance)
+    keys = jax.random.split(key, 4)
+    everything = state.memory.add(rows, arrived)
+    untouched = state.seen == len(state.memory)  # q is the prior as yet
+    known = state.predictive if state.updates else None
+    work = _Work(problem, settings, advance, first=not state.updates)
+
+    def weighted(part: Stored) -> Batch:
+        return as_batch(rows, part, settings.weights(time - part.times))
+
+    clamped = 0
+    kept = np.zeros(len(everything), bool)
+    if rule is None:
+        q = predictive = work.project(
+            moved, weighted(everything), keys[0], None if untouched else moved, untouched
+        )
+    elif not isinstance(rule, ResidualMemory):
+        kept = rule.keep(_candidates(rows, everything, state), rng)
+        q = moved
+        if not kept.all():
+            out = weighted(everything.take(rows, ~kept))
+            q = work.project(moved, out, keys[0], known if untouched else moved, untouched)
+            untouched = False
+        part = weighted(everything.take(rows, kept))
+        predictive = work.project(q, part, keys[1], known if untouched else q, untouched)
+    else:
+        batch = weighted(everything)
+        predictive = work.project(moved, batch, keys[0], known, untouched)
+        found = work.residuals(predictive, batch, rule, keys[1])
+        n = len(everything)
+        weights = np.asarray(batch.weights)
+        begun = moved.factor
+        if untouched and problem.remainder is not None:
+            begun = begun.times(
+                residual.of_prior(rows, predictive, problem.prior, keys[3], rule.draws)
+            )
+        factor = residual.debiased(found.factor, predictive, begun, batch.weights)
+        power = weights[:n] ** (2 if rule.score == "misfit" else 1)
+        score = np.asarray(getattr(found, rule.score))[:n] * power
+        kept = rule.keep(_candidates(rows, everything, state, score), rng)
+        q = moved
+        if not kept.all():
+            least = _LEAST * problem.prior.factor.precision
+            q, clamped = _divided(begun, predictive, factor, weights, kept, len(arrived), least)
+    memory = everything.take(rows, kept)
+    khat = float(np.max([_khat(problem, *one, keys[2]) for one in work.projected]))
+    info = Info(
+        len(arrived), len(memory), problem.gaussian, work.steps, work.skipped, work.lower_bound,
+        clamped, khat,
+    )  # fmt: skip
+    new = State(q, predictive, memory, time, state.seen + len(arrived), state.updates + 1)
+    return new, info
+
+
+def recalled(
+    problem: Problem, state: State, settings: Settings, part: np.ndarray, key: Array
+) -> MeanField:
+    """Project the normal times the likelihood of some of the stored rows, to predict one task.
+
+    Parameters
+    ----------
+    problem : Problem
+    state : State
+    settings : Settings
+    part : ndarray of bool of shape (row,)
+        Of the memory.
+    key : Array
+    """
+    if settings.method is not None:
+        return state.predictive
+    if not part.any():
+        return state.q
+    chosen = state.memory.take(problem.rows, part)
+    batch = as_batch(problem.rows, chosen, settings.weights(state.time - chosen.times))
+    work = _Work(problem, settings, lambda n, note: None)
+    return work.project(state.q, batch, key, state.predictive, state.seen == len(state.memory))
+
+
+class _Work:
+    """The projections of one update, and what is to be said of them."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        settings: Settings,
+        advance: Callable[[int, str], None],
+        *,
+        first: bool = False,
+    ) -> None:
+        self.problem, self.settings, self.advance = problem, settings, advance
+        self.first = first
+        self.steps = self.skipped = 0
+        self.lower_bound = np.nan
+        self.projected: list[tuple[MeanField, Target]] = []
+
+    def project(
+        self,
+        prior: MeanField,
+        batch: Batch,
+        key: Array,
+        start: MeanField | None,
+        untouched: bool,
+    ) -> MeanField:
+        """Project a normal times the likelihood of a batch.
+
+        `start` is where a search begins, if one is needed; `untouched` says that `prior` is still
+        the model's prior, or the normal in its place.
+        """
+        p, settings = self.problem, self.settings
+        remainder = p.remainder if untouched else None
+        target = Target(prior, batch, remainder, settings.more(prior, p.prior))
+        if p.gaussian:
+            q = exact_.exact(p.rows, target)
+        else:
+            start_key, key = jax.random.split(key)
+            begun = begin(p, p.rows, prior, batch, settings, start, start_key, self.advance)
+            way = Way(settings.search, self.first, self.advance)
+            found = climb(p.rows, begun.q, target, way, key, narrow=begun.narrow)
+            q = found.q
+            self.steps += begun.steps + len(found.lower_bound)
+            self.skipped += found.skipped
+            last = found.lower_bound[-max(len(found.lower_bound) // 10, 1) :]
+            self.lower_bound = float(np.mean(last))
+        self.projected.append((q, target))
+        return q
+
+    def residuals(
+        self, q: MeanField, batch: Batch, rule: ResidualMemory, key: Array
+    ) -> residual.Residuals:
+        if self.problem.gaussian:
+            return residual.exact_residuals(self.problem.rows, q, batch.data)
+        return residual.residuals(self.problem.rows, q, batch.data, key, rule.draws)
+
+
+def _candidates(
+    rows: Rows, everything: Stored, state: State, score: np.ndarray | None = None
+) -> Candidates:
+    c = rows.compiled
+    named = [i.name for i in c.covariates if rows.axis(i.name) is not None]
+    n = len(everything)
+    points = [
+        np.moveaxis(np.asarray(everything.data[k], float), rows.axis(k) or 0, 0).reshape(n, -1)
+        for k in named or [i.name for i in c.observed]
+    ]
+    return Candidates(np.concatenate(points, axis=1), len(state.memory), state.seen, score)
+
+
+def _divided(
+    begun: Factor,
+    everything: MeanField,
+    factor: Factor,
+    weights: np.ndarray,
+    kept: np.ndarray,
+    arrived: int,
+    least: Array,
+) -> tuple[MeanField, int]:
+    """Return the normal of all rows but the kept ones, and the number of entries that were clamped.
+
+    By eq. 9a or 9b of Kurle et al. (2020): of two sums of estimates, the one with fewer.
+    """
+    there = np.zeros(len(weights), bool)
+    there[: len(kept)] = kept
+    if arrived <= kept.sum():
+        out = jnp.asarray(np.where(there, 0.0, weights), weights.dtype)
+        whole = begun.times(residual.product(factor, out))
+    else:
+        inside = jnp.asarray(np.where(there, weights, 0.0), weights.dtype)
+        whole = everything.factor.times(residual.product(factor, inside), -1.0)
+    # Estimates of many factors may add up to more than there is: then nothing is known but a
+    # little, around where it was.
+    short = whole.precision < least
+    precision = jnp.where(short, least, whole.precision)
+    mean = jnp.where(short, everything.mean, whole.shift / precision)
+    return MeanField(mean, -jnp.log(precision) / 2), int(short.sum())
+
+
+@jit
+def _log_ratios(rows: Rows, q: MeanField, target: Target, key: Array) -> Array:
+    def one(key: Array) -> Array:
+        z = q.at(jax.random.normal(key, q.mean.shape, q.mean.dtype))
+        before = target.prior.log_density(z)
+        if target.remainder is not None:
+            before = before + target.remainder(rows, z)
+        return before + log_likelihood(rows, z, target.batch) - q.log_density(z)
+
+    return jax.lax.map(one, jax.random.split(key, _DRAWS))
+
+
+def _khat(problem: Problem, q: MeanField, target: Target, key: Array) -> float:
+    if target.batch.weights.size * q.mean.size * _DRAWS > _DEAR:
+        return np.nan
+    ratio = _log_ratios(problem.rows, q, target, key)
+    return float(importance_diagnostics(np.asarray(ratio)).khat)

@@ -1,0 +1,401 @@
+"""What posteriors of arriving rows have in common: time, records, draws."""
+
+import time as clock
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Self
+
+import jax
+import numpy as np
+import xarray as xr
+from jax import Array
+
+from pmcl.compile import CompiledModel
+from pmcl.compile.predictive import lengths_of, predict
+from pmcl.compile.variables import VariableInfo
+from pmcl.data.reading import as_task
+from pmcl.data.task import DataError, Layout, Task, TaskLike
+from pmcl.draws.prediction import covariates_of
+from pmcl.draws.results import attributes, value_infos
+from pmcl.online.gaussian import MeanField
+from pmcl.online.rows import check_separate
+from pmcl.online.state import Info, Problem, Settings, State, drifted
+from pmcl.runtime.arguments import positive, seed_of
+from pmcl.runtime.jitting import jit
+from pmcl.runtime.precision import Precision, scope_of
+
+_TRUSTED = 0.7  # k-hat
+
+
+class UpdateRecord(NamedTuple):
+    """One update.
+
+    Attributes
+    ----------
+    name : str
+        Of the batch.
+    time : float
+    info : Info
+    seconds : float
+    """
+
+    name: str
+    time: float
+    info: Info
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class AbstractStream(ABC):
+    """A mean-field posterior that is kept up to date as batches of rows arrive.
+
+    Attributes
+    ----------
+    compiled : CompiledModel
+    problem : Problem
+        The model by rows, and the normal nearest to its prior.
+    row : str
+        The dim along which data arrive.
+    settings : Settings
+        Memory, drift, search, start, method, power and strength.
+    precision : {"double", "single"}
+    state : State
+        The normal, and the stored rows beside it.
+    records : tuple of UpdateRecord
+        One entry an update; `history` shows them.
+    """
+
+    compiled: CompiledModel = field(repr=False)
+    problem: Problem = field(repr=False)
+    settings: Settings
+    precision: Precision
+    state: State = field(repr=False)
+    seed: int
+    records: tuple[UpdateRecord, ...] = field(default=(), repr=False)
+
+    @property
+    def row(self) -> str:
+        """The dim along which data arrive."""
+        return self.problem.rows.row
+
+    @property
+    def history(self) -> xr.Dataset:
+        """What happened, update by update: `Info`'s fields, and seconds."""
+        fields = {
+            name: ("update", np.asarray([getattr(r.info, name) for r in self.records]))
+            for name in Info._fields
+        }
+        fields["time"] = ("update", np.asarray([r.time for r in self.records], float))
+        fields["seconds"] = ("update", np.asarray([r.seconds for r in self.records], float))
+        names = np.asarray([r.name for r in self.records], dtype=str)
+        return xr.Dataset(fields, coords={"update": names})
+
+    def update(
+        self,
+        batch: TaskLike,
+        *,
+        time: float | None = None,
+        name: str | None = None,
+        random_seed: int | None = None,
+        progressbar: bool = True,
+    ) -> Self:
+        """Return the posterior after a batch of rows.
+
+        Once the memory is full, a batch as long as one before runs without compiling anew.
+
+        Parameters
+        ----------
+        batch : xarray.Dataset or mapping of arrays
+            Every observed variable and covariate, with any number of rows; no local variables.
+            Where there are such, values may be missing (NaN).
+        time : float, optional
+            When the rows came, in the drift's units; one more than the last by default.
+        name : str, optional
+            Of the batch; its number by default. Stored rows remember it; batches of one name are
+            one task.
+        random_seed : int, optional
+            Follows from the posterior's by default.
+        progressbar : bool
+
+        Returns
+        -------
+        OnlinePosterior or LatentPosterior
+
+        Raises
+        ------
+        DataError
+            Naming the variable that does not fit the model, or lacks values that it must have.
+        UnsupportedModelError
+            At the first batch, where rows depend on one another.
+        TypeError
+            Where time is not a number.
+        ValueError
+            Where time runs backwards.
+
+        Warns
+        -----
+        UserWarning
+            Where most steps had a gradient that is not finite, or an encoder does not see how far
+            out many rows lie.
+        """
+        data = self._read(batch)
+        updates = self.state.updates
+        now = self._time(time)
+        label = str(updates) if name is None else str(name)
+        seed = seed_of(random_seed, (self.seed + 1 + updates) % 2**32)
+        begin = clock.perf_counter()
+        with self._scope():
+            after, info = self._after(data, now, label, jax.random.key(seed), progressbar)
+        record = UpdateRecord(label, now, info, clock.perf_counter() - begin)
+        return replace(after, records=self._recorded(record))
+
+    @abstractmethod
+    def _after(
+        self, data: dict[str, np.ndarray], now: float, label: str, key: Array, progressbar: bool
+    ) -> tuple[Self, Info]:
+        """Return what is known after a batch, less the record of it."""
+
+    @abstractmethod
+    def _read(self, data: TaskLike) -> dict[str, np.ndarray]:
+        """Read rows, and refuse what the model cannot take."""
+
+    @abstractmethod
+    def log_predictive(self, test: TaskLike) -> xr.DataArray:
+        """Log predictive density of new rows."""
+
+    def _recorded(self, record: UpdateRecord) -> tuple[UpdateRecord, ...]:
+        """Records with one more; warns of an update that hardly learned."""
+        info = record.info
+        if info.skipped > info.steps / 2:
+            warnings.warn(
+                f"Update {record.name!r}: {info.skipped} of {info.steps} steps were left out, as a "
+                "gradient was not finite: little of this batch was learned. Look for values that "
+                "the model cannot have made, or pass a `start` nearer to what is possible.",
+                stacklevel=3,
+            )
+        return (*self.records, record)
+
+    def approximation(
+        self, *, time: float | None = None, task: str | None = None, random_seed: int | None = None
+    ) -> MeanField:
+        """Return the normal of z that predictions are made with.
+
+        Parameters
+        ----------
+        time : float, optional
+            Later than the last batch: parameters have drifted since.
+        task : str, optional
+            Name of a batch: of the stored rows only its own are used, as in multi-head networks.
+            With local variables the parameters are those of all batches.
+        random_seed : int, optional
+
+        Raises
+        ------
+        TypeError
+            Where time is not a number.
+        ValueError
+            Where time runs backwards, or where no batch had that name.
+        """
+        names = [r.name for r in self.records]
+        if task is not None and task not in names:
+            raise ValueError(f"task: expected the name of a batch, one of {names}, got {task!r}.")
+        with self._scope():
+            q = self._known(task, random_seed)
+            elapsed = 0.0 if time is None else self._time(time) - self.state.time
+            return drifted(self.problem, self.settings.drift, q, elapsed)
+
+    def _known(self, task: str | None, random_seed: int | None) -> MeanField:
+        """Return the normal at the time of the last batch."""
+        return self.state.predictive
+
+    def sample(
+        self,
+        draws: int = 1000,
+        *,
+        time: float | None = None,
+        task: str | None = None,
+        random_seed: int | None = None,
+    ) -> xr.DataTree:
+        """Draw from the posterior.
+
+        Parameters
+        ----------
+        draws : int
+        time, task
+            As in :meth:`approximation`.
+        random_seed : int, optional
+
+        Returns
+        -------
+        xarray.DataTree
+            Groups `posterior` and `unconstrained_posterior` with dims chain (one: draws are
+            independent) and draw, and `sample_stats` (`log_q`). Deterministics that depend on
+            data are left out.
+
+        Warns
+        -----
+        UserWarning
+            Where the k-hat of the last update is above 0.7.
+        """
+        if self._khat > _TRUSTED:
+            warnings.warn(
+                "The normal with independent entries is far from what it approximates in the last "
+                f"update (k-hat {self._khat:.2f}): do not trust its tails, nor what depends on "
+                "several parameters together. Where all data are at hand, compare with NUTS.",
+                stacklevel=2,
+            )
+        begin = clock.perf_counter()
+        q, z = self._draw(draws, time, task, random_seed)
+        with self._scope():
+            names, values = _constrained(self.compiled, z)
+            infos = {i.name: i for i in (*self.compiled.free, *self.compiled.deterministics)}
+            log_q = np.asarray(q.log_density(z))
+        found = {n: np.asarray(v, np.float64)[None] for n, v in zip(names, values, strict=True)}
+        attrs = attributes("online", clock.perf_counter() - begin)
+        dims = value_infos(self.compiled)
+        flat = np.asarray(z, np.float64)[None]
+        unconstrained = {
+            v.name: (
+                dims[v.name].dims,
+                flat[..., v.start : v.start + v.size].reshape(1, draws, *v.shape),
+            )
+            for v in self.compiled.values
+        }
+        return xr.DataTree.from_dict(
+            {
+                "posterior": self._labelled({n: (infos[n].dims, v) for n, v in found.items()})
+                .assign_attrs(attrs),
+                "unconstrained_posterior": self._labelled(unconstrained),
+                "sample_stats": self._labelled({"log_q": ((), log_q[None].astype(float))}),
+            }
+        )  # fmt: skip
+
+    def predict(
+        self,
+        new_covariates: xr.Dataset | Mapping[str, np.ndarray] | None = None,
+        *,
+        rows: int | None = None,
+        draws: int = 1000,
+        time: float | None = None,
+        task: str | None = None,
+        random_seed: int | None = None,
+    ) -> xr.Dataset:
+        """Draw observations of new rows from the posterior predictive distribution.
+
+        Parameters
+        ----------
+        new_covariates : xarray.Dataset or mapping of arrays, optional
+            Of the new rows.
+        rows : int, optional
+            Number of rows, where no covariate has their dim.
+        draws : int
+        time, task
+            As in :meth:`approximation`.
+        random_seed : int, optional
+
+        Returns
+        -------
+        xarray.Dataset
+            Observed variables with dims chain, draw and their own.
+
+        Raises
+        ------
+        ValueError
+            Naming the covariate, what was expected and what came.
+        """
+        values: dict[str, np.ndarray] = {}
+        if self.compiled.covariates or new_covariates is not None:
+            layout = Layout.of(self.compiled, self.row)
+            one = Task(layout, {}, ("rows",), None)
+            given = {} if new_covariates is None else new_covariates
+            values = covariates_of(layout, given, one)[0]
+        lengths = lengths_of(self.compiled, values)
+        if rows is not None:
+            by_row = [n for n in values if self.problem.rows.axis(n) is not None]
+            if by_row and lengths[self.row] != rows:
+                raise ValueError(
+                    f"rows: expected {lengths[self.row]}, as {by_row[0]!r} has, got {rows}."
+                )
+            lengths[self.row] = positive("rows", rows)
+        _, z = self._draw(draws, time, task, random_seed)
+        rng = np.random.default_rng([seed_of(random_seed, self.seed), 1])
+        drawn = predict(self.compiled, np.asarray(z, np.float64), values, lengths, rng=rng)
+        infos = {i.name: i for i in self.compiled.observed}
+        return self._labelled({n: (infos[n].dims, v[None]) for n, v in drawn.items()})
+
+    def _scope(self) -> AbstractContextManager[None]:
+        return scope_of(self.precision)
+
+    @property
+    def _khat(self) -> float:
+        return self.records[-1].info.khat if self.records else np.nan
+
+    def _draw(
+        self, draws: int, time: float | None, task: str | None, random_seed: int | None
+    ) -> tuple[MeanField, Array]:
+        """Draw z, shape (draw, dim), for predictions; and say from what."""
+        q = self.approximation(time=time, task=task, random_seed=random_seed)
+        with self._scope():
+            key = jax.random.key(seed_of(random_seed, self.seed))
+            shape = (positive("draws", draws), *q.mean.shape)
+            return q, q.at(jax.random.normal(key, shape, q.mean.dtype))
+
+    def _time(self, time: float | None) -> float:
+        last, updates = self.state.time, self.state.updates
+        if time is None:
+            return last + 1.0 if updates else 0.0
+        if np.ndim(time) or not np.issubdtype(np.asarray(time).dtype, np.number):
+            raise TypeError(
+                "time: expected a number in the drift's units, such as days since the first batch, "
+                f"got {time!r}."
+            )
+        if not np.isfinite(time) or (updates and time < last):
+            least = f" of at least {last} (the last batch's time)" if updates else ""
+            raise ValueError(f"time: expected a finite number{least}, got {time}.")
+        return float(time)
+
+    def _one(self, data: TaskLike, layout: Layout) -> Task:
+        """Read rows of the one dataset that a stream is."""
+        task = as_task(data, layout)
+        if len(task) != 1:
+            raise DataError(
+                f"data: expected rows along dim {self.row!r}, got {len(task)} datasets; a stream "
+                "has one posterior. Put the datasets' rows one after another, or use "
+                "`fit_amortized` for a posterior of each."
+            )
+        return task
+
+    def _labelled(self, values: Mapping[str, tuple[Sequence[str], np.ndarray]]) -> xr.Dataset:
+        found = {n: (("chain", "draw", *dims), v) for n, (dims, v) in values.items()}
+        used = {d: n for dims, v in found.values() for d, n in zip(dims, v.shape, strict=True)}
+        coords = {
+            d: self.compiled.coords[d]
+            for d, n in used.items()
+            if d in self.compiled.coords and len(self.compiled.coords[d]) == n
+        }
+        coords |= {d: np.arange(used[d]) for d in ("chain", "draw")}
+        return xr.Dataset(found, coords=coords)
+
+
+def separated(problem: Problem, data: Mapping[str, np.ndarray], key: Array) -> Problem:
+    """Find out at the first batch what the model's graph does not say."""
+    rows = problem.rows
+    if not check_separate(rows, problem.prior, data, key) and rows.local is not None:
+        rows = replace(rows, local=None)
+    return replace(problem, rows=rows)
+
+
+def _constrained(compiled: CompiledModel, z: Array) -> tuple[list[str], list[Array]]:
+    """Free variables and deterministics that no data are needed for."""
+    infos: tuple[VariableInfo, ...] = (*compiled.free, *compiled.deterministics)
+    call, positions = compiled.constrain_alone
+    names = [infos[i].name for i in positions]
+    return names, list(_map_z(compiled, call, z))
+
+
+@jit
+def _map_z(compiled: CompiledModel, call: object, z: Array) -> tuple[Array, ...]:
+    return jax.vmap(lambda one: call(*compiled.split(one)))(z)  # type: ignore[operator]

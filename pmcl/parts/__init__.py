@@ -1,0 +1,1 @@
+"""Many datasets part by part, in this process or on a cluster."""

@@ -1,0 +1,193 @@
+"""From amortized draws to a posterior's final draws: refined, reweighted, NUTS where asked."""
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from pmcl.compile import CompiledModel, Density
+from pmcl.data.task import Task
+from pmcl.draws.densities import constrain
+from pmcl.draws.drawn import Drawn, judge, resampled
+from pmcl.draws.prediction import extra_groups
+from pmcl.draws.results import assemble, posterior_tree
+from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold
+from pmcl.networks import Amortizer
+from pmcl.refinement.engine import poor, refine_task
+from pmcl.refinement.fallback import by_nuts
+from pmcl.refinement.settings import Asked, Beginning
+from pmcl.refinement.treatment import Engine, Treatment, at, joined, replaced
+
+
+class Corrected(NamedTuple):
+    """Final draws, their diagnostics before resampling, and what was done to each dataset."""
+
+    drawn: Drawn
+    diagnostics: ImportanceDiagnostics
+    log_weights: np.ndarray
+    treatment: Treatment
+
+
+def correct(
+    density: Density,
+    amortizer: Amortizer | None,
+    task: Task,
+    drawn: Drawn | None,
+    beginning: Beginning,
+    asked: Asked,
+    *,
+    progressbar: bool,
+) -> Corrected:
+    """Refine the datasets that need it, make draws count alike, and sample by NUTS what is left.
+
+    Parameters
+    ----------
+    density, amortizer, task
+    drawn : Drawn, optional
+        Amortized draws; None where there is no network.
+    beginning : Beginning
+    asked : Asked
+    progressbar : bool
+    """
+    before = None if drawn is None else judge(drawn)
+    treatment = Treatment.none(len(task), before)
+    diagnostics = before
+    if asked.refine is not None:
+        drawn, diagnostics, treatment = _refined(
+            density, amortizer, task, drawn, beginning, asked, progressbar=progressbar
+        )
+    assert drawn is not None and diagnostics is not None
+    limit = khat_threshold(max(asked.draws, 2))
+    # With so few draws k-hat cannot be computed, which says nothing of the posterior.
+    high = (diagnostics.khat > limit) & (asked.draws >= FEWEST_DRAWS)
+    text = np.char.add(np.char.mod("k-hat %.2f is above ", diagnostics.khat), f"{limit:.2f}")
+    treatment = treatment._replace(warning=np.where(high, text, "").astype(object))
+    found = Corrected(drawn, diagnostics, diagnostics.log_weights, treatment)
+    if asked.correct is not None:
+        found = _alike(found, task, asked)
+    if asked.fallback is not None:
+        which = np.flatnonzero(high | (diagnostics.finite_fraction == 0))
+        found = _fallen(density.compiled, task, drawn, found, which, asked, progressbar)
+    return found
+
+
+def as_tree(
+    compiled: CompiledModel, task: Task, corrected: Corrected, asked: Asked, *, begin: float
+) -> xr.DataTree:
+    """Label final draws: the results that users see; `begin` is the clock when sampling began."""
+    z = np.asarray(corrected.drawn.z)
+    constrained = constrain(compiled, z, task, asked.names)
+    extra = extra_groups(compiled, task, z, asked.extra, seed=asked.seed)
+    draws = assemble(
+        corrected.drawn,
+        corrected.diagnostics,
+        constrained,
+        corrected.treatment.columns(),
+        log_weights=corrected.log_weights,
+        seconds=time.perf_counter() - begin,
+    )
+    engine = ", ".join(sorted(set(map(str, corrected.treatment.engine))))
+    return posterior_tree(compiled, task, draws, engine=engine, extra=extra)
+
+
+def _refined(
+    density: Density,
+    amortizer: Amortizer | None,
+    task: Task,
+    drawn: Drawn | None,
+    beginning: Beginning,
+    asked: Asked,
+    *,
+    progressbar: bool,
+) -> tuple[Drawn, ImportanceDiagnostics, Treatment]:
+    """Refine what needs it; amortized draws stay where refined ones are worse."""
+    before = None if drawn is None else judge(drawn)
+    treatment = Treatment.none(len(task), before)
+    which = np.arange(len(task))
+    assert asked.refine is not None
+    if before is not None and not asked.everywhere:
+        which = poor(before, asked.refine, asked.draws)
+        treatment = treatment.noted(np.setdiff1d(np.arange(len(task)), which), "good as it is")
+    if not len(which):
+        assert drawn is not None and before is not None
+        return drawn, before, treatment
+    found, done = refine_task(
+        density, amortizer, task, beginning, asked, which=which, progressbar=progressbar
+    )
+    after = judge(found)
+    if before is None or drawn is None:
+        return found, after, done
+    done = done._replace(
+        khat_amortized=before.khat[which], efficiency_amortized=before.efficiency[which]
+    )
+    worse = (after.khat > khat_threshold(max(asked.draws, 2))) & (before.khat[which] < after.khat)
+    use = ~worse & np.isfinite(after.efficiency) & (after.efficiency > 0)
+    done = done.noted(~use, "refinement did not help")
+    done.engine[~use] = Engine.AMORTIZED
+    rows = which[use]
+    return (
+        replaced(drawn, rows, at(found, use)),
+        replaced(before, rows, at(after, use)),
+        replaced(treatment, which, done),
+    )
+
+
+def _alike(found: Corrected, task: Task, asked: Asked) -> Corrected:
+    """Resample by smoothed weights, so that all draws count alike."""
+    diagnostics, treatment = found.diagnostics, found.treatment
+    usable = diagnostics.finite_fraction > 0
+    if treatment.khat_amortized is not None:
+        # Weights that cannot be trusted would put all on a few draws.
+        loose = usable & (diagnostics.khat > 1.0)
+        usable &= ~loose
+        if asked.fallback is None and asked.draws >= FEWEST_DRAWS:
+            treatment = treatment.noted(loose, "k-hat is above 1: draws keep their weights")
+    which = np.flatnonzero(usable)
+    drawn = resampled(found.drawn, found.log_weights, which, seed=asked.seed, first=task.first)
+    log_weights = np.array(found.log_weights)
+    log_weights[which] = -np.log(drawn.z.shape[1])
+    return found._replace(drawn=drawn, log_weights=log_weights, treatment=treatment)
+
+
+def _fallen(
+    compiled: CompiledModel,
+    task: Task,
+    best: Drawn,
+    found: Corrected,
+    which: np.ndarray,
+    asked: Asked,
+    progressbar: bool,
+) -> Corrected:
+    """Put draws of NUTS in the places of the datasets `which`, and say how its chains agree."""
+    nothing = np.full(len(task), np.nan)
+    treatment = found.treatment._replace(rhat=nothing, ess=nothing, divergences=nothing)
+    if not len(which):
+        return found._replace(treatment=treatment)
+    # By weight, whatever k-hat: these are the best there are, for a start and a metric.
+    smoothed = found.diagnostics.log_weights
+    start = resampled(best, smoothed, which, seed=asked.seed, first=task.first).z[which]
+    draws = found.drawn.log_prior.shape[1]
+    fallen = by_nuts(
+        compiled, task, start, which,
+        draws=draws, seed=asked.seed, progressbar=progressbar,
+    )  # fmt: skip
+    # Where NUTS failed the draws stay those of before, with their k-hat's warning and its own.
+    use = np.isfinite(fallen.drawn.z).all(axis=(1, 2))
+    done, failed = which[use], which[~use]
+    log_weights = np.array(found.log_weights)
+    log_weights[done] = -np.log(draws)
+    old, new = at(treatment, done), at(fallen, use)
+    old = old._replace(
+        engine=np.full(len(done), Engine.NUTS, dtype=object),
+        gradients=old.gradients + new.gradients,
+        warning=new.warning,
+        rhat=new.rhat,
+        ess=new.ess,
+        divergences=new.divergences,
+    )
+    treatment = replaced(treatment, done, old)
+    treatment = treatment.noted(done, "k-hat of importance sampling is too high")
+    treatment.warning[failed] = joined(treatment.warning[failed], fallen.warning[~use])
+    drawn = replaced(found.drawn, done, at(fallen.drawn, use))
+    return found._replace(drawn=drawn, log_weights=log_weights, treatment=treatment)

@@ -1,0 +1,126 @@
+"""NUTS for the datasets whose draws cannot be trusted, from the best draws that there are."""
+
+import os
+from typing import NamedTuple
+
+import numpy as np
+
+from pmcl.compile import CompiledModel
+from pmcl.data.task import Task
+from pmcl.draws.densities import densities
+from pmcl.draws.drawn import Drawn
+from pmcl.reference.nuts import Begin, NutsSettings, Warm, kept, nuts
+from pmcl.reference.sample import convergence
+
+_CHAINS = 4
+_THIN = 2
+_TUNE = 500  # the metric is given: the step size is what is left to tune
+_TARGET_ACCEPT = 0.9  # what refinement did not manage is curved
+_MOST_RHAT = 1.05
+_FEWEST_ESS = 100  # or a quarter of the draws, where that is less
+
+
+class Fallen(NamedTuple):
+    """Draws of NUTS for some datasets, and how well its chains agree.
+
+    Attributes
+    ----------
+    drawn : Drawn
+        Without densities under the network (NaN).
+    rhat, ess : array of shape (dataset,)
+        The worst over z.
+    divergences : array of shape (dataset,)
+    gradients : array of shape (dataset,)
+        Evaluations after tuning.
+    warning : array of str, shape (dataset,)
+        Empty where the chains agree.
+    """
+
+    drawn: Drawn
+    rhat: np.ndarray
+    ess: np.ndarray
+    divergences: np.ndarray
+    gradients: np.ndarray
+    warning: np.ndarray
+
+
+def by_nuts(
+    compiled: CompiledModel,
+    task: Task,
+    z: np.ndarray,
+    which: np.ndarray,
+    *,
+    draws: int,
+    seed: int,
+    progressbar: bool,
+) -> Fallen:
+    """Sample some datasets of a task by NUTS, all with one compilation.
+
+    Where chains do not agree they run once more, from what they found. A dataset on which NUTS
+    fails keeps the others from nothing: its draws are NaN, and the warning says why.
+
+    Parameters
+    ----------
+    compiled, task
+    z : array of shape (dataset, draw, dim)
+        Draws to start from, of the datasets `which`: each chain begins at one of them, and their
+        moments are the metric.
+    which : array of int
+        Positions in the task.
+    draws : int
+        In all; four chains share them, which take twice as many.
+    seed : int
+        The draws depend on it and on the datasets' positions among all.
+    progressbar : bool
+    """
+    each = -(-draws // _CHAINS)
+
+    def agree(chains: np.ndarray) -> bool:
+        said = convergence(chains[None], {}, np.zeros(1))
+        return not _warning(said["rhat"][0], said["ess"][0], 0, draws)
+
+    found = nuts(
+        compiled.model,
+        [task.dataset(int(i)) for i in which],
+        names=[task.names[i] for i in which],
+        settings=NutsSettings(max(_THIN * each, 4), _TUNE, _CHAINS, os.cpu_count(), _TARGET_ACCEPT),
+        warm=Warm([Begin.at(v) for v in z], agree),
+        cache=kept(compiled),
+        random_seed=[_seed(seed, task.first + int(i)) for i in which],
+        progressbar=progressbar,
+    )
+    chains = found.unconstrained
+    stats = {k: np.moveaxis(v, 0, 2) for k, v in found.stats.items()}
+    agreed = convergence(chains, stats, found.seconds)
+    flat = chains[:, :, ::_THIN].reshape(len(which), -1, compiled.dim)[:, :draws]
+    log_prior, log_likelihood = densities(compiled, flat, task.select(which))
+    drawn = Drawn(flat, np.full(log_prior.shape, np.nan), log_prior, log_likelihood)
+    columns = (agreed["rhat"], agreed["ess"], agreed["divergences"])
+    warning = [_warning(r, e, d, draws) for r, e, d in zip(*columns, strict=True)]
+    for i, said in found.failures.items():
+        warning[i] = said
+    return Fallen(
+        drawn,
+        agreed["rhat"],
+        agreed["ess"],
+        agreed["divergences"],
+        found.stats["n_steps"].sum(axis=(1, 2)),
+        np.asarray(warning, dtype=object),
+    )
+
+
+def _seed(seed: int, position: int) -> int:
+    return int(np.random.SeedSequence([seed, position]).generate_state(1)[0] >> 1)
+
+
+def _warning(rhat: float, ess: float, divergences: int, draws: int) -> str:
+    """Say what is wrong with the chains of one dataset; empty: nothing."""
+    found = []
+    if not rhat <= _MOST_RHAT:
+        found.append(f"r-hat of NUTS {rhat:.2f} is above {_MOST_RHAT}")
+    fewest = min(_FEWEST_ESS, draws // 4)
+    if not ess >= fewest:
+        found.append(f"effective sample size of NUTS {ess:.0f} is below {fewest}")
+    if divergences:
+        found.append(f"{divergences} divergences of NUTS")
+    return "; ".join(found)

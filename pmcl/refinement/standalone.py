@@ -1,0 +1,221 @@
+"""Refinement without a network: approximate posteriors of many datasets of a PyMC model."""
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pmcl.compile import CompiledModel, Density, compile_model
+from pmcl.compile.conversion.graphs import to_host
+from pmcl.compile.refuse import model_or_context
+from pmcl.data.masked import check_masked
+from pmcl.data.reading import covariates_among, layout_of, task_of
+from pmcl.data.task import Task, TaskLike
+from pmcl.draws.densities import pick, unconstrain
+from pmcl.draws.prediction import Extra
+from pmcl.draws.results import flat_z, warn_of_doubts
+from pmcl.parts.datasets import Parts
+from pmcl.parts.job import Job, bytes_of, check_devices, need_store
+from pmcl.parts.run import run
+from pmcl.refinement.correction import as_tree
+from pmcl.refinement.correction import correct as corrected_task
+from pmcl.refinement.settings import (
+    FEWEST_STARTS,
+    Asked,
+    Beginning,
+    CorrectLike,
+    FallbackLike,
+    Refine,
+    way_of,
+)
+from pmcl.runtime import precision
+from pmcl.runtime.arguments import positive, seed_of
+from pmcl.runtime.devices import DevicesLike
+from pmcl.runtime.devices import scope as device_scope
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+def refine(
+    model: pm.Model | CompiledModel | None,
+    data: TaskLike,
+    *,
+    draws: int = 1000,
+    start: xr.DataTree | None = None,
+    refine: Refine | None = None,
+    correct: CorrectLike = "psis",
+    fallback: FallbackLike = None,
+    var_names: list[str] | None = None,
+    log_likelihood: bool = False,
+    log_prior: bool = False,
+    posterior_predictive: bool = False,
+    store: str | os.PathLike | None = None,
+    client: "Client | None" = None,
+    devices: DevicesLike = None,
+    random_seed: int | None = None,
+    progressbar: bool = True,
+) -> xr.DataTree:
+    """Approximate the posterior of every dataset without a network.
+
+    Searches start from the prior, or from draws at hand; the modes they find, a local path
+    gradient and importance weights do the rest, for all datasets in one compiled function.
+
+    Parameters
+    ----------
+    model : pymc.Model or CompiledModel, optional
+        None takes it from the context. With what :func:`compile_model` gives, later calls compile
+        nothing: data that keep arriving are refined in milliseconds.
+    data : xarray.Dataset, mapping or pandas.DataFrame
+        See :func:`pmcl.as_task`. Every `pm.Data` that it holds is a covariate.
+    draws : int
+        Draws per dataset.
+    start : xarray.DataTree, optional
+        Draws to start from: a result of `sample`, `sample_reference` or `refine` for the same
+        datasets, in the same order.
+    refine : Refine, optional
+        Hyper-parameters.
+    correct : "psis" or None
+        How draws come to count alike, as in `AmortizedPosterior.sample`. None keeps the proposal's
+        draws, to be weighted by `log_weight`.
+    fallback : "nuts" or None
+        NUTS for the datasets whose k-hat is too high, from the best draws at hand.
+    var_names : list of str, optional
+        Variables of the group `posterior`; all free variables and deterministics by default.
+    log_likelihood, log_prior, posterior_predictive : bool
+        Add the group of that name, as `AmortizedPosterior.sample` does.
+    store : path, optional
+        A new folder, as in `AmortizedPosterior.sample`. An interrupted call is gone on with where
+        `random_seed` is given.
+    client : distributed.Client, optional
+        The Dask cluster to work on, as in `AmortizedPosterior.sample`.
+    devices : int, sequence of jax.Device or jax.sharding.Mesh, optional
+        What datasets are spread over; JAX's default device by default.
+    random_seed : int, optional
+    progressbar : bool
+
+    Returns
+    -------
+    xarray.DataTree
+        In the layout of `AmortizedPosterior.sample`.
+
+    Raises
+    ------
+    UnsupportedModelError, DataError
+        As `fit_amortized` and `sample` do.
+
+    Warns
+    -----
+    UserWarning
+        Naming the datasets whose k-hat says that the draws should not be trusted.
+    """
+    seed = seed_of(random_seed, None)
+    if isinstance(model, CompiledModel):
+        compiled = model
+    else:
+        model = model_or_context(model)
+        compiled = compile_model(model, covariates=covariates_among(model, data))
+    asked = Asked(
+        positive("draws", draws),
+        pick(compiled, var_names),
+        seed,
+        Refine() if refine is None else refine,
+        everywhere=True,
+        correct=way_of(correct, fallback, draws, refined=True),
+        fallback=fallback,
+        extra=Extra(log_likelihood, log_prior, posterior_predictive),
+    )
+    if store is None:
+        need_store(client)
+        task = task_of(compiled, data)
+        job = RefineJob(compiled, _prior(compiled, task.dataset(0), seed), asked, devices)
+        z = None if start is None else _given(compiled, start, len(task), seed)
+        tree, names = job.refined(task, z, progressbar=progressbar), task.names
+    else:
+        if start is not None:
+            raise ValueError("start: expected none where results go to a `store`, part by part.")
+        check_devices(client, devices)
+        each = partial(bytes_of, compiled, asked.draws, asked.names, terms=asked.extra.terms)
+        parts = Parts.of(data, layout_of(compiled), each)
+        prior = _prior(compiled, parts.first(layout_of(compiled)), seed)
+        job = RefineJob(compiled, prior, asked, devices)
+        tree, _ = run(job, parts, store, client=client, progressbar=progressbar)
+        names = parts.names
+    warn_of_doubts(names, tree)
+    return tree
+
+
+@dataclass(frozen=True, eq=False)
+class RefineJob(Job):
+    """Refinement without a network, part by part.
+
+    Attributes
+    ----------
+    compiled : CompiledModel
+    prior : array of shape (draw, dim)
+        What searches start from.
+    asked : Asked
+    devices : int, sequence of jax.Device or jax.sharding.Mesh, optional
+    """
+
+    description: ClassVar[str] = "Refining"
+
+    compiled: CompiledModel
+    prior: np.ndarray
+    asked: Asked
+    devices: DevicesLike
+
+    def label(self) -> dict[str, Any]:
+        """Tell this job by what was asked for."""
+        return {"refine": repr(self.asked)}
+
+    def work(self, task: Task) -> tuple[xr.DataTree, dict[str, Any]]:
+        """Refine, silently."""
+        return self.refined(task, None, progressbar=False), {}
+
+    def refined(self, task: Task, start: np.ndarray | None, *, progressbar: bool) -> xr.DataTree:
+        """Refine the datasets of a task, from draws (dataset, draw, dim) or from the prior."""
+        task = check_masked(self.compiled, task)
+        begin = time.perf_counter()
+        if start is None:
+            start = np.broadcast_to(self.prior, (len(task), *self.prior.shape))
+        with precision.scope(), device_scope(self.devices):
+            corrected = corrected_task(
+                Density(self.compiled, task.layout.row),
+                None,
+                task,
+                None,
+                Beginning.of_prior(self.prior, start),
+                self.asked,
+                progressbar=progressbar,
+            )
+            return as_tree(self.compiled, task, corrected, self.asked, begin=begin)
+
+
+def _given(compiled: CompiledModel, start: xr.DataTree, number: int, seed: int) -> np.ndarray:
+    """Return draws at hand, of shape (dataset, draw, dim)."""
+    given = flat_z(compiled, start)
+    if given.shape[2] != number:
+        raise ValueError(f"start: expected draws of {number} datasets, got {given.shape[2]}.")
+    z = np.moveaxis(given.reshape(-1, *given.shape[2:]), 0, 1)
+    return z[:, np.random.default_rng(seed).integers(z.shape[1], size=FEWEST_STARTS)]
+
+
+def _prior(compiled: CompiledModel, dataset: Mapping[str, np.ndarray], seed: int) -> np.ndarray:
+    """Draws of z from the prior, of shape (draw, dim), non-finite ones left out."""
+    names, model = [i.name for i in compiled.free], compiled.model
+    seeded = compiled.keep("prior", lambda: to_host([], [model[n] for n in names]))
+    draw = seeded(np.random.default_rng(seed))
+    with np.errstate(all="ignore"):
+        drawn = [draw() for _ in range(FEWEST_STARTS)]
+    values = {n: np.stack([d[i] for d in drawn]) for i, n in enumerate(names)}
+    with precision.scope():
+        needed = {n: dataset[n] for n in compiled.needed_to_unconstrain}
+        z = np.asarray(unconstrain(compiled, values, needed))
+    return z[np.isfinite(z).all(axis=1)]

@@ -1,5 +1,0 @@
-"""One page that says what a posterior is, what it was trained on, and how far to trust it."""
-
-from pmcl.report.page.writing import report
-
-__all__ = ["report"]

@@ -1,0 +1,1 @@
+"""How pmcl runs: devices, precision, compiled functions, progress, files, arguments."""

@@ -1,0 +1,41 @@
+"""What users pass, checked: numbers, seeds, and names in messages."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+
+if TYPE_CHECKING:
+    pass
+
+
+def listed(names: Sequence[object], most: int = 5) -> str:
+    """Names for a message: the first few, and dots where there are more."""
+    return ", ".join(map(repr, names[:most])) + (", ..." if len(names) > most else "")
+
+
+def positive(name: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"{name}: expected at least 1, got {value}.")
+    return value
+
+
+def positive_rate(value: float) -> float:
+    if not value > 0:
+        raise ValueError(f"learning_rate: expected a number above 0, got {value}.")
+    return value
+
+
+def seed_of(given: int | None, derived: int | None) -> int:
+    """Return the seed that was given, one that follows from another, or one out of nothing."""
+    if given is not None:
+        return int(given)
+    if derived is not None:
+        return derived
+    if jax.process_count() > 1:
+        raise ValueError(
+            "random_seed: expected a number, as several processes work together "
+            "(`jax.distributed`) and have to draw alike."
+        )
+    return int(np.random.SeedSequence().generate_state(1)[0] >> 1)

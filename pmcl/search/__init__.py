@@ -1,0 +1,1 @@
+"""Where the posterior of a dataset is: modes and scales of a density of z."""
