@@ -25,7 +25,7 @@ from pmcl.online.gaussian import divergence
 from pmcl.online.latent.encoder import Encoder
 from pmcl.online.latent.gaps import with_gaps
 from pmcl.online.latent.rows import LatentRows, weigh
-from pmcl.online.rows import Batch
+from pmcl.online.rows import RowBatch
 from pmcl.online.search import narrow
 from pmcl.online.search.bound import Target, lower_bound
 from pmcl.online.search.maximum import fisher
@@ -163,7 +163,7 @@ def test_gradients_by_all_that_is_trained_are_the_closed_form(pca, y):
         index_key, key = jax.random.split(key)
         rows = with_linear(pca, weight, bias)
         part = rows.part(
-            Batch({"y": jnp.asarray(y)}, jnp.ones(4)), jax.random.permutation(index_key, 4)[:2]
+            RowBatch({"y": jnp.asarray(y)}, jnp.ones(4)), jax.random.permutation(index_key, 4)[:2]
         )
         return lower_bound(rows, q, Target(prior, part), key, draws=2, scale=2.0)
 
@@ -475,7 +475,7 @@ def test_information_is_right_where_the_encoder_is_wide():
     sd = 0.8
     rows = with_linear(rows, np.zeros((2, MEMBERS)), np.array([0.1, np.log(sd)]))
     q = known(rows, mu=np.asarray(1.4))
-    batch = Batch({"y": jnp.asarray(y)}, jnp.ones(400))
+    batch = RowBatch({"y": jnp.asarray(y)}, jnp.ones(400))
     found = np.mean([fisher(rows, q.mean, batch, jax.random.key(i))[0] for i in range(8)])
     slopes = (y - 1.4 - 0.1).sum(axis=1) / SIGMA**2
     noise = (MEMBERS * sd / SIGMA**2) ** 2 / 5  # of each factor's square
@@ -491,7 +491,7 @@ def test_information_is_of_the_bounds_gradients():
     weight[0] = 0.3 / MEMBERS
     rows = with_linear(rows, weight, np.array([0.1, SMALL]))
     q = known(rows, mu=np.asarray(1.0))
-    found = fisher(rows, q.mean, Batch({"y": jnp.asarray(y)}, jnp.ones(30)), jax.random.key(0))
+    found = fisher(rows, q.mean, RowBatch({"y": jnp.asarray(y)}, jnp.ones(30)), jax.random.key(0))
     effect = 0.3 * y.mean(axis=1) + 0.1
     slopes = (y - 1.0 - effect[:, None]).sum(axis=1) / SIGMA**2
     np.testing.assert_allclose(found, [np.sum(slopes**2)], rtol=1e-4)

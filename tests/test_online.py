@@ -23,7 +23,7 @@ from pmcl.online import (
     prior_scale,
 )
 from pmcl.online.residual import debiased, exact_residuals, product, residuals
-from pmcl.online.rows import Batch, Rows, check_separate, padded
+from pmcl.online.rows import RowBatch, Rows, check_separate, padded
 from pmcl.online.search.bound import Target, log_likelihood
 from pmcl.online.search.climb import climb
 from pmcl.online.search.exact import exact, is_gaussian, normal_entries
@@ -139,11 +139,11 @@ def rows():
     return Rows(compile_model(model, covariates=["X"]), "row")
 
 
-def regression(n: int, seed: int) -> Batch:
+def regression(n: int, seed: int) -> RowBatch:
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 3))
     y = X @ np.array([1.0, -0.5, 0.2]) + SIGMA * rng.normal(size=n)
-    return Batch({"X": jnp.asarray(X), "y": jnp.asarray(y)}, jnp.ones(n))
+    return RowBatch({"X": jnp.asarray(X), "y": jnp.asarray(y)}, jnp.ones(n))
 
 
 def standard() -> MeanField:
@@ -166,7 +166,7 @@ def test_one_row_at_a_time_is_the_papers_recursion(rows):
         stream, q = regression(30, 1), standard()
         m, v = np.zeros(3), np.ones(3)
         for i in range(30):
-            one = Batch({k: x[i : i + 1] for k, x in stream.data.items()}, jnp.ones(1))
+            one = RowBatch({k: x[i : i + 1] for k, x in stream.data.items()}, jnp.ones(1))
             if i < 2:
                 assert bool(is_gaussian(rows, q, one.data, jax.random.key(i)))
             q = exact(rows, Target(q, one))
@@ -199,7 +199,7 @@ def test_a_logistic_likelihood_is_not_gaussian():
         w = pm.Normal("w")
         pm.Bernoulli("y", logit_p=w * np.arange(5.0), observed=np.zeros(5, int), dims="row")
     rows = Rows(compile_model(model), "row")
-    batch = Batch({"y": jnp.array([0, 1, 0, 1, 1])}, jnp.ones(5))
+    batch = RowBatch({"y": jnp.array([0, 1, 0, 1, 1])}, jnp.ones(5))
     q = MeanField(jnp.zeros(1), jnp.zeros(1))
     assert not bool(is_gaussian(rows, q, batch.data, jax.random.key(0)))
 
@@ -220,7 +220,7 @@ def test_a_batch_that_says_nothing_does_not_say_that_it_is_gaussian():
 
 
 def test_every_row_is_seen_as_often_as_is_asked():
-    batch = Batch({}, jnp.array([0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0]))
+    batch = RowBatch({}, jnp.array([0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0]))
     plan = steps_of(Search(steps=1, epochs=6, batch_size=2), batch, jax.random.key(0))
     assert list(np.unique(plan.order, return_counts=True)[0]) == [1, 2, 4, 5, 6]
     assert set(np.unique(plan.order, return_counts=True)[1]) == {6}

@@ -31,7 +31,7 @@ from pmcl.online.posterior import OnlinePosterior
 from pmcl.online.rows import Rows
 from pmcl.online.search.search import Search
 from pmcl.online.search.start import AbstractStart
-from pmcl.online.state import Info, Problem, Settings, State
+from pmcl.online.state import Info, RowModel, Settings, State
 from pmcl.online.stream import AbstractStream, UpdateRecord
 from pmcl.runtime.precision import scope_of
 
@@ -133,7 +133,7 @@ def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> Abstract
             _normal(group(tree, name, where), compiled.dim, f"{where}: {name}")
             for name in ("prior", "q", "predictive")
         )
-        problem = Problem(
+        problem = RowModel(
             rows,
             prior,
             normal=_entries(group(tree, "prior", where), compiled.dim, f"{where}: prior"),

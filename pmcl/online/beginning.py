@@ -9,10 +9,10 @@ import numpy as np
 from jax import Array
 
 from pmcl.online.gaussian import MeanField
-from pmcl.online.rows import AbstractRows, Batch
+from pmcl.online.rows import AbstractRows, RowBatch
 from pmcl.online.search import climb
 from pmcl.online.search.narrow import Narrow, narrow
-from pmcl.online.state import Problem, Settings
+from pmcl.online.state import RowModel, Settings
 
 _ROUNDING = 1e-5  # in the prior's standard deviations
 
@@ -35,10 +35,10 @@ class Begun(NamedTuple):
 
 
 def begin(
-    problem: Problem,
+    problem: RowModel,
     rows: AbstractRows,
     prior: MeanField,
-    batch: Batch,
+    batch: RowBatch,
     settings: Settings,
     known: MeanField | None,
     key: Array,
@@ -52,11 +52,11 @@ def begin(
 
     Parameters
     ----------
-    problem : Problem
+    problem : RowModel
     rows : Rows or LatentRows
     prior : MeanField
         Of the search.
-    batch : Batch
+    batch : RowBatch
     settings : Settings
     known : MeanField or None
         Where entries begin of which something is known; None in the first search of all.

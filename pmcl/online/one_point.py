@@ -19,11 +19,11 @@ from pmcl.continual import (
 from pmcl.online.beginning import begin
 from pmcl.online.gaussian import Factor, MeanField
 from pmcl.online.memory import Stored
-from pmcl.online.rows import AbstractRows, Batch
+from pmcl.online.rows import AbstractRows, RowBatch
 from pmcl.online.search.maximum import Found, fisher, maximise
 from pmcl.online.search.narrow import Narrow
 from pmcl.online.search.search import Way
-from pmcl.online.state import Info, Problem, Settings, State, as_batch
+from pmcl.online.state import Info, RowModel, Settings, State, as_batch
 
 POINT = 1e-6  # standard deviation of what is one point
 METHODS = (ElasticWeightConsolidation, OnlineLaplace, SynapticIntelligence, Naive)
@@ -31,7 +31,7 @@ _NOTHING = 1e-12  # precision of what is not known
 
 
 def update_point(
-    problem: Problem,
+    problem: RowModel,
     state: State,
     arrived: Stored,
     settings: Settings,
@@ -56,11 +56,11 @@ def update_point(
 
 
 def follow(
-    problem: Problem,
+    problem: RowModel,
     rows: AbstractRows,
     state: State,
     moved: MeanField,
-    batch: Batch,
+    batch: RowBatch,
     settings: Settings,
     keys: tuple[Array, Array],
     advance: Callable[[int, str], None] = lambda n, note: None,
@@ -87,7 +87,7 @@ def held(
     rows: AbstractRows,
     start: Array,
     before: MeanField | None,
-    batch: Batch,
+    batch: RowBatch,
     way: Way,
     key: Array,
     narrow: Narrow | None = None,
@@ -103,7 +103,7 @@ def held(
     start : Array of shape (dim,)
     before : MeanField or None
         The penalty so far; None: there is none.
-    batch : Batch
+    batch : RowBatch
     way : Way
     key : Array
     narrow : Narrow, optional

@@ -20,7 +20,7 @@ _TOGETHER = 2**24  # numbers that gradients by z of some rows may take while the
 type Data = Mapping[str, Array]
 
 
-class Batch(NamedTuple):
+class RowBatch(NamedTuple):
     """Rows that arrive together.
 
     Attributes
@@ -88,11 +88,11 @@ class AbstractRows(ABC):
         """Learning rate of what is trained beside z, over that of z."""
         return 1.0
 
-    def part(self, batch: Batch, index: Array | None) -> Batch:
+    def part(self, batch: RowBatch, index: Array | None) -> RowBatch:
         """Choose rows of a batch, with their weights; None: all."""
         if index is None:
             return batch
-        return Batch(self.take(batch.data, index), batch.weights[index])
+        return RowBatch(self.take(batch.data, index), batch.weights[index])
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from pmcl.continual import AbstractStrategy
 from pmcl.online.drift import AbstractDrift, Static
 from pmcl.online.gaussian import MeanField
 from pmcl.online.memory import AbstractMemory, Stored
-from pmcl.online.rows import Batch, Rows, padding
+from pmcl.online.rows import RowBatch, Rows, padding
 from pmcl.online.search.bound import Remainder, Target
 from pmcl.online.search.climb import climb
 from pmcl.online.search.exact import LARGEST, is_gaussian, normal_entries
@@ -24,7 +24,7 @@ PRIOR = Search(steps=3000, draws=20, learning_rate=5e-2)  # for the normal neare
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class RowModel:
     """A model, and what is known of it before any data.
 
     Attributes
@@ -153,7 +153,7 @@ class Settings(NamedTuple):
 
 def prepare(
     rows: Rows, key: Array, advance: Callable[[int, str], None] = lambda n, note: None
-) -> Problem:
+) -> RowModel:
     """Find the normal that a model's prior is, or the one nearest to it by a search."""
     origin = jnp.zeros(rows.compiled.dim)
     normal_key, search_key = jax.random.split(key)
@@ -163,10 +163,10 @@ def prepare(
         jnp.where(normal, factor.shift / factor.precision, 0.0),
         jnp.where(normal, -jnp.log(jnp.where(normal, factor.precision, 1.0)) / 2, 0.0),
     )
-    problem = Problem(rows, known, np.asarray(normal), gaussian=False)
+    problem = RowModel(rows, known, np.asarray(normal), gaussian=False)
     if problem.remainder is None:
         return problem
-    nothing = Batch({}, jnp.zeros(0))
+    nothing = RowBatch({}, jnp.zeros(0))
     found = climb(
         rows,
         known,
@@ -177,13 +177,13 @@ def prepare(
     return replace(problem, prior=found.q)
 
 
-def init(problem: Problem) -> State:
+def init(problem: RowModel) -> State:
     """Return what is known before any data: the prior."""
     nothing = Stored({}, np.zeros(0), np.zeros(0, "U1"))
     return State(problem.prior, problem.prior, nothing, 0.0, 0, 0)
 
 
-def is_exact(problem: Problem, arrived: Stored, key: Array) -> bool:
+def is_exact(problem: RowModel, arrived: Stored, key: Array) -> bool:
     """Whether the posterior is normal after a batch: told at all of its rows."""
     rows = problem.rows
     if problem.remainder is not None or rows.compiled.dim > LARGEST:
@@ -192,14 +192,14 @@ def is_exact(problem: Problem, arrived: Stored, key: Array) -> bool:
     return bool(is_gaussian(rows, problem.prior, batch.data, key))
 
 
-def drifted(problem: Problem, drift: AbstractDrift, q: MeanField, elapsed: float) -> MeanField:
+def drifted(problem: RowModel, drift: AbstractDrift, q: MeanField, elapsed: float) -> MeanField:
     """Return an approximation after some time without data."""
     return drift.move(q, problem.prior, jnp.asarray(elapsed)) if elapsed > 0 else q
 
 
-def as_batch(rows: Rows, part: Stored, weights: np.ndarray) -> Batch:
+def as_batch(rows: Rows, part: Stored, weights: np.ndarray) -> RowBatch:
     """Arrays of a length of which there are few: what was compiled for it serves again."""
     index = padding(len(part))
     filled = np.concatenate([weights, np.zeros(len(index) - len(part))])
     data = {k: jnp.asarray(v) for k, v in rows.take(part.data, index).items()}
-    return Batch(data, jnp.asarray(filled, jnp.result_type(float)))
+    return RowBatch(data, jnp.asarray(filled, jnp.result_type(float)))

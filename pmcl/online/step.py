@@ -13,12 +13,12 @@ from pmcl.online.beginning import begin
 from pmcl.online.gaussian import Factor, MeanField
 from pmcl.online.memory import Candidates, ResidualMemory, Stored
 from pmcl.online.one_point import update_point
-from pmcl.online.rows import Batch, Rows
+from pmcl.online.rows import RowBatch, Rows
 from pmcl.online.search import exact as exact_
 from pmcl.online.search.bound import Target, log_likelihood
 from pmcl.online.search.climb import climb
 from pmcl.online.search.search import Way
-from pmcl.online.state import Info, Problem, Settings, State, as_batch, drifted
+from pmcl.online.state import Info, RowModel, Settings, State, as_batch, drifted
 from pmcl.runtime.jitting import jit
 
 _LEAST = 1e-3  # of the prior's precision: what is left where more than there is was divided out
@@ -27,7 +27,7 @@ _DEAR = 10**9  # products of rows, draws and entries of z: k-hat is not looked a
 
 
 def update(
-    problem: Problem,
+    problem: RowModel,
     state: State,
     arrived: Stored,
     settings: Settings,
@@ -56,7 +56,7 @@ def update(
     known = state.predictive if state.updates else None
     work = _Work(problem, settings, advance, first=not state.updates)
 
-    def weighted(part: Stored) -> Batch:
+    def weighted(part: Stored) -> RowBatch:
         return as_batch(rows, part, settings.weights(time - part.times))
 
     clamped = 0
@@ -104,13 +104,13 @@ def update(
 
 
 def recalled(
-    problem: Problem, state: State, settings: Settings, part: np.ndarray, key: Array
+    problem: RowModel, state: State, settings: Settings, part: np.ndarray, key: Array
 ) -> MeanField:
     """Project the normal times the likelihood of some of the stored rows, to predict one task.
 
     Parameters
     ----------
-    problem : Problem
+    problem : RowModel
     state : State
     settings : Settings
     part : ndarray of bool of shape (row,)
@@ -132,7 +132,7 @@ class _Work:
 
     def __init__(
         self,
-        problem: Problem,
+        problem: RowModel,
         settings: Settings,
         advance: Callable[[int, str], None],
         *,
@@ -147,7 +147,7 @@ class _Work:
     def project(
         self,
         prior: MeanField,
-        batch: Batch,
+        batch: RowBatch,
         key: Array,
         start: MeanField | None,
         untouched: bool,
@@ -176,7 +176,7 @@ class _Work:
         return q
 
     def residuals(
-        self, q: MeanField, batch: Batch, rule: ResidualMemory, key: Array
+        self, q: MeanField, batch: RowBatch, rule: ResidualMemory, key: Array
     ) -> residual.Residuals:
         if self.problem.gaussian:
             return residual.exact_residuals(self.problem.rows, q, batch.data)
@@ -237,7 +237,7 @@ def _log_ratios(rows: Rows, q: MeanField, target: Target, key: Array) -> Array:
     return jax.lax.map(one, jax.random.split(key, _DRAWS))
 
 
-def _khat(problem: Problem, q: MeanField, target: Target, key: Array) -> float:
+def _khat(problem: RowModel, q: MeanField, target: Target, key: Array) -> float:
     if target.batch.weights.size * q.mean.size * _DRAWS > _DEAR:
         return np.nan
     ratio = _log_ratios(problem.rows, q, target, key)

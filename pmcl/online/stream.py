@@ -22,7 +22,7 @@ from pmcl.draws.prediction import covariates_of
 from pmcl.draws.results import attributes, value_infos
 from pmcl.online.gaussian import MeanField
 from pmcl.online.rows import check_separate
-from pmcl.online.state import Info, Problem, Settings, State, drifted
+from pmcl.online.state import Info, RowModel, Settings, State, drifted
 from pmcl.runtime.arguments import positive, seed_of
 from pmcl.runtime.jitting import jit
 from pmcl.runtime.precision import Precision, scope_of
@@ -55,7 +55,7 @@ class AbstractStream(ABC):
     Attributes
     ----------
     compiled : CompiledModel
-    problem : Problem
+    problem : RowModel
         The model by rows, and the normal nearest to its prior.
     row : str
         The dim along which data arrive.
@@ -69,7 +69,7 @@ class AbstractStream(ABC):
     """
 
     compiled: CompiledModel = field(repr=False)
-    problem: Problem = field(repr=False)
+    problem: RowModel = field(repr=False)
     settings: Settings
     precision: Precision
     state: State = field(repr=False)
@@ -380,7 +380,7 @@ class AbstractStream(ABC):
         return xr.Dataset(found, coords=coords)
 
 
-def separated(problem: Problem, data: Mapping[str, np.ndarray], key: Array) -> Problem:
+def separated(problem: RowModel, data: Mapping[str, np.ndarray], key: Array) -> RowModel:
     """Find out at the first batch what the model's graph does not say."""
     rows = problem.rows
     if not check_separate(rows, problem.prior, data, key) and rows.local is not None:

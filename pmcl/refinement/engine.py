@@ -15,9 +15,9 @@ from pmcl.networks import Amortizer
 from pmcl.networks.contexts import contexts
 from pmcl.refinement import stages
 from pmcl.refinement.choice import Pilot, choose, mixture_log_q
-from pmcl.refinement.groups import Proposals, distinct
+from pmcl.refinement.groups import ProposalArrays, distinct
 from pmcl.refinement.settings import FEWEST_STARTS, Asked, Beginning, Refine
-from pmcl.refinement.stages import BLOCK, Keys, Search
+from pmcl.refinement.stages import BLOCK, Keys, ModeSearch
 from pmcl.refinement.treatment import Treatment, at, replaced
 from pmcl.runtime import devices
 from pmcl.runtime.progress import progress_bar
@@ -116,7 +116,7 @@ class _Run(NamedTuple):
         """Align, judge the proposals, take local steps where they are not good enough, draw."""
         settings, dim, n = self.settings, self.density.compiled.dim, len(self.part)
         everyone = np.arange(n)
-        search = Search(settings.starts, settings.search, 1e-4, dim <= settings.exact)
+        search = ModeSearch(settings.starts, settings.search, 1e-4, dim <= settings.exact)
         start, centre, spread = self.beginning
         start = start[self.part]
         found = self.staged(
@@ -135,7 +135,7 @@ class _Run(NamedTuple):
         context = None
         if self.amortizer is not None:
             context = contexts(self.amortizer, self.whole, self.part)
-        proposals = Proposals.of(
+        proposals = ProposalArrays.of(
             jax.tree.map(lambda x: x[everyone[:, None], order], found.mode),
             number,
             context,
@@ -175,7 +175,7 @@ class _Run(NamedTuple):
 
     def propose(
         self,
-        proposals: Proposals,
+        proposals: ProposalArrays,
         rows: np.ndarray,
         used: np.ndarray,
         which: np.ndarray,
@@ -208,7 +208,7 @@ class _Run(NamedTuple):
         )
 
     def pilot(
-        self, proposals: Proposals, rows: np.ndarray, stage: int, draws: int
+        self, proposals: ProposalArrays, rows: np.ndarray, stage: int, draws: int
     ) -> tuple[np.ndarray, Pilot]:
         """Make draws in equal numbers of every proposal that there is."""
         there = proposals.there[rows]
@@ -217,7 +217,7 @@ class _Run(NamedTuple):
         z, log_q, log_prior, log_likelihood = self.propose(proposals, rows, there, which, stage)
         return z, Pilot(log_prior + log_likelihood, log_q, there)
 
-    def judge(self, proposals: Proposals, rows: np.ndarray, *, stage: int) -> Verdict:
+    def judge(self, proposals: ProposalArrays, rows: np.ndarray, *, stage: int) -> Verdict:
         """Choose the proposal of every dataset by pilot draws, some datasets at a time."""
         names, members, prefer = proposals.candidates(rows)
         most = self.settings.pilot * proposals.there[rows].sum(axis=1)
@@ -237,7 +237,7 @@ class _Run(NamedTuple):
                 verdict.efficiency[some] = choice.efficiency
         return verdict
 
-    def step(self, proposals: Proposals, rows: np.ndarray) -> np.ndarray:
+    def step(self, proposals: ProposalArrays, rows: np.ndarray) -> np.ndarray:
         """Take local steps from the normal at every mode; the most that were finite, by row."""
         settings, modes = self.settings, proposals.modes[rows]
         item = np.repeat(rows, modes)
@@ -271,7 +271,7 @@ class _Run(NamedTuple):
         inefficient = judged.efficiency < self.settings.efficiency
         return np.flatnonzero((bad & (draws >= FEWEST_DRAWS)) | inefficient)
 
-    def populate(self, proposals: Proposals, rows: np.ndarray) -> tuple[Drawn, Verdict]:
+    def populate(self, proposals: ProposalArrays, rows: np.ndarray) -> tuple[Drawn, Verdict]:
         """Fit a mixture by population Monte Carlo, judge again, and draw."""
         settings = self.settings
         z, pilot = self.pilot(proposals, rows, 5, _FITTED)
@@ -301,7 +301,9 @@ class _Run(NamedTuple):
         choice = self.judge(proposals, rows, stage=6)
         return self.draw(proposals, choice, rows, stage=7), choice
 
-    def draw(self, proposals: Proposals, choice: Verdict, rows: np.ndarray, *, stage: int) -> Drawn:
+    def draw(
+        self, proposals: ProposalArrays, choice: Verdict, rows: np.ndarray, *, stage: int
+    ) -> Drawn:
         """Draw from the chosen mixtures, in numbers as equal to the weights as can be."""
         draws, seed = self.asked.draws, self.asked.seed
         which = np.zeros((len(rows), draws), int)

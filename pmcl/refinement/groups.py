@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from pmcl.refinement.proposals import Component, Pool, Student
+from pmcl.refinement.proposals import Component, Proposals, Student
 from pmcl.refinement.stages import Modes
 from pmcl.refinement.treatment import Engine
 from pmcl.search.newton import Mode
@@ -52,7 +52,7 @@ class Kinds(NamedTuple):
     population: slice
 
     @classmethod
-    def of(cls, pool: Pool, starts: int) -> "Kinds":
+    def of(cls, pool: Proposals, starts: int) -> "Kinds":
         """Where a pool has its places, with so many modes at most."""
         a = 0 if pool.network is None else 2
         b, total = a + 2 * starts, a + 2 * starts + pool.student.shift.shape[1]
@@ -66,19 +66,19 @@ class Kinds(NamedTuple):
 
 
 @dataclass
-class Proposals:
+class ProposalArrays:
     """Proposals of many datasets, in NumPy arrays that stages write into.
 
     Attributes
     ----------
-    pool : Pool
+    pool : Proposals
         Fields (dataset, place, ...).
     there : array of bool of shape (dataset, place)
     modes : array of int of shape (dataset,)
     kinds : Kinds
     """
 
-    pool: Pool
+    pool: Proposals
     there: np.ndarray
     modes: np.ndarray
     kinds: Kinds
@@ -91,7 +91,7 @@ class Proposals:
         context: np.ndarray | None,
         z: np.ndarray,
         components: int,
-    ) -> "Proposals":
+    ) -> "ProposalArrays":
         """Normals and t distributions at the modes, the network's posterior and its alignment.
 
         Parameters
@@ -113,7 +113,7 @@ class Proposals:
         more = np.minimum(np.arange(starts + components), starts - 1)
         student = Student(*jax.tree.map(lambda x: x[:, more], (modes.z, modes.scale)))
         network = None if context is None else _of_network(context, z, modes)
-        pool = Pool(network, normal, student)
+        pool = Proposals(network, normal, student)
         kinds = Kinds.of(pool, starts)
         there = np.zeros((n, kinds.population.stop), bool)
         there[:, kinds.network] = True
@@ -121,8 +121,8 @@ class Proposals:
         there[:, kinds.normal] = there[:, kinds.student] = distinct
         return cls(pool, there, number, kinds)
 
-    def at(self, rows: np.ndarray) -> Pool:
-        """Pool of some of the datasets."""
+    def at(self, rows: np.ndarray) -> Proposals:
+        """Proposals of some of the datasets."""
         return jax.tree.map(lambda x: x[rows], self.pool)
 
     def candidates(self, rows: np.ndarray) -> tuple[list[Engine], np.ndarray, np.ndarray]:

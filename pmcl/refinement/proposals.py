@@ -111,7 +111,7 @@ class Student(eqx.Module):
         return constant + power - self.scale.log_det()
 
 
-class Pool(eqx.Module):
+class Proposals(eqx.Module):
     """Places for all proposals of one dataset, in this order: as many for every dataset.
 
     The number of each kind is in the leading axis of its arrays. Which places hold a proposal is

@@ -12,7 +12,7 @@ from pmcl.data.task import Batch
 from pmcl.networks import Amortizer
 from pmcl.refinement.path import local_path_gradient
 from pmcl.refinement.population import population
-from pmcl.refinement.proposals import Component, Pool, Student
+from pmcl.refinement.proposals import Component, Proposals, Student
 from pmcl.runtime import devices
 from pmcl.runtime.jitting import jit
 from pmcl.search.newton import Mode, lbfgs, newton
@@ -21,7 +21,7 @@ from pmcl.search.starts import starts
 BLOCK = 256  # draws of one dataset that are made together
 
 
-class Search(NamedTuple):
+class ModeSearch(NamedTuple):
     """How modes are searched for: all static."""
 
     starts: int
@@ -71,7 +71,7 @@ class Keys(NamedTuple):
 
 @jit
 def align(
-    density: Density, batch: Batch, z: Array, centre: Array, spread: Array, search: Search
+    density: Density, batch: Batch, z: Array, centre: Array, spread: Array, search: ModeSearch
 ) -> Modes:
     """Search for modes from draws z of shape (dataset, draw, dim).
 
@@ -102,7 +102,7 @@ def propose(
     density: Density,
     base: Amortizer | None,
     batch: Batch,
-    pool: Pool,
+    pool: Proposals,
     used: Array,
     which: Array,
     keys: Keys,
@@ -112,7 +112,7 @@ def propose(
     Parameters
     ----------
     density, base, batch
-    pool : Pool
+    pool : Proposals
     used : Array of bool of shape (item, place)
         Proposals whose density is asked for.
     which : Array of int of shape (item, BLOCK)

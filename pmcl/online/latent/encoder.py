@@ -13,7 +13,7 @@ from pmcl.compile.local_variables import LocalVariables
 from pmcl.compile.predictive import lengths_of, predict
 from pmcl.online.latent.gaps import features, has_gaps, length, take, values_alone
 from pmcl.online.rows import Rows
-from pmcl.online.state import Problem
+from pmcl.online.state import RowModel
 
 FARTHEST = 10.0  # standard deviations: an encoder does not see beyond
 _QUARTILES = 1.349  # standard deviations from one to the other
@@ -171,7 +171,7 @@ class Imagined(NamedTuple):
 
 
 def imagine(
-    problem: Problem, local: LocalVariables, data: Mapping[str, np.ndarray], key: Array
+    problem: RowModel, local: LocalVariables, data: Mapping[str, np.ndarray], key: Array
 ) -> Imagined:
     """Draw a few rows from the prior, at the covariates of a batch."""
     rows = problem.rows
@@ -189,7 +189,7 @@ def imagine(
 
 def encoder_for(
     latents: Latents,
-    problem: Problem,
+    problem: RowModel,
     data: Mapping[str, np.ndarray],
     imagined: Imagined,
     key: Array,

@@ -13,11 +13,11 @@ from pmcl.online.latent.encoder import Imagined, Latents, encoder_for
 from pmcl.online.latent.gaps import lengthened
 from pmcl.online.latent.rows import LatentRows
 from pmcl.online.one_point import a_point, follow
-from pmcl.online.rows import Batch
+from pmcl.online.rows import RowBatch
 from pmcl.online.search.bound import Target
 from pmcl.online.search.climb import climb
 from pmcl.online.search.search import Way
-from pmcl.online.state import Info, Problem, Settings, State, drifted
+from pmcl.online.state import Info, RowModel, Settings, State, drifted
 
 
 class Arrival(NamedTuple):
@@ -38,7 +38,7 @@ class Arrival(NamedTuple):
 
 
 def update(
-    problem: Problem,
+    problem: RowModel,
     latents: Latents,
     state: State,
     arrived: Arrival,
@@ -58,7 +58,7 @@ def update(
     rows = LatentRows(problem.rows, latents.variables, latents.encoder.learning_rate, network)
     n = rows.length(data)
     filled, there = lengthened(problem.rows, data, n)
-    batch = Batch(filled, jnp.asarray(settings.power * there, jnp.result_type(float)))
+    batch = RowBatch(filled, jnp.asarray(settings.power * there, jnp.result_type(float)))
     first = not state.updates
     moved = state.q
     if not first:

@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 
 from pmcl.online.gaussian import MeanField, divergence
-from pmcl.online.rows import AbstractRows, Batch, Rows
+from pmcl.online.rows import AbstractRows, RowBatch, Rows
 
 
 class Remainder(NamedTuple):
@@ -36,7 +36,7 @@ class Target(NamedTuple):
     Attributes
     ----------
     prior : MeanField
-    batch : Batch
+    batch : RowBatch
         Rows of weight 0 do not count.
     remainder : Remainder, optional
         Of the normal that stands for the model's prior in `prior`, while nothing is known but a
@@ -46,12 +46,12 @@ class Target(NamedTuple):
     """
 
     prior: MeanField
-    batch: Batch
+    batch: RowBatch
     remainder: Remainder | None = None
     more: Array | None = None
 
 
-def log_likelihood(rows: Rows, z: Array, batch: Batch) -> Array:
+def log_likelihood(rows: Rows, z: Array, batch: RowBatch) -> Array:
     """Weighted log likelihood of a batch (nats)."""
     return weighted(rows(z, batch.data), batch.weights)
 

@@ -11,7 +11,7 @@ import optax
 from jax import Array
 
 from pmcl.online.gaussian import MeanField
-from pmcl.online.rows import AbstractRows, Batch, padded
+from pmcl.online.rows import AbstractRows, RowBatch, padded
 from pmcl.online.search.ascent import Steps, ascend, begun, or_nothing, stepped
 from pmcl.online.search.bound import Target, lower_bound, weighted
 from pmcl.online.search.narrow import Narrow
@@ -103,7 +103,7 @@ def climb(
 
 
 def reached(
-    rows: AbstractRows, places: tuple[MeanField, ...], batch: Batch, search: Search, key: Array
+    rows: AbstractRows, places: tuple[MeanField, ...], batch: RowBatch, search: Search, key: Array
 ) -> np.ndarray:
     """Which entries of z a batch says anything of: those that its likelihood changes with.
 
@@ -125,11 +125,11 @@ def reached(
 def _reached(
     rows: AbstractRows,
     places: tuple[MeanField, ...],
-    batch: Batch,
+    batch: RowBatch,
     order: Array | None,
     keys: Array,
 ) -> Array:
-    def moves(q: MeanField, part: Batch, key: Array) -> Array:
+    def moves(q: MeanField, part: RowBatch, key: Array) -> Array:
         def total(mean: Array) -> Array:
             return weighted(rows.drawn(q._replace(mean=mean), part.data, key), part.weights)
 

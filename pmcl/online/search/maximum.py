@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from pmcl.online.gaussian import Factor
-from pmcl.online.rows import AbstractRows, Batch, Data
+from pmcl.online.rows import AbstractRows, Data, RowBatch
 from pmcl.online.search.ascent import Steps, ascend, begun, or_nothing, stepped
 from pmcl.online.search.bound import weighted
 from pmcl.online.search.narrow import Narrow
@@ -45,7 +45,7 @@ def maximise(
     rows: AbstractRows,
     start: Array,
     penalty: Factor | None,
-    batch: Batch,
+    batch: RowBatch,
     way: Way,
     key: Array,
     *,
@@ -81,7 +81,7 @@ def _chunk(
     rest: Any,
     now: tuple,
     penalty: Factor | None,
-    batch: Batch,
+    batch: RowBatch,
     steps: Steps,
     scale: Array,
     pace: float,
@@ -107,7 +107,7 @@ def _chunk(
 
 
 def fisher(
-    rows: AbstractRows, z: Array, batch: Batch, key: Array, *, narrow: Narrow | None = None
+    rows: AbstractRows, z: Array, batch: RowBatch, key: Array, *, narrow: Narrow | None = None
 ) -> Array:
     """Diagonal of the Fisher information at z, summed over a batch's rows.
 

@@ -10,7 +10,7 @@ from jax import Array
 
 from pmcl.compile.variables import ValueSlice
 from pmcl.online.gaussian import MeanField
-from pmcl.online.rows import AbstractRows, Batch, Data
+from pmcl.online.rows import AbstractRows, Data, RowBatch
 from pmcl.runtime.jitting import jit
 
 _WORTH = 100_000  # entries of z that have to be left out, for what is compiled to be worth it
@@ -80,13 +80,13 @@ class Narrow(NamedTuple):
         """A batch's data, as the narrow model reads them."""
         return {k: v - self.first if k in self.told else v for k, v in data.items()}
 
-    def batch(self, batch: Batch) -> Batch:
+    def batch(self, batch: RowBatch) -> RowBatch:
         """A batch, as the narrow model reads it."""
         return batch._replace(data=self.data(batch.data))
 
 
 def narrow(
-    rows: AbstractRows, around: MeanField, wanted: np.ndarray, batch: Batch, key: Array
+    rows: AbstractRows, around: MeanField, wanted: np.ndarray, batch: RowBatch, key: Array
 ) -> Narrow | None:
     """Narrow a model to what is wanted; None where that cannot be, or is not worth it.
 
@@ -99,7 +99,7 @@ def narrow(
         Where they are compared.
     wanted : ndarray of bool of shape (dim,)
         Entries of z.
-    batch : Batch
+    batch : RowBatch
     key : Array
     """
     values = rows.compiled.values

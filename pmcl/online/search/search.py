@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from pmcl.online.rows import Batch
+from pmcl.online.rows import RowBatch
 
 _CHUNK = 100  # steps that run without a word
 
@@ -76,7 +76,7 @@ class Way:
     first: bool = False
     advance: Callable[[int, str], None] = lambda n, note: None
 
-    def plan(self, batch: Batch, key: Array) -> "Plan":
+    def plan(self, batch: RowBatch, key: Array) -> "Plan":
         """Plan the steps for a batch."""
         return steps_of(self.search, batch, key, first=self.first)
 
@@ -109,7 +109,7 @@ class Plan(NamedTuple):
             yield self.rates[here], None if self.order is None else jnp.asarray(self.order[here])
 
 
-def steps_of(search: Search, batch: Batch, key: Array, *, first: bool = False) -> Plan:
+def steps_of(search: Search, batch: RowBatch, key: Array, *, first: bool = False) -> Plan:
     """Plan a search: each row comes once before any comes again."""
     there = np.flatnonzero(np.asarray(batch.weights))
     n = max(len(there), 1)

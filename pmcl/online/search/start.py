@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from pmcl.online.gaussian import MeanField
-from pmcl.online.rows import AbstractRows, Batch
+from pmcl.online.rows import AbstractRows, RowBatch
 from pmcl.online.search.maximum import maximise
 from pmcl.online.search.search import Search, Way
 
@@ -40,7 +40,7 @@ class AbstractStart(eqx.Module):
         self,
         rows: AbstractRows,
         prior: MeanField,
-        batch: Batch,
+        batch: RowBatch,
         search: Search,
         key: Array,
         advance: Callable[[int, str], None] = lambda n, note: None,
@@ -159,7 +159,7 @@ class MaximumLikelihoodStart(AbstractStart):
         self,
         rows: AbstractRows,
         prior: MeanField,
-        batch: Batch,
+        batch: RowBatch,
         search: Search,
         key: Array,
         advance: Callable[[int, str], None] = lambda n, note: None,
