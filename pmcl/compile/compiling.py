@@ -16,6 +16,7 @@ from pytensor.graph.traversal import ancestors
 
 from pmcl.compile import causal, variables
 from pmcl.compile.conversion import graphs
+from pmcl.compile.indices import Indices
 from pmcl.compile.model import COMPILED, CompiledModel, Function
 from pmcl.compile.refuse import (
     UnsupportedModelError,
@@ -171,6 +172,12 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
             for term, step in zip(terms[len(free) :], by_step, strict=True)
         ]
         steps, by_term = function(arguments, split, names_observed)
+    indices = Indices(
+        [sized[var] for var in (*free, *model.deterministics, *model.observed_RVs)],
+        inputs,
+        lengths,
+        {symbol: about[symbol] for symbol in symbols.values()},
+    )
     unconstrain, _ = function(list(parameters.values()), forward, names)
     return CompiledModel(
         model=model,
@@ -190,6 +197,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         _term_dims={n: t.ndim for n, t in zip(names_observed, by_term, strict=True)},
         _constrain=constrain,
         _unconstrain=unconstrain,
+        indices=indices,
     )
 
 

@@ -14,6 +14,7 @@ from jax import Array
 from pytensor.graph.traversal import ancestors
 
 from pmcl.compile.conversion import graphs
+from pmcl.compile.indices import Indices
 from pmcl.compile.mask import Mask
 from pmcl.compile.variables import ValueSlice, VariableInfo, one_after_another
 
@@ -49,6 +50,8 @@ class CompiledModel:
     data_dims : frozenset of str
         Dims of the data that are not dims of parameters: their length may differ from the model's,
         unless a constant `pm.Data` has them too.
+    indices : Indices
+        Where data index something.
     kept : dict
         What was compiled of the model elsewhere, for later calls. Two of these are equal where they
         share it.
@@ -71,6 +74,7 @@ class CompiledModel:
     _term_dims: dict[str, int] = field(repr=False)
     _constrain: Function = field(repr=False)
     _unconstrain: Function = field(repr=False)
+    indices: Indices = field(repr=False)
     kept: dict[Hashable, Any] = field(repr=False, default_factory=dict)
 
     def __eq__(self, other: object) -> bool:

@@ -2,15 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pmcl.compile import VariableInfo
 from pmcl.data.task import DataError, Layout, Task
-
-if TYPE_CHECKING:
-    pass
 
 
 def concatenate(tasks: Sequence[Task]) -> Task:
@@ -129,7 +126,34 @@ def _check(one: Mapping[str, np.ndarray], name: str, layout: Layout) -> int | No
                 )
         if 0 in value.shape:
             raise DataError(f"{where}: expected at least one value, got shape {value.shape}.")
+        _check_cast(value, info, where)
+    misplaced = None if layout.indices is None else layout.indices.misplaced(_without_gaps(one))
+    if misplaced is not None:
+        names, what = misplaced
+        raise DataError(f"Variable {names!r} of dataset {name!r}: {what}")
     return sizes[layout.row][1] if layout.row in sizes else None
+
+
+def _check_cast(value: np.ndarray, info: VariableInfo, where: str) -> None:
+    """Refuse values that the type of the model's data cannot hold."""
+    kind = np.dtype(info.dtype)
+    if kind.kind not in "biu":
+        return
+    with np.errstate(invalid="ignore"):
+        same = (value.astype(kind) == value) | np.isnan(value.astype(float))
+    if not same.all():
+        low, high = (0, 1) if kind.kind == "b" else (np.iinfo(kind).min, np.iinfo(kind).max)
+        first = value[~same].flat[0]
+        raise DataError(
+            f"{where}: expected values of type {info.dtype}, which holds {low} to {high}, got "
+            f"{first!r}. Declare the `pm.Data` with values of a type that holds more, such as "
+            "int64 or float64."
+        )
+
+
+def _without_gaps(one: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Arrays of which only lengths matter where a value is missing."""
+    return {k: np.nan_to_num(np.asarray(v)) for k, v in one.items()}
 
 
 def _pad(value: np.ndarray, info: VariableInfo, row: str | None, longest: int | None) -> np.ndarray:

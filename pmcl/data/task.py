@@ -9,6 +9,7 @@ import xarray as xr
 from jax import Array
 
 from pmcl.compile import CompiledModel, Mask, VariableInfo
+from pmcl.compile.indices import Indices
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,6 +63,8 @@ class Layout:
         Dims whose length may differ from the model's.
     coords : dict of str to array
         The model's coordinates.
+    indices : Indices, optional
+        Where data index something, which is checked.
     """
 
     variables: tuple[VariableInfo, ...]
@@ -69,10 +72,18 @@ class Layout:
     row: str | None
     data_dims: frozenset[str]
     coords: dict[str, np.ndarray]
+    indices: Indices | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, compiled: CompiledModel, row: str | None) -> "Layout":
-        return cls(compiled.data, len(compiled.observed), row, compiled.data_dims, compiled.coords)
+        return cls(
+            compiled.data,
+            len(compiled.observed),
+            row,
+            compiled.data_dims,
+            compiled.coords,
+            compiled.indices,
+        )
 
     @property
     def names(self) -> list[str]:

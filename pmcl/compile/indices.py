@@ -1,0 +1,169 @@
+"""Data that say which element of something is meant, and how many elements there are."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
+
+from pmcl.compile.conversion import graphs
+from pmcl.compile.variables import VariableInfo
+
+
+class Index(NamedTuple):
+    """One place of the model where data index something.
+
+    Attributes
+    ----------
+    data : str
+        Names of the data.
+    plain : bool
+        Whether they are the index as they stand; else it is computed from them.
+    indexed : str
+        Names of what is indexed.
+    """
+
+    data: str
+    plain: bool
+    indexed: str
+
+
+class Misplaced(NamedTuple):
+    """An index that is out of range.
+
+    Attributes
+    ----------
+    place : Index
+    values : tuple of float
+        What came, at its lowest and its highest.
+    size : int
+        How many elements there are.
+    """
+
+    place: Index
+    values: tuple[float, float]
+    size: int
+
+    def __str__(self) -> str:
+        low, high = self.values
+        what, size = self.place.indexed, self.size
+        came = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+        computed = "" if self.place.plain else f" (computed from {self.place.data})"
+        if low < 0:
+            hint = " A code of -1 is what pandas gives to a missing category: drop those rows."
+        elif low == 1 and high == size:
+            hint = " Numbers counted from 1 are the likely cause: subtract 1."
+        else:
+            hint = " Number the groups from 0 in the order of the model's."
+        return (
+            f"it indexes {what}, which has {size} elements: expected whole numbers from 0 to "
+            f"{size - 1}, got {came}{computed}.{hint}"
+        )
+
+
+class Indices:
+    """All places of a model where data index something.
+
+    Parameters
+    ----------
+    outputs : sequence of Variable
+        The model's variables, whose graph is looked at; without values for them.
+    inputs, lengths : mapping of Variable to Variable
+        Covariates, and lengths of dims, as functions of the data.
+    symbols : mapping of Variable to VariableInfo
+        Data as inputs of that graph.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[Variable],
+        inputs: Mapping[Variable, Variable],
+        lengths: Mapping[Variable, Variable],
+        symbols: Mapping[Variable, VariableInfo],
+    ) -> None:
+        places = _places(outputs, inputs)
+        self.places = [index for index, _, _ in places]
+        self._symbols = dict(symbols)
+        flat = [v for _, index, size in places for v in (index.min(), index.max(), size)]
+        self._outputs = graphs.bind(flat, {**inputs, **lengths})[0] if flat else []
+
+    def __reduce__(self) -> tuple:
+        return _nothing, ()  # data were checked before they were sent elsewhere
+
+    @cached_property
+    def _function(self) -> Callable[..., list[np.ndarray]]:
+        return graphs.to_host(list(self._symbols), self._outputs)(np.random.default_rng(0))
+
+    def misplaced(self, dataset: Mapping[str, np.ndarray]) -> tuple[str, Misplaced] | None:
+        """Return the first index of a dataset that is out of range, and the data's name."""
+        if not self.places:
+            return None
+        given = [np.asarray(dataset[i.name]).astype(i.dtype) for i in self._symbols.values()]
+        found = self._function(*given)
+        for place, low, high, size in zip(
+            self.places, found[::3], found[1::3], found[2::3], strict=True
+        ):
+            if low < 0 or high >= size:
+                return place.data, Misplaced(place, (float(low), float(high)), int(size))
+        return None
+
+
+def _nothing() -> Indices:
+    return Indices([], {}, {}, {})
+
+
+def _places(
+    outputs: Sequence[Variable], data: Mapping[Variable, Variable]
+) -> list[tuple[Index, Variable, Variable]]:
+    """Find indices that follow from data alone; each with the index and the size as graphs."""
+    found: dict[tuple[Variable, Variable, int], tuple[Index, Variable, Variable]] = {}
+    for var in ancestors(list(outputs)):
+        if var.owner is None or not isinstance(var.owner.op, AdvancedSubtensor | Subtensor):
+            continue
+        array, *given = var.owner.inputs
+        for axis, entry in enumerate(var.owner.op.idx_list):
+            if not isinstance(entry, int):
+                continue
+            index = given[entry]
+            names = _data_of(index, data)
+            if names is None:
+                continue
+            of = pt.as_tensor_variable(index)
+            about = Index(", ".join(names), _is_plain(index, data), _named(array))
+            found.setdefault((array, index, axis), (about, of, array.shape[axis]))
+    return list(found.values())
+
+
+def _data_of(index: Variable, data: Mapping[Variable, Variable]) -> list[str] | None:
+    """Names of the data that an index is computed from; None where there is anything else."""
+    names = []
+    for var in ancestors([index]):
+        if var in data:
+            names.append(str(var.name))
+        elif var.owner is None and not isinstance(var, Constant) and not hasattr(var, "get_value"):
+            return None
+        elif _is_random(var):
+            return None
+    return names or None
+
+
+def _is_plain(index: Variable, data: Mapping[Variable, Variable]) -> bool:
+    while index not in data and index.owner is not None and len(index.owner.inputs) == 1:
+        index = index.owner.inputs[0]
+    return index in data
+
+
+def _named(array: Variable) -> str:
+    """Name of what is indexed, or of what it is computed from."""
+    if array.name:
+        return repr(array.name)
+    above = {v.name for v in ancestors([array]) if _is_random(v) and v.name}
+    return f"what is computed from {sorted(above)}" if above else "a constant"
+
+
+def _is_random(var: Variable) -> bool:
+    return var.owner is not None and hasattr(var.owner.op, "rng_param")
