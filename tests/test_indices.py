@@ -51,6 +51,8 @@ def test_a_fitted_posterior_and_its_sources_are_checked() -> None:
         model(), covariates={"g_of": data()["g_of"][None]}, network=network, steps=5, **QUIET
     )
     posterior.sample(data(), 20, refine=False)
+    with pytest.raises(pmcl.DataError, match="covariates: simulated values of 'g_of'.*'b', which"):
+        pmcl.fit_amortized(model(), covariates={"g_of": data(1)["g_of"][None]}, **QUIET)
     for call in (
         lambda: posterior.sample({"one": data(), "two": data(1)}, 20),
         lambda: posterior.adapt(data(1), name="t"),

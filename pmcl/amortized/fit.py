@@ -11,12 +11,20 @@ import pymc as pm
 import xarray as xr
 
 from pmcl.amortized.posterior import AmortizedPosterior
-from pmcl.compile import Masking, Simulator, compile_model, make_simulator, read_covariates
+from pmcl.compile import (
+    CompiledModel,
+    Masking,
+    Simulator,
+    compile_model,
+    make_simulator,
+    read_covariates,
+)
 from pmcl.compile.covariates import Source
 from pmcl.compile.refuse import model_or_context
 from pmcl.compile.simulator import check_finite
 from pmcl.data.masked import check_masked
 from pmcl.data.simulated import simulated_task
+from pmcl.data.task import DataError
 from pmcl.networks import (
     AbstractSummary,
     InputLayout,
@@ -35,6 +43,7 @@ from pmcl.runtime.progress import working
 from pmcl.training import PretrainingSettings, Simulated, pretrain
 
 _FEWEST = 20  # simulations
+_LOOKED_AT = 100  # simulations whose indices are checked
 _STANDARD = 1000  # simulations by which inputs and parameters are standardised
 
 
@@ -155,6 +164,7 @@ def fit_amortized(
             number = _STANDARD if simulations is None else simulations
             simulated = Simulated.of(source, number, random_seed=seed)
             z, data, gaps = jax.tree.map(np.asarray, simulated.take(slice(_STANDARD)))
+            _check_indices(compiled, data)
             inputs = InputLayout.of(
                 compiled.data, structure.row, masking=masking, observed=len(compiled.observed)
             )
@@ -183,6 +193,15 @@ def fit_amortized(
             )
         amortizer = settled(amortizer)
     return replace(posterior, amortizer=amortizer, pretraining=(record,))
+
+
+def _check_indices(compiled: CompiledModel, data: Mapping[str, np.ndarray]) -> None:
+    """Refuse sources of covariates that index what is not there."""
+    for i in range(min(_LOOKED_AT, len(next(iter(data.values()))))):
+        misplaced = compiled.indices.misplaced({k: v[i] for k, v in data.items()})
+        if misplaced is not None:
+            name, what = misplaced
+            raise DataError(f"covariates: simulated values of {name!r} do not fit: {what}")
 
 
 def _budget(simulations: int) -> int:
