@@ -37,7 +37,9 @@ def read_data(path: Path, *, dataset: str = DATASET) -> "xr.Dataset | pd.DataFra
     name = path.name.removesuffix(".gz")
     try:
         if name.endswith((".csv", ".tsv")):
-            found = pd.read_csv(path, sep="\t" if name.endswith(".tsv") else ",")
+            separator = "\t" if name.endswith(".tsv") else ","
+            # names are text as it stands: 007 is not 7, and NA is a name
+            found = pd.read_csv(path, sep=separator, converters={dataset: str})
         elif name.endswith((".parquet", ".pq")):
             found = pd.read_parquet(path)
         elif name.endswith((".nc", ".nc4", ".h5")):

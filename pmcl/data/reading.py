@@ -1,6 +1,6 @@
 """Users' data, in any of the forms that they have, as a task."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,6 +61,7 @@ def _read(
     data: Mapping, layout: Layout, where: str
 ) -> tuple[list[dict[str, np.ndarray]], list[str]]:
     """Read one dataset, or several along a dim `dataset`; return their arrays and names."""
+    data = _with_coordinates(data, layout)
     _check_names(data, layout, where)
     # Labelled arrays are brought in one order of labels, whatever they came in.
     labelled = xr.Dataset({k: v for k, v in data.items() if isinstance(v, xr.DataArray)})
@@ -79,6 +80,14 @@ def _read(
     ], names
 
 
+def _with_coordinates(data: Mapping, layout: Layout) -> Mapping:
+    """Take covariates that came as coordinates of a Dataset, as they do from many files."""
+    if not isinstance(data, xr.Dataset):
+        return data
+    wanted = [n for n in layout.names if n in data.coords and n not in data.dims]
+    return data.reset_coords(wanted) if wanted else data
+
+
 def _variable(value: object, info: VariableInfo, layout: Layout, where: str) -> xr.Variable:
     """Give a variable the model's dims, in its order, with a dim `dataset` in front if it came."""
     where = f"Variable {info.name!r}{where}"
@@ -90,6 +99,12 @@ def _variable(value: object, info: VariableInfo, layout: Layout, where: str) -> 
             )
         value = value.transpose(*(d for d in (DATASET, *info.dims) if d in value.dims))
         return _align(value, info, layout, where).variable
+    if hasattr(value, "columns") and len(info.dims) == 2:  # a DataFrame: rows, then columns
+        labels = {info.dims[1]: list(value.columns)}  # type: ignore[attr-defined]
+        frame = xr.DataArray(np.asarray(value), dims=info.dims, coords=labels)
+        return _align(frame, info, layout, where).variable
+    if isinstance(value, list | tuple):
+        value = _stacked(value, info, where)
     if np.ma.isMaskedArray(value):
         value = value.astype(float).filled(np.nan)  # type: ignore[attr-defined]
     array = np.asarray(value)
@@ -102,27 +117,51 @@ def _variable(value: object, info: VariableInfo, layout: Layout, where: str) -> 
     return xr.Variable(dims, array)
 
 
+def _stacked(values: Sequence, info: VariableInfo, where: str) -> object:
+    """Stack a list of arrays; masks stay."""
+    if any(np.ma.isMaskedArray(v) for v in values):
+        values = [np.ma.asarray(v, float).filled(np.nan) for v in values]
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        lengths = sorted({len(v) for v in values if hasattr(v, "__len__")})
+        raise DataError(
+            f"{where}: expected arrays of one length, got lengths {lengths}; datasets of different "
+            f"lengths are a mapping from each one's name to its values: "
+            f'{{"name": {{{info.name!r}: ...}}, ...}}.'
+        ) from error
+
+
 def _align(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str) -> xr.DataArray:
-    """Put a dim's labels in the model's order where both sides have the same labels."""
+    """Put a dim's labels in the model's order; they are the same, or one side has none."""
     for dim in info.dims:
         if dim in layout.data_dims or dim not in layout.coords or dim not in value.coords:
             continue
         ours = [*map(_label, layout.coords[dim])]
         theirs = [*map(_label, value.coords[dim].values)]
-        if len(ours) != len(theirs):
-            continue  # the wrong shape, which is said later
-        if {*ours} == {*theirs}:
-            value = value.isel({dim: [theirs.index(label) for label in ours]})
-        elif {*ours} & {*theirs}:
+        numbered = [*map(str, range(len(theirs)))]
+        if len(ours) != len(theirs) or ours == theirs:
+            continue  # of another length it has the wrong shape, which is said later
+        if numbered in (ours, theirs):  # no labels, but positions
+            continue
+        twice = sorted({v for labels in (ours, theirs) for v in labels if labels.count(v) > 1})
+        if {*ours} != {*theirs} or twice:
+            what = f"{twice} came more than once" if twice else "they differ"
             raise DataError(
-                f"{where}: labels of dim {dim!r} are {theirs}, the model's are {ours}; rename "
-                "them, or give the model the same labels."
+                f"{where}: labels of dim {dim!r} are {theirs}, the model's are {ours}: {what}. "
+                "Rename them, give the model the same labels, or leave them out: then positions "
+                "count."
             )
+        value = value.isel({dim: [theirs.index(label) for label in ours]})
     return value
 
 
 def _label(label: object) -> str:
-    """Text of a label, by which labels are compared; 1.0 is 1."""
+    """Text of a label, by which labels are compared; 1.0 is 1, a date is a date."""
+    if isinstance(label, np.datetime64) or hasattr(label, "isoformat"):
+        import pandas as pd
+
+        return pd.Timestamp(label).isoformat()  # type: ignore[arg-type]
     whole = isinstance(label, float | np.floating) and label.is_integer()
     return str(int(label)) if whole else str(label)  # type: ignore[call-overload]
 
@@ -133,7 +172,7 @@ def _from_frame(data: "pd.DataFrame", layout: Layout) -> Task:
             f"data: expected a column {DATASET!r} that names the dataset of each row, got columns "
             f"{list(data.columns)}."
         )
-    nameless = int(data[DATASET].isna().sum())
+    nameless = int((data[DATASET].isna() | (data[DATASET] == "")).sum())
     if nameless:
         raise DataError(
             f"data: expected a name in every row of column {DATASET!r}, {nameless} rows have none."
@@ -216,14 +255,16 @@ def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
     if isinstance(data, Task):
         came: Iterable = data.values
     elif isinstance(data, xr.Dataset):
-        came = data.data_vars
+        came = [*data.data_vars, *(n for n in data.coords if n not in data.dims)]
     elif hasattr(data, "columns"):
         came = {str(c).split("[")[0] for c in data.columns} - {DATASET}  # type: ignore[union-attr]
     else:
         came = data
         for value in data.values():  # type: ignore[union-attr]
             if isinstance(value, xr.Dataset | dict):
-                came = value.data_vars if isinstance(value, xr.Dataset) else value
+                came = value
+                if isinstance(value, xr.Dataset):
+                    came = [*value.data_vars, *(n for n in value.coords if n not in value.dims)]
             break
     names = {str(n) for n in came}
     return tuple(v.name for v in model.data_vars if v.name in names)

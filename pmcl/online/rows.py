@@ -261,15 +261,29 @@ def check_separate(
     # At a draw: at a network's prior mean nothing depends on anything.
     draw_key, key = jax.random.split(key)
     z = q.at(jax.random.normal(draw_key, q.mean.shape, q.mean.dtype))
-    by_data = jit(jax.jacobian(lambda x: rows(z, {**few, **x})))(smooth)
-    for name, jacobian in by_data.items():
-        if others(jacobian, axes[name] or 0):
-            raise UnsupportedModelError(
-                f"Variable {name!r}: expected that a row's likelihood depends on that row alone, "
-                f"but along dim {rows.row!r} rows depend on one another (a mean over rows in the "
-                "model?). Prepare such values of data before they become data; local variables of "
-                "other rows cannot be in it."
-            )
+
+    def refuse(name: str) -> None:
+        raise UnsupportedModelError(
+            f"Variable {name!r}: expected that a row's likelihood depends on that row alone, "
+            f"but along dim {rows.row!r} rows depend on one another (a mean over rows in the "
+            "model?). Prepare such values of data before they become data; local variables of "
+            "other rows cannot be in it."
+        )
+
+    if smooth:
+        by_data = jit(jax.jacobian(lambda x: rows(z, {**few, **x})))(smooth)
+        for name, jacobian in by_data.items():
+            if others(jacobian, axes[name] or 0):
+                refuse(name)
+    else:  # counts and codes have no derivatives: a row takes the place of another
+        counted = {k: v for k, v in few.items() if axes[k] is not None}
+        exchanged = jit(lambda order: rows(z, {**few, **rows.take(counted, order)}))
+        found = np.stack(
+            [exchanged(np.where(np.arange(n) == i, (i + 1) % n, np.arange(n))) for i in range(n)]
+        )
+        same = found == np.asarray(exchanged(np.arange(n)))
+        if not same[~np.eye(n, dtype=bool)].all():
+            refuse(next(iter(counted)))
     local = rows.local
     if local is None:
         return False
