@@ -201,6 +201,15 @@ def test_models_are_listed_shown_and_checked(capsys, tmp_path):
     assert capsys.readouterr().out.split("\n")[1] == "# tiny"
 
 
+def test_names_of_datasets_are_text_as_in_the_file(tmp_path):
+    names = ["1.1", "1.10", "007", "7", "1e3", "1000", "True", "true", "NA"]
+    text = "who,y\n" + "".join(f"{n},{i}.5\n" for i, n in enumerate(names))
+    (tmp_path / "d.csv").write_text(text)
+    found = read_data(tmp_path / "d.csv", dataset="who")
+    assert found["dataset"].tolist() == names
+    np.testing.assert_array_equal(found["y"], np.arange(9) + 0.5)
+
+
 def test_data_files_of_every_kind_are_the_same_data(tmp_path):
     frame = pd.DataFrame({"dataset": ["a", "a", "b", "b"], "y": [1.0, 2.0, 3.0, 4.0]})
     frame.to_csv(tmp_path / "d.csv.gz", index=False)

@@ -10,9 +10,10 @@ import pytest
 import xarray as xr
 from scipy import stats
 
+import pmcl
 from pmcl.compile import CompiledModel, Mask, compile_model
 from pmcl.data.masked import check_masked
-from pmcl.data.reading import as_task
+from pmcl.data.reading import as_task, covariates_among, layout_of
 from pmcl.data.stacking import concatenate, stack
 from pmcl.data.task import DataError, Layout, Task, few_lengths
 from pmcl.runtime import precision
@@ -587,3 +588,92 @@ def test_table_cannot_hold_three_dims():
     layout = Layout.of(compile_model(model, covariates=("X",)), "obs")
     with pytest.raises(DataError, match=r"'X' has 3 dims"):
         as_task(pd.DataFrame({"dataset": ["u"], "y": [0.0]}), layout)
+
+
+# --- what is read, and what is refused ------------------------------------------------------------
+
+
+def labelled_model(labels, rows: int = 4) -> Layout:
+    with pm.Model(coords={"obs": range(rows), "p": labels}) as built:
+        X = pm.Data("X", np.zeros((rows, 3)), dims=("obs", "p"))
+        b = pm.Normal("b", dims="p")
+        pm.Normal("y", X @ b, 1, observed=np.zeros(rows), dims="obs")
+    return layout_of(pmcl.compile_model(built, covariates=["X"]))
+
+
+DAYS = pd.date_range("2020-01-01", periods=3)
+MATRIX = np.arange(12.0).reshape(4, 3)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "aligned"),
+    [
+        (["a", "b", "c"], ["c", "b", "a"], True),
+        (DAYS, DAYS[::-1], True),
+        (DAYS, [str(d.date()) for d in DAYS[::-1]], False),
+        ([1, 2, 3], [3.0, 2.0, 1.0], True),
+        (["01", "02", "03"], [3, 2, 1], False),
+        (["dose", "age", "bmi"], ["BMI", "Age", "Dose"], False),
+        (["a", "b", "c"], ["a", "b", " c"], False),
+        (["a", "b", "c"], ["a", "b", "b"], False),
+    ],
+)
+@pytest.mark.parametrize("frame", [False, True])
+def test_labels_agree_or_are_refused(ours, theirs, aligned, frame):
+    layout = labelled_model(ours)
+    X = pd.DataFrame(MATRIX, columns=theirs)
+    if not frame:
+        X = xr.DataArray(MATRIX, dims=("obs", "p"), coords={"p": theirs})
+    data = {"X": X, "y": np.zeros(4)}
+    if aligned:
+        np.testing.assert_array_equal(as_task(data, layout).values["X"][0], MATRIX[:, ::-1])
+    else:
+        with pytest.raises(DataError, match=r"labels of dim 'p' are .*the model's are"):
+            as_task(data, layout)
+    plain = as_task({"X": MATRIX, "y": np.zeros(4)}, layout)  # no labels: positions count
+    np.testing.assert_array_equal(plain.values["X"][0], MATRIX)
+
+
+def test_labels_that_repeat_on_both_sides_count_by_position():
+    layout = labelled_model(["Lincoln", "Adams", "Lincoln"])
+    X = xr.DataArray(MATRIX, dims=("obs", "p"), coords={"p": ["Lincoln", "Adams", "Lincoln"]})
+    found = as_task({"X": X, "y": np.zeros(4)}, layout)
+    np.testing.assert_array_equal(found.values["X"][0], MATRIX)
+
+
+@pytest.fixture(scope="module")
+def line_model() -> pm.Model:
+    with pm.Model(coords={"obs": range(4)}) as built:
+        x = pm.Data("x", np.zeros(4), dims="obs")
+        pm.Normal("y", pm.Normal("b") * x, 1, observed=np.zeros(4), dims="obs")
+    return built
+
+
+def test_masked_arrays_in_a_list_keep_their_masks(line_model):
+    layout = layout_of(pmcl.compile_model(line_model, covariates=["x"]))
+    one = np.ma.masked_equal([1.0, -999.0, 2.0, 3.0], -999.0)
+    task = as_task({"y": [one, one], "x": np.ones((2, 4))}, layout)
+    np.testing.assert_array_equal(task.there["y"], [[True, False, True, True]] * 2)
+    with pytest.raises(DataError, match=r"'y'.*one length, got lengths \[2, 3\].*mapping"):
+        as_task({"y": [[1.0, 2.0, 3.0], [1.0, 2.0]], "x": np.ones((2, 4))}, layout)
+
+
+def test_a_covariate_may_be_a_coordinate_and_is_missed_where_it_is_not_there(line_model):
+    layout = layout_of(pmcl.compile_model(line_model, covariates=["x"]))
+    data = xr.Dataset({"y": ("obs", np.zeros(4))}, coords={"x": ("obs", np.arange(4.0))})
+    np.testing.assert_array_equal(as_task(data, layout).values["x"][0], np.arange(4.0))
+    assert covariates_among(line_model, data) == ("x",)
+    with pytest.warns(UserWarning, match="x did not come with the data: the values that the model"):
+        assert covariates_among(line_model, {"y": np.zeros(4)}) == ()
+    with pytest.raises(DataError, match="expected 'x', as the model calls it, got 'X'"):
+        covariates_among(line_model, {"y": np.zeros(4), "X": np.zeros(4)})
+
+
+def test_a_covariate_on_which_nothing_depends_is_refused():
+    with pm.Model(coords={"obs": range(4)}) as built:
+        pm.Data("x", np.zeros(4), dims="obs")
+        pm.Normal("y", pm.Normal("b") * np.ones(4), 1, observed=np.zeros(4), dims="obs")
+    with pytest.raises(
+        pmcl.UnsupportedModelError, match=r"nothing in the model depends on \['x'\]"
+    ):
+        pmcl.compile_model(built, covariates=["x"])

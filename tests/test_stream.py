@@ -956,3 +956,23 @@ def test_settings_of_another_kind_are_refused(settings, error, message):
 def test_a_time_is_a_number(line, time):
     with pytest.raises(TypeError, match="time: expected a number in the drift's units"):
         line.update(linear(5, 0), time=time)
+
+
+@pytest.mark.parametrize("depends", [False, True])
+def test_counts_that_keep_arriving(depends):
+    """Nothing has a derivative by the data; rows that depend on one another are refused still."""
+    with pm.Model(coords={"row": range(3)}) as model:
+        rate = pm.Gamma("rate", 2, 1)
+        n = pm.Data("n", np.ones(3, int), dims="row")
+        mean = rate * (n.sum() if depends else n)
+        pm.Poisson("y", mean, observed=np.zeros(3, int), dims="row")
+    stream = pmcl.fit_online(model, search=pmcl.Search(steps=400), random_seed=0, progressbar=False)
+    y = np.random.default_rng(0).poisson(4 * 2, 50)
+    batch = {"y": y, "n": np.where(np.arange(50) % 2, 1, 3)}
+    if depends:
+        with pytest.raises(pmcl.UnsupportedModelError, match="depends on that row alone"):
+            stream.update(batch, progressbar=False)
+        return
+    draws = stream.update(batch, progressbar=False).sample(4000, random_seed=0)["posterior"]["rate"]
+    exact = (2 + y.sum()) / (1 + 100)
+    assert float(draws.mean()) == pytest.approx(exact, rel=0.03)

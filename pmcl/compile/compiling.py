@@ -215,6 +215,13 @@ def _covariate_variables(model: pm.Model, names: Sequence[str]) -> list[SharedVa
                     f"covariates: {name!r} holds the observations of {rv.name!r}, which are data "
                     "anyway; leave it out."
                 )
+    used = {*ancestors([*model.basic_RVs, *model.deterministics, *model.potentials])}
+    nothing = [name for name in names if known[name] not in used]
+    if nothing:
+        raise UnsupportedModelError(
+            f"covariates: nothing in the model depends on {nothing}; it may use the array that the "
+            "`pm.Data` was made from. Use the `pm.Data` itself in the model, or leave it out."
+        )
     return [known[name] for name in names]
 
 

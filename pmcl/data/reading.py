@@ -1,15 +1,19 @@
 """Users' data, in any of the forms that they have, as a task."""
 
+import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pymc as pm
 import xarray as xr
+from pytensor.graph.traversal import ancestors
 
 from pmcl.compile import CompiledModel, VariableInfo
+from pmcl.compile.variables import dims_of
 from pmcl.data.stacking import stack
 from pmcl.data.task import DATASET, DataError, Layout, Task, TaskLike
+from pmcl.runtime.arguments import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -267,4 +271,26 @@ def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
                     came = [*value.data_vars, *(n for n in value.coords if n not in value.dims)]
             break
     names = {str(n) for n in came}
+    _warn_of_others(model, names)
     return tuple(v.name for v in model.data_vars if v.name in names)
+
+
+def _warn_of_others(model: pm.Model, came: set[str]) -> None:
+    """Say which of the model's data along the rows did not come, and stay as they are there."""
+    rows = {d for rv in model.observed_RVs for d in dims_of(model, rv) if d is not None}
+    used = {v.name for v in ancestors([*model.basic_RVs, *model.deterministics])}
+    stay = [
+        v.name
+        for v in model.data_vars
+        if v.name in used and v.name not in came and rows & {*dims_of(model, v)}
+    ]
+    for name in stay:
+        alike = [n for n in came if n.lower() == name.lower()]
+        if alike:
+            raise DataError(f"data: expected {name!r}, as the model calls it, got {alike[0]!r}.")
+    if stay:
+        warnings.warn(
+            f"{listed(stay)} did not come with the data: the values that the model has are taken "
+            "for every dataset. Pass them with the data if they differ.",
+            stacklevel=4,
+        )
