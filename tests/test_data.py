@@ -320,7 +320,6 @@ def _mean_of_rows_in_the_prior() -> None:
 
 
 def _autoregression() -> None:
-    pm.Data("X", np.zeros(4), dims="obs")
     init = pm.Normal.dist(0, 1)
     pm.AR("y", pm.Normal("m", shape=1), init_dist=init, observed=np.zeros(4), dims="obs")
 
@@ -355,9 +354,9 @@ def test_padding_is_refused_where_rows_depend_on_one_another(build):
 def test_a_series_may_be_padded_but_has_no_gaps():
     with pm.Model(coords={"obs": range(4)}) as model:
         _autoregression()
-    compiled = compile_model(model, covariates=("X",))
+    compiled = compile_model(model)
     layout = Layout.of(compiled, "obs")
-    datasets = {n: {"y": d["y"], "X": d["X"][:, 0]} for n, d in RAGGED.items()}
+    datasets = {n: {"y": d["y"]} for n, d in RAGGED.items()}
     check_masked(compiled, as_task(datasets, layout))
     datasets["north"] = {**datasets["north"], "y": np.array([0.1, np.nan, 0.3, 0.2, 0.5])}
     with pytest.raises(DataError, match=r"Values of \['y'\] are missing.*cut a series before"):
@@ -663,7 +662,9 @@ def test_a_covariate_may_be_a_coordinate_and_is_missed_where_it_is_not_there(lin
     data = xr.Dataset({"y": ("obs", np.zeros(4))}, coords={"x": ("obs", np.arange(4.0))})
     np.testing.assert_array_equal(as_task(data, layout).values["x"][0], np.arange(4.0))
     assert covariates_among(line_model, data) == ("x",)
-    with pytest.warns(UserWarning, match="x did not come with the data: the values that the model"):
+    with pytest.warns(
+        UserWarning, match="'x' did not come with the data: the values that the model"
+    ):
         assert covariates_among(line_model, {"y": np.zeros(4)}) == ()
     with pytest.raises(DataError, match="expected 'x', as the model calls it, got 'X'"):
         covariates_among(line_model, {"y": np.zeros(4), "X": np.zeros(4)})

@@ -39,7 +39,10 @@ def read_data(path: Path, *, dataset: str = DATASET) -> "xr.Dataset | pd.DataFra
         if name.endswith((".csv", ".tsv")):
             separator = "\t" if name.endswith(".tsv") else ","
             # names are text as it stands: 007 is not 7, and NA is a name
-            found = pd.read_csv(path, sep=separator, converters={dataset: str})
+            found = pd.read_csv(path, sep=separator)
+            if dataset in found:
+                text = {"usecols": [dataset], "dtype": str, "keep_default_na": False}
+                found[dataset] = pd.read_csv(path, sep=separator, **text)[dataset]
         elif name.endswith((".parquet", ".pq")):
             found = pd.read_parquet(path)
         elif name.endswith((".nc", ".nc4", ".h5")):

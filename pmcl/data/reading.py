@@ -146,8 +146,8 @@ def _align(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str) 
         numbered = [*map(str, range(len(theirs)))]
         if len(ours) != len(theirs) or ours == theirs:
             continue  # of another length it has the wrong shape, which is said later
-        if numbered in (ours, theirs):  # no labels, but positions
-            continue
+        if numbered in (ours, theirs) and {*ours} != {*theirs}:
+            continue  # no labels, but positions
         twice = sorted({v for labels in (ours, theirs) for v in labels if labels.count(v) > 1})
         if {*ours} != {*theirs} or twice:
             what = f"{twice} came more than once" if twice else "they differ"
