@@ -102,8 +102,21 @@ class Indices:
         """Return the first index of a dataset that is out of range, and the data's name."""
         if not self.places:
             return None
-        given = [np.asarray(dataset[i.name]).astype(i.dtype) for i in self._symbols.values()]
-        found = self._function(*given)
+        lengths = {
+            dim: n
+            for info in self._symbols.values()
+            if info.name in dataset
+            for dim, n in zip(info.dims, np.shape(dataset[info.name]), strict=True)
+        }
+
+        def given(info: VariableInfo) -> np.ndarray:
+            if info.name in dataset:
+                return np.asarray(dataset[info.name]).astype(info.dtype)
+            # local variables are no data; only how many there are may count
+            shape = zip(info.dims, info.shape, strict=True)
+            return np.zeros([lengths.get(d, n) for d, n in shape], info.dtype)
+
+        found = self._function(*map(given, self._symbols.values()))
         for place, low, high, size in zip(
             self.places, found[::3], found[1::3], found[2::3], strict=True
         ):
