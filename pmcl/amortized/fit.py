@@ -200,8 +200,8 @@ def _check_indices(compiled: CompiledModel, data: Mapping[str, np.ndarray]) -> N
     for i in range(min(_LOOKED_AT, len(next(iter(data.values()))))):
         misplaced = compiled.indices.misplaced({k: v[i] for k, v in data.items()})
         if misplaced is not None:
-            name, what = misplaced
-            raise DataError(f"covariates: simulated values of {name!r} do not fit: {what}")
+            name = misplaced.place.data
+            raise DataError(f"covariates: simulated values of {name!r} do not fit: {misplaced}")
 
 
 def _budget(simulations: int) -> int:

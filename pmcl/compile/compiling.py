@@ -215,8 +215,8 @@ def _covariate_variables(model: pm.Model, names: Sequence[str]) -> list[SharedVa
                     f"covariates: {name!r} holds the observations of {rv.name!r}, which are data "
                     "anyway; leave it out."
                 )
-    used = {*ancestors([*model.basic_RVs, *model.deterministics, *model.potentials])}
-    nothing = [name for name in names if known[name] not in used]
+    reached = variables.used(model)
+    nothing = [name for name in names if known[name] not in reached]
     if nothing:
         raise UnsupportedModelError(
             f"covariates: nothing in the model depends on {nothing}; it may use the array that the "

@@ -98,8 +98,8 @@ class Indices:
     def _function(self) -> Callable[..., list[np.ndarray]]:
         return graphs.to_host(list(self._symbols), self._outputs)(np.random.default_rng(0))
 
-    def misplaced(self, dataset: Mapping[str, np.ndarray]) -> tuple[str, Misplaced] | None:
-        """Return the first index of a dataset that is out of range, and the data's name."""
+    def misplaced(self, dataset: Mapping[str, np.ndarray]) -> Misplaced | None:
+        """Return the first index of a dataset that is out of range; gaps are none."""
         if not self.places:
             return None
         lengths = {
@@ -111,7 +111,7 @@ class Indices:
 
         def given(info: VariableInfo) -> np.ndarray:
             if info.name in dataset:
-                return np.asarray(dataset[info.name]).astype(info.dtype)
+                return np.nan_to_num(np.asarray(dataset[info.name])).astype(info.dtype)
             # local variables are no data; only how many there are may count
             shape = zip(info.dims, info.shape, strict=True)
             return np.zeros([lengths.get(d, n) for d, n in shape], info.dtype)
@@ -121,7 +121,7 @@ class Indices:
             self.places, found[::3], found[1::3], found[2::3], strict=True
         ):
             if low < 0 or high >= size:
-                return place.data, Misplaced(place, (float(low), float(high)), int(size))
+                return Misplaced(place, (float(low), float(high)), int(size))
         return None
 
 

@@ -103,6 +103,11 @@ def unconstrained(model: pm.Model, value: Variable, graph: Mapping[Variable, Var
     return out.astype(value.type.dtype)
 
 
+def used(model: pm.Model) -> set[Variable]:
+    """What the model's variables depend on; lengths of dims are not those of data in this graph."""
+    return {*ancestors([*model.basic_RVs, *model.deterministics, *model.potentials])}
+
+
 def fixed_lengths(
     model: pm.Model, data: Sequence[SharedVariable], sized: Mapping[Variable, Variable]
 ) -> dict[str, int]:
@@ -119,8 +124,8 @@ def fixed_lengths(
     sized : mapping
         From :func:`resize_observed`.
     """
-    used = {*ancestors([*model.basic_RVs, *model.deterministics])}
-    constant = [v for v in model.data_vars if v in used and v not in data]
+    reached = used(model)
+    constant = [v for v in model.data_vars if v in reached and v not in data]
     lengths = {
         d: int(model.dim_lengths[d].eval(mode=graphs.host_mode()))
         for var in [*model.free_RVs, *constant]

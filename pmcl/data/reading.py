@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pymc as pm
 import xarray as xr
-from pytensor.graph.traversal import ancestors
 
 from pmcl.compile import CompiledModel, VariableInfo
-from pmcl.compile.variables import dims_of
+from pmcl.compile.variables import dims_of, used
 from pmcl.data.stacking import stack
 from pmcl.data.task import DATASET, DataError, Layout, Task, TaskLike
 from pmcl.runtime.arguments import listed
@@ -88,8 +87,13 @@ def _with_coordinates(data: Mapping, layout: Layout) -> Mapping:
     """Take covariates that came as coordinates of a Dataset, as they do from many files."""
     if not isinstance(data, xr.Dataset):
         return data
-    wanted = [n for n in layout.names if n in data.coords and n not in data.dims]
+    wanted = [n for n in layout.names if n in _names_in(data) and n in data.coords]
     return data.reset_coords(wanted) if wanted else data
+
+
+def _names_in(data: xr.Dataset) -> list[Hashable]:
+    """Variables of a Dataset, and coordinates that are more than labels of a dim."""
+    return [*data.data_vars, *(n for n in data.coords if n not in data.dims)]
 
 
 def _variable(value: object, info: VariableInfo, layout: Layout, where: str) -> xr.Variable:
@@ -123,10 +127,9 @@ def _variable(value: object, info: VariableInfo, layout: Layout, where: str) -> 
 
 def _stacked(values: Sequence, info: VariableInfo, where: str) -> object:
     """Stack a list of arrays; masks stay."""
-    if any(np.ma.isMaskedArray(v) for v in values):
-        values = [np.ma.asarray(v, float).filled(np.nan) for v in values]
+    join = np.ma.stack if any(np.ma.isMaskedArray(v) for v in values) else np.asarray
     try:
-        return np.asarray(values)
+        return join(values)
     except ValueError as error:
         lengths = sorted({len(v) for v in values if hasattr(v, "__len__")})
         raise DataError(
@@ -259,16 +262,14 @@ def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
     if isinstance(data, Task):
         came: Iterable = data.values
     elif isinstance(data, xr.Dataset):
-        came = [*data.data_vars, *(n for n in data.coords if n not in data.dims)]
+        came = _names_in(data)
     elif hasattr(data, "columns"):
         came = {str(c).split("[")[0] for c in data.columns} - {DATASET}  # type: ignore[union-attr]
     else:
         came = data
         for value in data.values():  # type: ignore[union-attr]
             if isinstance(value, xr.Dataset | dict):
-                came = value
-                if isinstance(value, xr.Dataset):
-                    came = [*value.data_vars, *(n for n in value.coords if n not in value.dims)]
+                came = _names_in(value) if isinstance(value, xr.Dataset) else value
             break
     names = {str(n) for n in came}
     _warn_of_others(model, names)
@@ -278,11 +279,11 @@ def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
 def _warn_of_others(model: pm.Model, came: set[str]) -> None:
     """Say which of the model's data along the rows did not come, and stay as they are there."""
     rows = {d for rv in model.observed_RVs for d in dims_of(model, rv) if d is not None}
-    used = {v.name for v in ancestors([*model.basic_RVs, *model.deterministics])}
+    reached = used(model)
     stay = [
         v.name
         for v in model.data_vars
-        if v.name in used and v.name not in came and rows & {*dims_of(model, v)}
+        if v in reached and v.name not in came and rows & {*dims_of(model, v)}
     ]
     for name in stay:
         alike = [n for n in came if n.lower() == name.lower()]

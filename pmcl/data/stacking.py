@@ -127,10 +127,10 @@ def _check(one: Mapping[str, np.ndarray], name: str, layout: Layout) -> int | No
         if 0 in value.shape:
             raise DataError(f"{where}: expected at least one value, got shape {value.shape}.")
         _check_cast(value, info, where)
-    misplaced = None if layout.indices is None else layout.indices.misplaced(_without_gaps(one))
+    misplaced = None if layout.indices is None else layout.indices.misplaced(one)
     if misplaced is not None:
-        names, what = misplaced
-        raise DataError(f"Variable {names!r} of dataset {name!r}: {what}")
+        data = misplaced.place.data
+        raise DataError(f"Variable {data!r} of dataset {name!r}: {misplaced}")
     return sizes[layout.row][1] if layout.row in sizes else None
 
 
@@ -149,11 +149,6 @@ def _check_cast(value: np.ndarray, info: VariableInfo, where: str) -> None:
             f"{first!r}. Declare the `pm.Data` with values of a type that holds more, such as "
             "int64 or float64."
         )
-
-
-def _without_gaps(one: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Arrays of which only lengths matter where a value is missing."""
-    return {k: np.nan_to_num(np.asarray(v)) for k, v in one.items()}
 
 
 def _pad(value: np.ndarray, info: VariableInfo, row: str | None, longest: int | None) -> np.ndarray:
