@@ -8,6 +8,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 from pymc.distributions.shape_utils import change_dist_size
+from pymc.initial_point import make_initial_point_expression
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors, io_toposort
@@ -48,6 +49,19 @@ def value_slices(model: pm.Model) -> tuple[ValueSlice, ...]:
         ValueSlice(value.name, name, 0, tuple(map(int, length)))
         for value, name, length in zip(model.value_vars, names, lengths, strict=True)
     )
+
+
+def initial_point(model: pm.Model) -> np.ndarray:
+    """PyMC's initial point - `initval`, or the support point - as z of shape (dim,)."""
+    points = make_initial_point_expression(
+        free_rvs=model.free_RVs,
+        rvs_to_transforms=model.rvs_to_transforms,
+        initval_strategies=model.rvs_to_initial_values,
+        default_strategy="support_point",
+        return_transformed=True,
+    )
+    found = pytensor.function([], points, mode=graphs.host_mode())()
+    return np.concatenate([np.ravel(p) for p in found] or [np.zeros(0)]).astype(float)
 
 
 def one_after_another(slices: Iterable[ValueSlice]) -> tuple[ValueSlice, ...]:

@@ -1,6 +1,7 @@
-"""Alignment: from draws to the mode of each dataset, and the curvature there."""
+"""The mode of a log density and the curvature there, from one starting point."""
 
 from collections.abc import Callable
+from enum import IntEnum
 from typing import NamedTuple
 
 import equinox as eqx
@@ -13,7 +14,16 @@ from pmcl.search.scales import AbstractScale, Dense, LowRank
 
 LogDensity = Callable[[Array], Array]
 _HOPELESS = 1e12  # damping, relative to the curvature, that ends a search
-_MEMORY = 10  # pairs of steps and gradients that L-BFGS keeps
+MEMORY = 10  # pairs of steps and gradients that L-BFGS keeps
+
+
+class Status(IntEnum):
+    """How a search ended."""
+
+    CONVERGED = 0
+    OUT_OF_STEPS = 1
+    FLAT = 2  # or a saddle: some curvature there is not that of a mode
+    NOT_FINITE = 3  # the density where the search began
 
 
 class Mode(NamedTuple):
@@ -26,7 +36,8 @@ class Mode(NamedTuple):
         -inf where the density was not finite at the start.
     scale : AbstractScale
         A with A A' the inverse of -Hessian, made positive definite where it was not.
-    converged : Array of bool
+    status : Array of int
+        A `Status`.
     steps, gradients : Array of int
         Steps, and evaluations of a gradient (a Hessian counts `dim`).
     """
@@ -34,9 +45,20 @@ class Mode(NamedTuple):
     z: Array
     log_p: Array
     scale: AbstractScale
-    converged: Array
+    status: Array
     steps: Array
     gradients: Array
+
+    @property
+    def converged(self) -> Array:
+        """Whether it is a mode."""
+        return self.status == Status.CONVERGED
+
+
+def _status(finite: Array, done: Array, curved: Array) -> Array:
+    found = jnp.where(curved, Status.CONVERGED, Status.FLAT)
+    found = jnp.where(done, found, Status.OUT_OF_STEPS)
+    return jnp.where(finite, found, Status.NOT_FINITE).astype(jnp.int32)
 
 
 class _Newton(NamedTuple):
@@ -78,8 +100,11 @@ def newton(log_density: LogDensity, z: Array, spread: Array, *, steps: int, tol:
         return log_density(spread * v)
 
     def curvature(v: Array) -> tuple[Array, ...]:
-        log_p, gradient = jax.value_and_grad(inside)(v)
-        hessian = jax.hessian(inside)(v)
+        def slope(v: Array) -> tuple[Array, tuple[Array, Array]]:
+            log_p, gradient = jax.value_and_grad(inside)(v)
+            return gradient, (log_p, gradient)
+
+        hessian, (log_p, gradient) = jax.jacfwd(slope, has_aux=True)(v)
         usable = jnp.isfinite(log_p) & jnp.isfinite(gradient).all() & jnp.isfinite(hessian).all()
         safe = jnp.where(usable, -0.5 * (hessian + hessian.T), jnp.eye(dim))
         values, vectors = jnp.linalg.eigh(safe)
@@ -125,9 +150,9 @@ def newton(log_density: LogDensity, z: Array, spread: Array, *, steps: int, tol:
     covariance = covariance * spread[:, None] * spread[None, :]
     lower = jnp.linalg.cholesky(0.5 * (covariance + covariance.T))
     lower = jnp.where(jnp.isfinite(lower).all(), lower, jnp.diag(spread))
-    converged = end.done & jnp.isfinite(end.log_p) & (end.values > _FLATTEST).all()
+    status = _status(jnp.isfinite(end.log_p), end.done, (end.values > _FLATTEST).all())
     gradients = (1 + end.step) * (1 + dim)
-    return Mode(spread * end.z, end.log_p, Dense.of(lower), converged, end.step, gradients)
+    return Mode(spread * end.z, end.log_p, Dense.of(lower), status, end.step, gradients)
 
 
 _FLATTEST = 1e-2  # least curvature, in units of the spread: scales of at most ten times it
@@ -148,7 +173,7 @@ def lbfgs(log_density: LogDensity, z: Array, spread: Array, *, steps: int, tol: 
         value = -log_density(spread * v)
         return jnp.where(jnp.isfinite(value), value, 1e100)
 
-    solver = optax.lbfgs(memory_size=_MEMORY)
+    solver = optax.lbfgs(memory_size=MEMORY)
     value_and_grad = optax.value_and_grad_from_state(loss)
 
     def step(carry: tuple) -> tuple:
@@ -169,8 +194,8 @@ def lbfgs(log_density: LogDensity, z: Array, spread: Array, *, steps: int, tol: 
     moves = optax.tree.get(state, "diff_params_memory")
     changes = optax.tree.get(state, "diff_updates_memory")
     # The next update would write the pair of the step before it over the oldest one.
-    oldest = (count - 1) % _MEMORY
-    scale = _factor(moves, changes, jnp.roll(jnp.arange(_MEMORY), -oldest))
+    oldest = (count - 1) % MEMORY
+    scale = _factor(moves, changes, jnp.roll(jnp.arange(MEMORY), -oldest))
     scale = eqx.tree_at(lambda s: s.diagonal, scale, scale.diagonal * spread)
     log_p = log_density(spread * v)
     # The line search looks at two or three points a step.
@@ -178,7 +203,7 @@ def lbfgs(log_density: LogDensity, z: Array, spread: Array, *, steps: int, tol: 
         spread * v,
         jnp.where(jnp.isfinite(log_p), log_p, -jnp.inf),
         scale,
-        done & jnp.isfinite(log_p),
+        _status(jnp.isfinite(log_p), done, jnp.asarray(True)),
         count,
         3 * (count + 1),
     )

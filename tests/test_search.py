@@ -1,0 +1,86 @@
+"""The search for a posterior: mode, scale, status, and what it does where it cannot find one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pymc as pm
+import pytest
+
+from pmcl.compile import Density, compile_model
+from pmcl.compile.variables import initial_point
+from pmcl.runtime import precision
+from pmcl.search.newton import Status
+from pmcl.search.scales import Dense
+from pmcl.search.search import Search
+
+
+@pytest.fixture(scope="module")
+def density() -> Density:
+    with pm.Model(coords={"obs": range(10)}) as model:
+        mu = pm.Normal("mu", 1, 2)
+        pm.Normal("y", mu, 1, observed=np.zeros(10), dims="obs")
+    return Density(compile_model(model), "obs")
+
+
+def test_the_place_of_a_normal_posterior_is_exact(density):
+    y = np.random.default_rng(0).normal(3, 1, 10)
+    prior = np.random.default_rng(1).normal(1, 2, (200, 1))
+    with precision.scope():
+        search = Search.of(density, np.ones(1), prior)
+        assert search.starts.shape == (5, 1)
+        place = jax.jit(lambda y: search({"y": y}, None))(y)
+        exact = 1 / 2**2 + 10
+        assert place.status == Status.CONVERGED
+        np.testing.assert_allclose(place.loc, [(1 / 2**2 + y.sum()) / exact], rtol=1e-8)
+        assert isinstance(place.scale, Dense)
+        np.testing.assert_allclose(place.scale.lower, [[exact**-0.5]], rtol=1e-8)
+        np.testing.assert_allclose(place.sides, 0, atol=1e-8)  # normal on all sides
+        seen = search.seen(place)
+    assert seen.shape == (search.features,)
+    assert seen[0] == -1
+
+
+def test_without_a_finite_density_the_start_and_the_prior_are_all_there_is(density):
+    prior = np.random.default_rng(1).normal(1, 2, (200, 1))
+    with precision.scope():
+        search = Search.of(density, np.ones(1), prior)
+        place = search({"y": jnp.full(10, jnp.nan)}, None)
+        assert place.status == Status.NOT_FINITE
+        np.testing.assert_allclose(place.loc, [1.0])
+        assert isinstance(place.scale, Dense)
+        np.testing.assert_allclose(place.scale.lower, [search.spread])
+        seen = search.seen(place)
+    assert seen[0] == 1
+    assert np.isfinite(seen).all()
+
+
+def test_a_prior_without_finite_draws_has_scale_one(density):
+    with precision.scope():
+        search = Search.of(density, np.ones(1), np.full((50, 1), np.inf))
+        np.testing.assert_allclose(search.spread, 1)
+        place = search({"y": jnp.zeros(10)}, None)
+    assert place.status == Status.CONVERGED
+
+
+def test_the_best_of_two_modes_is_found_from_any_start():
+    with pm.Model(coords={"obs": range(1)}) as model:
+        x = pm.Normal("x", 1, 3)  # modes near -3 and 3, of which the right one is nearer to 1
+        pm.Normal("y", abs(x), 0.3, observed=np.zeros(1), dims="obs")
+    density = Density(compile_model(model), "obs")
+    prior = np.random.default_rng(1).normal(1, 3, (200, 1))
+    with precision.scope():
+        search = Search.of(density, np.full(1, -1.0), prior)
+        place = search({"y": jnp.full(1, 3.0)}, None)
+    assert place.status == Status.CONVERGED
+    assert place.loc[0] > 2
+
+
+def test_the_initial_point_is_that_of_pymc():
+    with pm.Model() as model:
+        pm.Normal("a", 2, 1)
+        pm.HalfNormal("s", 3, initval=0.5)
+        pm.Dirichlet("p", np.ones(3))
+        pm.Normal("y", 0, 1, observed=0.0)
+    expected = model.initial_point()
+    want = np.concatenate([np.ravel(expected[v.name]) for v in model.value_vars])
+    np.testing.assert_allclose(initial_point(model), want)
