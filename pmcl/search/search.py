@@ -13,8 +13,9 @@ from pmcl.search.farthest import farthest_first
 from pmcl.search.newton import MEMORY, LogDensity, Mode, Status, lbfgs, newton
 from pmcl.search.scales import AbstractScale, Dense, LowRank
 
-LONGEST_DENSE = 50  # parameters up to which steps use the exact Hessian
+_LONGEST_DENSE = 50  # parameters up to which steps use the exact Hessian
 _STARTS = 5
+_BEYOND = 1e100  # no draw to begin at
 _NEAR = 0.8  # of the prior's draws, the nearest, among which starts are chosen
 _SIDES = (-2.5, -1.0, 1.0, 2.5)  # scales from the mode at which the density is looked at
 _WORST = 1e3  # nats by which it may differ there from a normal
@@ -79,12 +80,9 @@ class Search(eqx.Module):
         prior : array of shape (draw, dim)
             Draws of the prior, of which those that are not finite are left out; there may be none.
         """
-        with np.errstate(invalid="ignore"):
-            prior = prior[np.isfinite(prior).all(axis=1) & (np.abs(prior) < 1e100).all(axis=1)]
+        prior = prior[(np.abs(prior) < _BEYOND).all(axis=1)]  # NaN is not
         if not len(prior):
-            return cls(
-                density, jnp.repeat(jnp.asarray(initial[None]), _STARTS, 0), jnp.ones(len(initial))
-            )
+            prior = initial[None]  # all starts there, and a scale of one
         centre = np.median(prior, axis=0)
         spread = 1.4826 * np.median(np.abs(prior - centre), axis=0)
         spread = np.where(spread > 1e-12, spread, 1.0)
@@ -103,7 +101,7 @@ class Search(eqx.Module):
     @property
     def exact(self) -> bool:
         """Whether steps use the exact Hessian."""
-        return self.spread.shape[0] <= LONGEST_DENSE
+        return self.spread.shape[0] <= _LONGEST_DENSE
 
     def __call__(self, data: dict[str, Array], mask: Mask | None) -> Place:
         """Search for the posterior of one dataset."""
