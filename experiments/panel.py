@@ -28,10 +28,20 @@ class Size:
     adapt_steps: int = 2000
     pseudo: int = 1000
     kept: int = 8
+    simulations: int | None = None
 
 
 FULL = Size()
-SHORT = Size(simulated=1, firms=2, baseline_steps=100, steps=200, adapt_steps=20, pseudo=20, kept=2)
+SHORT = Size(
+    simulated=1,
+    firms=2,
+    baseline_steps=100,
+    steps=200,
+    adapt_steps=20,
+    pseudo=20,
+    kept=2,
+    simulations=500,
+)
 
 
 def baseline_network() -> pmcl.Network:
@@ -39,6 +49,7 @@ def baseline_network() -> pmcl.Network:
     return pmcl.Network(
         pmcl.Recurrent(outputs=64, cell="lstm", state=64, width=256),
         pmcl.CouplingFlow(layers=6, width=128, activation="elu"),
+        whiten=False,
     )
 
 
@@ -147,7 +158,7 @@ def start(out: Path, settings: str, seed: int, size: Size = FULL) -> pmcl.Amorti
             "learning_rate": 5e-4,
         }
         if settings == "paper"
-        else {"steps": size.steps}
+        else {"steps": size.steps, "simulations": size.simulations}
     )
     return DEFINITION.fit(
         **options,

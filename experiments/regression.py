@@ -13,7 +13,9 @@ import pmcl
 from pmcl.demo.model import linear_regression_model
 from pmcl.demo.tables import draw_datasets, simulated_datasets
 
-BASELINE = pmcl.Network(pmcl.SetTransformer(outputs=50), pmcl.CouplingFlow(layers=6, width=128))
+BASELINE = pmcl.Network(
+    pmcl.SetTransformer(outputs=50), pmcl.CouplingFlow(layers=6, width=128), whiten=False
+)
 COVARIATES = {"X": pm.Normal.dist(0, 1)}
 
 

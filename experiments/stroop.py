@@ -64,6 +64,7 @@ class Size:
     per_task: int = 5
     paper_steps: int = 200
     paper_draws: int = 32
+    simulations: int | None = None
 
 
 FULL = Size()
@@ -79,6 +80,7 @@ SHORT = Size(
     per_task=1,
     paper_steps=5,
     paper_draws=8,
+    simulations=200,
 )
 
 
@@ -173,6 +175,7 @@ def paper_network() -> pmcl.Network:
     return pmcl.Network(
         pmcl.DeepSet(outputs=30),
         pmcl.CouplingFlow(layers=6, width=256, depth=2, activation="mish"),
+        whiten=False,
     )
 
 
@@ -187,7 +190,12 @@ def start(out: Path, settings: str, seed: int, size: Size = FULL) -> pmcl.Amorti
             "learning_rate": 5e-4,
         }
         if settings == "paper"
-        else {"lengths": LENGTHS, "steps": size.steps, "batch_size": size.batch_size}
+        else {
+            "lengths": LENGTHS,
+            "steps": size.steps,
+            "batch_size": size.batch_size,
+            "simulations": size.simulations,
+        }
     )
     return DEFINITION.fit(
         **options,

@@ -7,6 +7,7 @@ import numpy as np
 
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.networks import Amortizer, Network, Scaling, Structure
+from pmcl.networks.amortizer import Context
 from pmcl.runtime import precision
 from pmcl.training import PretrainingSettings
 
@@ -21,24 +22,30 @@ class Line(eqx.Module):
     b: jax.Array
     c: jax.Array
     dim: int = eqx.field(static=True, default=1)
+    noise: int = eqx.field(static=True, default=1)
+    search: None = None
 
-    def context(self, data, mask=None):
+    def context(self, data, mask=None, place=None):
         keep = jnp.ones(data["y"].shape, bool) if mask is None else mask.rows
-        return jnp.sum(jnp.where(keep, data["y"], 0.0), keepdims=True) / jnp.sum(keep)
+        mean = jnp.sum(jnp.where(keep, data["y"], 0.0), keepdims=True) / jnp.sum(keep)
+        return Context(mean, None)
 
     draw = Amortizer.draw
 
     def transform(self, eps, context):
-        z = self.a + self.b * context + jnp.exp(self.c) * eps
+        z = self.a + self.b * context.vector + jnp.exp(self.c) * eps
         return z, self.log_prob(z, context)
 
     def log_prob(self, z, context):
-        u = (z - self.a - self.b * context) / jnp.exp(self.c)
+        u = (z - self.a - self.b * context.vector) / jnp.exp(self.c)
         return jnp.sum(-0.5 * u**2 - self.c - 0.5 * np.log(2 * np.pi))
 
     @property
     def z_scaling(self) -> Scaling:
         return Scaling(jnp.zeros(1), jnp.ones(1))
+
+    def whitened_slope(self, slope, context):
+        return slope
 
     def trainable(self) -> "Line":
         return jax.tree.map(lambda _: True, self)

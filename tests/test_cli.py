@@ -113,8 +113,13 @@ def test_draws_that_should_not_be_trusted_are_named(work, capsys):
     far = pd.DataFrame({"dataset": "far", "y": np.full(10, 40.0)})
     far.to_csv(work / "far.csv", index=False)
     asked = ["--model", work.model, "--out", work / "far.nc", "--refine", "never", "-q"]
+    # a network that has to know by itself where posteriors are
+    network = pmcl.Network(pmcl.DeepSet(width=8, head_width=8), pmcl.CouplingFlow(layers=1), False)
+    model = pmcl.models.named(work.model).model()
+    poor = pmcl.fit_amortized(model, network=network, steps=1, random_seed=0, progressbar=False)
+    pmcl.save(poor, work / "poor.zarr.zip")
     with pytest.warns(UserWarning, match="k-hat"):
-        assert main(["sample", str(work.state), work / "far.csv", *asked]) == 0
+        assert main(["sample", work / "poor.zarr.zip", work / "far.csv", *asked]) == 0
     assert "not to be trusted (k-hat): far" in capsys.readouterr().out
 
 
@@ -192,13 +197,16 @@ def test_models_are_listed_shown_and_checked(capsys, tmp_path):
     assert "no published model" in capsys.readouterr().out
     publish = ["publish", "tiny", *folder, "--steps", "400", "--simulations", "50", "-q"]
     status = main([*publish, "--json"])
-    told = answer(capsys)
+    told = answer(capsys)["tiny"]
     assert status == int(bool(told["problems"])) and set(told["calibration"]["network"]["p"]) == {
         "mu"
     }
     assert main(["models", "check", *folder]) == 0
+    capsys.readouterr()
+    assert main(["publish", *folder]) == 0  # nothing is stale
+    assert capsys.readouterr().out == "every card and state is of its model\n"
     assert main(["models", "show", "tiny", *folder]) == 0
-    assert capsys.readouterr().out.split("\n")[1] == "# tiny"
+    assert capsys.readouterr().out.split("\n")[0] == "# tiny"
 
 
 def test_names_of_datasets_are_text_as_in_the_file(tmp_path):

@@ -44,8 +44,8 @@ def test_the_table_has_every_task_and_method_with_finite_numbers(out):
         assert set(score) == SCORE_KEYS
         numbers = [value for value in score.values() if not isinstance(value, str)]
         assert len(numbers) == 6 and all(map(math.isfinite, numbers))
-        # a network that was hardly trained is far from NUTS, and NUTS is not far from itself
-        assert score["pretrained"] > 10 * abs(score["null"])
+        # a network that was hardly trained is near to NUTS: the search is what it begins with
+        assert score["pretrained"] < 0.1
         assert score["ratio_after_all"] == pytest.approx(score["after_all"] / score["pretrained"])
     # after the last task there is nothing left to forget
     for score in table["scores"][1::2]:

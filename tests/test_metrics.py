@@ -112,6 +112,16 @@ def test_exact_posterior_is_perfect(dtype):
     np.testing.assert_allclose(result.log_weights, -np.log(1000), atol=1e-5)
 
 
+@pytest.mark.parametrize("n_draws", [50, 1000, 4000])
+def test_weights_that_are_nearly_equal_have_no_tail_to_be_judged(n_draws):
+    eps = np.random.default_rng(8).normal(size=(200, n_draws))
+    # a proposal that is right but for its far tails: the fitted shapes would lie anywhere
+    nearly = 0.004 * np.maximum(np.abs(eps) - 2, 0) ** 2
+    assert (importance_diagnostics(nearly).khat == -np.inf).all()
+    # and one whose every tail is too light, by which the shape is 0.9
+    assert (importance_diagnostics(0.45 * eps**2).khat > -np.inf).all()
+
+
 @pytest.mark.parametrize("n_draws", [1, 2, 24, 25, 1000])
 def test_constant_ratios_of_any_number_of_draws(n_draws):
     result = importance_diagnostics(np.full(n_draws, -1234.5))

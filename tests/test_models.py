@@ -152,8 +152,13 @@ def test_what_publishing_finds_is_on_the_card(published, folder):
         assert f"{figures['example']['network']['mmd2'][i]:.4f}" in row
         # the posterior is known: the network cannot be far from it
         assert figures["example"]["refined"]["mmd2"][i] < 0.02
+    alone = figures["simulated"]["network"]
+    assert len(alone["mmd2"]) == 10 and max(figures["simulated"]["refined"]["mmd2"]) < 0.02
     facts = models.card_of(definition)
-    assert facts is not None and facts["random_seed"] == 0 and facts["pmcl"] == pmcl.__version__
+    assert facts is not None
+    assert facts["network"]["simulated"]["mmd2"] == pytest.approx(np.mean(alone["mmd2"]), abs=1e-4)
+    assert facts["network"]["example"]["efficiency"] > 0.9
+    assert facts["random_seed"] == 0 and facts["pmcl"] == pmcl.__version__
     assert models.check(definition) == []
 
 
@@ -222,8 +227,8 @@ def test_cards_and_states_that_are_not_as_they_should_be(published, tmp_path):
 
 
 def test_a_card_says_what_failed(published, monkeypatch, tmp_path):
-    """A network that was hardly trained, taken as it is."""
-    path = copied(published, tmp_path)
+    """A network that does not know where posteriors are, hardly trained and taken as it is."""
+    path = copied(published, tmp_path, {"affine_width=16),": "affine_width=16), whiten=False,"})
 
     def unrefined(*args, refine=False, **options):
         return pmcl.calibrate(*args, refine=False, **options)

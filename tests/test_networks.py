@@ -31,7 +31,7 @@ from pmcl.networks import (
     default_network,
     read_structure,
 )
-from pmcl.networks.amortizer import _tame, _untame
+from pmcl.networks.amortizer import Context, _tame, _untame
 from pmcl.networks.summary import _AttentionBlock
 from pmcl.runtime import precision
 
@@ -150,7 +150,7 @@ def amortizer(flow: AbstractFlow, dim: int) -> Amortizer:
     return eqx.tree_at(lambda a: a.flow, q, shaken(q.flow, 0.15))
 
 
-CONTEXT = np.asarray([0.3, -1.0, 2.0], np.float32)
+CONTEXT = Context(np.asarray([0.3, -1.0, 2.0], np.float32), None)
 CHUNK = 4096
 
 
@@ -170,12 +170,12 @@ def _log_prob(q: Amortizer, z, context):
 
     def one(z):
         u = (z - q.z_scaling.loc) / q.z_scaling.scale
-        return q.log_prob(z, context), q.flow.inverse(_untame(u)[0], context)
+        return q.log_prob(z, context), q.flow.inverse(_untame(u)[0], context.vector)
 
     return jax.vmap(one)(z)
 
 
-def draws(q: Amortizer, context: np.ndarray = CONTEXT):
+def draws(q: Amortizer, context: Context = CONTEXT):
     eps = np.random.default_rng(2).normal(size=(CHUNK, q.dim)).astype(np.float32)
     return (eps, *map(np.asarray, _transform(q, eps, context)))
 
@@ -210,7 +210,7 @@ def test_transform_and_log_prob_are_inverse(spec, dim):
     np.testing.assert_allclose(log_prob, log_q, atol=2e-3)
     np.testing.assert_allclose(back, eps, atol=2e-3)
     # the context steers it
-    assert np.abs(draws(q, CONTEXT + 1)[1] - z).max() > 0.05
+    assert np.abs(draws(q, CONTEXT._replace(vector=CONTEXT.vector + 1))[1] - z).max() > 0.05
 
 
 @each_flow(*TWO, *FIVE)
@@ -300,7 +300,7 @@ def test_a_size_the_network_was_not_built_for_is_refused():
     with pytest.raises(ValueError, match=r"'X'.*\(2, 'any'\).*\(1, 4\)"):
         rows.context({**data, "X": data["X"][:1]})
     longer = {k: v[0] for k, v in simulations(1, rows=9).items()}  # rows may differ
-    assert eqx.filter_eval_shape(rows.context, longer).shape == (4,)
+    assert eqx.filter_eval_shape(rows.context, longer).vector.shape == (4,)
 
 
 def test_context_ignores_padding():
@@ -308,8 +308,8 @@ def test_context_ignores_padding():
     data = {k: v[0] for k, v in simulations(1, rows=6).items()}
     alone = {k: v[..., :3] if v.ndim else v for k, v in data.items()}
     context = eqx.filter_jit(Amortizer.context)
-    padded = context(q, data, Mask(np.arange(6) < 3))
-    np.testing.assert_allclose(padded, context(q, alone), rtol=1e-5, atol=1e-6)
+    padded = context(q, data, Mask(np.arange(6) < 3)).vector
+    np.testing.assert_allclose(padded, context(q, alone).vector, rtol=1e-5, atol=1e-6)
     assert padded.shape == (3 + 1,)
 
 
@@ -384,7 +384,7 @@ def test_amortizers_are_float32(spec, dim):
         with jax.enable_x64(x64):
             context = eqx.filter_eval_shape(q.context, {"x": np.zeros(3)})
             z, log_q = eqx.filter_eval_shape(q.transform, np.zeros(dim, np.float32), CONTEXT)
-            assert context.dtype == z.dtype == jnp.float32
+            assert context.vector.dtype == z.dtype == jnp.float32
 
             def log_prob(q):
                 return q.log_prob(jnp.zeros(dim), CONTEXT)

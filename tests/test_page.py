@@ -213,6 +213,9 @@ def test_too_few_draws_are_no_reason_to_trust(posterior, results):
 
 
 def test_draws_that_do_not_count_alike_are_weighted(posterior):
+    network = replace(NETWORK, whiten=False)
+    options = {"network": network, "steps": 100, "random_seed": 1, "progressbar": False}
+    posterior = pmcl.fit_amortized(posterior.compiled.model, **options)
     data = {"y": np.random.default_rng(2).normal(5, 1, (1, 10))}
     idata = posterior.sample(data, 4000, refine=False, random_seed=1)
     assert any("count by their weights" in text for _, text in verdicts_on(idata))

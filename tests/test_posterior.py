@@ -39,6 +39,7 @@ def posterior(model: pm.Model) -> pmcl.AmortizedPosterior:
         network=pmcl.Network(
             pmcl.DeepSet(outputs=8, width=16, depth=1, pooled=16, head_width=32, head_depth=1),
             pmcl.CouplingFlow(layers=1, width=16, depth=1, knots=4, affine_width=32),
+            whiten=False,  # far from simulations it is wrong, which what is tested here repairs
         ),
         steps=500,
         batch_size=64,

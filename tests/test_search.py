@@ -31,13 +31,13 @@ def test_the_place_of_a_normal_posterior_is_exact(density):
         place = jax.jit(lambda y: search({"y": y}, None))(y)
         exact = 1 / 2**2 + 10
         assert place.status == Status.CONVERGED
-        np.testing.assert_allclose(place.loc, [(1 / 2**2 + y.sum()) / exact], rtol=1e-8)
+        np.testing.assert_allclose(place.loc[0], [(1 / 2**2 + y.sum()) / exact], rtol=1e-8)
         assert isinstance(place.scale, Dense)
-        np.testing.assert_allclose(place.scale.lower, [[exact**-0.5]], rtol=1e-8)
+        np.testing.assert_allclose(place.scale.lower[0], [[exact**-0.5]], rtol=1e-8)
         np.testing.assert_allclose(place.sides, 0, atol=1e-8)  # normal on all sides
         seen = search.seen(place)
-    assert seen.shape == (search.features,)
-    assert seen[0] == -1
+    assert seen.shape == (1, search.features)
+    assert seen[0, 0] == -1
 
 
 def test_without_a_finite_density_the_start_and_the_prior_are_all_there_is(density):
@@ -46,11 +46,11 @@ def test_without_a_finite_density_the_start_and_the_prior_are_all_there_is(densi
         search = Search.of(density, np.ones(1), prior)
         place = search({"y": jnp.full(10, jnp.nan)}, None)
         assert place.status == Status.NOT_FINITE
-        np.testing.assert_allclose(place.loc, [1.0])
+        np.testing.assert_allclose(place.loc[0], [1.0])
         assert isinstance(place.scale, Dense)
-        np.testing.assert_allclose(place.scale.lower, [search.spread])
+        np.testing.assert_allclose(place.scale.lower[0], [search.spread])
         seen = search.seen(place)
-    assert seen[0] == 1
+    assert seen[0, 0] == 1
     assert np.isfinite(seen).all()
 
 
@@ -72,7 +72,7 @@ def test_the_best_of_two_modes_is_found_from_any_start():
         search = Search.of(density, np.full(1, -1.0), prior)
         place = search({"y": jnp.full(1, 3.0)}, None)
     assert place.status == Status.CONVERGED
-    assert place.loc[0] > 2
+    assert place.loc[0, 0] > 2
 
 
 def test_the_initial_point_is_that_of_pymc():

@@ -13,7 +13,7 @@ import numpy as np
 import pymc as pm
 import pytest
 
-from pmcl.compile import compile_model, make_simulator, read_covariates
+from pmcl.compile import Density, compile_model, make_simulator, read_covariates
 from pmcl.networks import CouplingFlow, DeepSet, InputLayout, Network, build_amortizer
 from pmcl.runtime import precision
 from pmcl.training import (
@@ -151,7 +151,7 @@ class Shifted(eqx.Module):
 
     w: jax.Array
 
-    def context(self, data, mask=None):
+    def context(self, data, mask=None, place=None):
         return jnp.mean(data["x"])
 
     def log_prob(self, z, context):
@@ -240,7 +240,8 @@ def test_pretraining_reaches_the_exact_posterior(normal_mean):
 def test_a_budget_of_simulations_is_seen_evenly_and_never_exceeded(normal_mean, monkeypatch):
     with precision.scope():
         simulated = Simulated.of(normal_mean.simulator, 1000, random_seed=3)
-        loss = pretraining.StoredLoss(simulated.take(slice(100)))
+        density = Density(normal_mean.compiled, "obs")
+        loss = pretraining.StoredLoss(simulated.take(slice(100)), density)
         seen = np.concatenate([np.ravel(h["index"]) for h in loss.hosts(30, 20, range(2), 7)])
         again = np.concatenate([np.ravel(h["index"]) for h in loss.hosts(30, 20, range(1, 2), 7)])
     np.testing.assert_array_equal(np.bincount(seen, minlength=100), 12)
@@ -252,10 +253,11 @@ def test_a_budget_of_simulations_is_seen_evenly_and_never_exceeded(normal_mean, 
     settings = PretrainingSettings(600, 64, 1e-2, 20, 1.0, 512, None, 100, 1000)
     with precision.scope():
         q, record = pretrain(
-            begun, normal_mean.simulator, settings, seed=0, simulated=simulated, progressbar=False,
+            begun, normal_mean.simulator, settings, seed=0, bank=(simulated, 0), density=density,
+            progressbar=False,
         )  # fmt: skip
-        held_back = simulated.take(slice(900, None))
-        judged = float(eqx.filter_jit(negative_log_likelihood)(q, *held_back))
+        z, data, *_ = simulated.take(slice(900, None))
+        judged = float(eqx.filter_jit(negative_log_likelihood)(q, z, data))
         loss = float(eqx.filter_jit(negative_log_likelihood)(q, *fresh))
     assert record.validation.min() == pytest.approx(judged, rel=1e-5)
     mean, sd = normal_mean.exact(fresh[1]["y"])
@@ -296,16 +298,13 @@ class Pretrain(NamedTuple):
     amortizer: object
     simulator: object
 
-    def __call__(
-        self, *, settings=SETTINGS, seed=5, checkpoint=None, other=None, simulated=None
-    ) -> Result:
+    def __call__(self, *, settings=SETTINGS, seed=5, checkpoint=None, other=None) -> Result:
         with precision.scope():
             trained, record = pretrain(
                 self.amortizer if other is None else other,
                 self.simulator,
                 settings,
                 seed=seed,
-                simulated=simulated,
                 checkpoint=checkpoint,
                 progressbar=False,
             )

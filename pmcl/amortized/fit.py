@@ -13,6 +13,7 @@ import xarray as xr
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.compile import (
     CompiledModel,
+    Density,
     Masking,
     Simulator,
     compile_model,
@@ -22,9 +23,10 @@ from pmcl.compile import (
 from pmcl.compile.covariates import Source
 from pmcl.compile.refuse import model_or_context
 from pmcl.compile.simulator import check_finite
+from pmcl.compile.variables import initial_point
 from pmcl.data.masked import check_masked
 from pmcl.data.simulated import simulated_task
-from pmcl.data.task import DataError
+from pmcl.data.task import Batch, DataError
 from pmcl.networks import (
     AbstractSummary,
     InputLayout,
@@ -40,11 +42,17 @@ from pmcl.runtime.arguments import positive, positive_rate, seed_of
 from pmcl.runtime.devices import DevicesLike, mesh_of, settled
 from pmcl.runtime.devices import scope as device_scope
 from pmcl.runtime.progress import working
+from pmcl.search.many import narrowed
+from pmcl.search.search import Search
 from pmcl.training import PretrainingSettings, Simulated, pretrain
+from pmcl.training.pretraining import FEWEST
 
-_FEWEST = 20  # simulations
 _LOOKED_AT = 100  # simulations whose indices are checked
 _STANDARD = 1000  # simulations by which inputs and parameters are standardised
+_BANK = 4096  # simulations that are made once
+_LABELS = 16
+_STARTS = 16  # of searches, of which those that find something are kept
+_BYTES = 2**30  # of all of them, at most
 
 
 def fit_amortized(
@@ -54,14 +62,15 @@ def fit_amortized(
     exchangeable: str | None = None,
     sequence: str | None = None,
     network: Network | AbstractSummary | None = None,
-    steps: int = 4000,
-    batch_size: int = 64,
+    steps: int = 1500,
+    batch_size: int = 32,
     simulations: int | None = None,
+    labels: int | None = None,
     learning_rate: float = 1e-3,
-    warmup: int = 200,
+    warmup: int = 50,
     clip: float = 1.0,
     validation: int = 512,
-    patience: int | None = None,
+    patience: int | None = 4,
     simulator: Literal["auto", "jax", "pytensor"] = "auto",
     lengths: tuple[int, int] | None = None,
     missing: float = 0.0,
@@ -86,19 +95,24 @@ def fit_amortized(
         The dim of the observed variables along which order does not matter, or does. Found by
         itself where the likelihood makes it certain.
     network : Network or AbstractSummary, optional
-        The default follows from the data: `DeepSet`, `Recurrent` or `Flatten`, and `CouplingFlow`.
+        The default follows from the data: `DeepSet`, `Recurrent` or `Flatten`, and `CouplingFlow`;
+        whitened: a search of the density finds the mode and the scale of each dataset's posterior,
+        and the network learns what is left. ``Network(whiten=False)`` learns all of it.
     steps, batch_size : int
-        Training steps, and simulations in each.
+        Most training steps, and simulations in each.
     simulations : int, optional
-        A budget, where simulating is dear: so many are made once, a tenth of them at most held back
-        for `validation`, and seen again and again. By default every step has fresh ones, which
-        nothing can be learned by heart of.
+        So many are made once, with their searches, a tenth of them at most held back for
+        `validation`, and seen again and again: 4,096 by default, fewer where they are large. For a
+        network that is not whitened every step has fresh ones by default.
+    labels : int, optional
+        Posterior draws that a simulation is learned by: its own parameters, and draws of the
+        network, weighed by the density. 16 by default, 1 where nothing is whitened.
     learning_rate, warmup, clip
         Highest rate of Adam, steps of warm-up before cosine decay, largest gradient norm.
     validation : int
-        Fresh simulations by whose loss the best weights are chosen.
+        Simulations held back, by whose loss the best weights are chosen.
     patience : int, optional
-        Stop after this many blocks of 100 steps without a better validation loss.
+        Stop after this many blocks of 100 steps without a better validation loss; None: never.
     simulator : {"auto", "jax", "pytensor"}
         Where simulations are made; "auto" takes JAX where it can sample the model.
     lengths : tuple of int, optional
@@ -144,6 +158,7 @@ def fit_amortized(
         patience=patience,
         block=100,
         simulations=None if simulations is None else _budget(simulations),
+        labels=1 if labels is None else positive("labels", labels),
     )
     with precision.scope():
         with working("Compiling the model", enabled=progressbar):
@@ -161,14 +176,26 @@ def fit_amortized(
                 _, few = simulated_task(source, structure.row, 8, random_seed=seed)
                 check_masked(compiled, few)
             chosen = default_network(structure, network)
-            number = _STANDARD if simulations is None else simulations
-            simulated = Simulated.of(source, number, random_seed=seed)
-            z, data, gaps = jax.tree.map(np.asarray, simulated.take(slice(_STANDARD)))
+            number = _STANDARD if simulations is None else min(simulations, _STANDARD)
+            first = Simulated.of(source, number, random_seed=seed)
+            z, data, gaps, _ = jax.tree.map(np.asarray, first)
             _check_indices(compiled, data)
+            density = Density(compiled, structure.row)
+            search = None
+            if chosen.whiten:
+                search = Search.of(density, initial_point(compiled.model), z, starts=_STARTS)
+                search = narrowed(search, Batch(first.data, first.mask))
+                settings = replace(
+                    settings,
+                    simulations=simulations or _bank_size(first),
+                    labels=_LABELS if labels is None else labels,
+                )
             inputs = InputLayout.of(
                 compiled.data, structure.row, masking=masking, observed=len(compiled.observed)
             )
-            amortizer = build_amortizer(chosen, inputs, z, data, key=jax.random.key(seed))
+            amortizer = build_amortizer(
+                chosen, inputs, z, data, key=jax.random.key(seed), search=search
+            )
             posterior = AmortizedPosterior(
                 compiled,
                 source,
@@ -187,12 +214,19 @@ def fit_amortized(
                 source,
                 settings,
                 seed=seed,
-                simulated=None if simulations is None else simulated,
+                bank=posterior.bank(progressbar=progressbar),
+                density=density,
                 checkpoint=checkpoint,
                 progressbar=progressbar,
             )
         amortizer = settled(amortizer)
     return replace(posterior, amortizer=amortizer, pretraining=(record,))
+
+
+def _bank_size(few: Simulated) -> int:
+    """How many simulations of this size are made once."""
+    each = sum(np.asarray(x).nbytes for x in jax.tree.leaves(few)) / len(few.z)
+    return int(np.clip(_BYTES // max(each, 1), 256, _BANK))
 
 
 def _check_indices(compiled: CompiledModel, data: Mapping[str, np.ndarray]) -> None:
@@ -205,9 +239,9 @@ def _check_indices(compiled: CompiledModel, data: Mapping[str, np.ndarray]) -> N
 
 
 def _budget(simulations: int) -> int:
-    if simulations < _FEWEST:
+    if simulations < FEWEST:
         raise ValueError(
-            f"simulations: expected at least {_FEWEST}, of which a tenth is held back, got "
+            f"simulations: expected at least {FEWEST}, of which a tenth is held back, got "
             f"{simulations}."
         )
     return simulations

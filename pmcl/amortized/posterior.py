@@ -52,7 +52,7 @@ from pmcl.runtime import precision
 from pmcl.runtime.arguments import positive, positive_rate, seed_of
 from pmcl.runtime.devices import DevicesLike, settled
 from pmcl.runtime.devices import scope as device_scope
-from pmcl.training import PretrainingRecord, PretrainingSettings, Simulated, pretrain
+from pmcl.training import PretrainingRecord, PretrainingSettings, Simulated, bank_of, pretrain
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -158,6 +158,22 @@ class AmortizedPosterior:
         """The compiled log density of z and a dataset."""
         return Density(self.compiled, self.structure.row)
 
+    def bank(self, *, progressbar: bool) -> tuple[Simulated, int] | None:
+        """The simulations that pretraining sees again and again: the same ones every time.
+
+        And how many were left out; None where every step has fresh ones.
+        """
+        if self.settings.simulations is None:
+            return None
+        return bank_of(
+            self.simulator,
+            self.amortizer,
+            self.density,
+            self.settings.simulations,
+            seed=self.seed,
+            progressbar=progressbar,
+        )
+
     def pretrain(
         self,
         more_steps: int,
@@ -196,18 +212,13 @@ class AmortizedPosterior:
             self.settings, steps=positive("more_steps", more_steps), learning_rate=rate
         )
         with precision.scope(), device_scope(devices):
-            simulated = None
-            if settings.simulations is not None:
-                # those of the first training, again
-                simulated = Simulated.of(
-                    self.simulator, settings.simulations, random_seed=self.seed
-                )
             amortizer, record = pretrain(
                 self.amortizer,
                 self.simulator,
                 settings,
                 seed=self.seed + 1 + len(self.pretraining),
-                simulated=simulated,
+                bank=self.bank(progressbar=progressbar),
+                density=self.density,
                 checkpoint=checkpoint,
                 progressbar=progressbar,
             )

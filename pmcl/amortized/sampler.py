@@ -127,15 +127,20 @@ class Sampler(NamedTuple):
     def __reduce__(self) -> tuple:
         weights = [*map(np.asarray, jax.tree.leaves(eqx.filter(self.amortizer, eqx.is_array)))]
         parts = self._asdict() | {"compiled": packed(self.compiled), "amortizer": None}
-        return _arrived, (parts, weights)
+        search = self.amortizer.search
+        sizes = (1, 1) if search is None else (len(search.starts), search.modes)
+        return _arrived, (parts, weights, sizes)
 
 
-def _arrived(parts: dict[str, Any], weights: list[np.ndarray]) -> Sampler:
+def _arrived(parts: dict[str, Any], weights: list[np.ndarray], sizes: tuple[int, int]) -> Sampler:
     """Build the network again, with the weights that it had."""
     found = Sampler(**parts)
     compiled = unpacked(found.compiled)
     with precision.scope():
-        like = skeleton(found.network, compiled, found.structure, found.masking)
+        starts, modes = sizes
+        like = skeleton(
+            found.network, compiled, found.structure, found.masking, starts=starts, modes=modes
+        )
         arrays, rest = eqx.partition(like, eqx.is_array)
         structure = jax.tree.structure(arrays)
         own = jax.tree.unflatten(structure, [jnp.asarray(w) for w in weights])

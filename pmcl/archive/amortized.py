@@ -38,6 +38,7 @@ from pmcl.training import PretrainingSettings
 
 SCHEMA = 1
 _LONGEST = 10**5  # rows of a dataset
+_MOST_SEARCHES = 1000  # of one dataset
 _PACKAGES = ("pymc", "pytensor", "jax", "equinox", "flowjax", "xarray", "numpy")
 
 
@@ -53,8 +54,8 @@ def to_datatree(posterior: AmortizedPosterior, *, include_memory: bool = True) -
     Returns
     -------
     xarray.DataTree
-        Groups `model` (fingerprint), `covariates`, `network`, `pretrained`, `pretraining`,
-        `memory`, `strategies` and `history`.
+        Groups `model` (fingerprint), `search`, `covariates`, `network`, `pretrained`,
+        `pretraining`, `memory`, `strategies` and `history`.
 
     Raises
     ------
@@ -76,6 +77,8 @@ def to_datatree(posterior: AmortizedPosterior, *, include_memory: bool = True) -
         "/covariates": sources.to_dataset(p.simulator.covariates),
         "/network": weights.to_dataset(p.amortizer),
     }
+    if p.amortizer.search is not None:
+        groups["/search"] = fingerprint.searched(p.amortizer, p.compiled, probe)
     if p.pretrained is not None:
         groups["/pretrained"] = weights.to_dataset(p.pretrained)
     if p.familiar is not None:
@@ -136,10 +139,19 @@ def from_datatree(
             loads(attrs.get("network"), where=where), where=f"{where}: network", expected=Network
         )
         check_sizes(network, f"{where}: network")
-        like = skeleton(network, compiled, structure, masking)
+        sizes = {"starts": 1, "modes": 1}
+        if network.whiten:
+            about = group(tree, "search", where).attrs
+            sizes = {name: whole_number(about, name, where) for name in sizes}
+            if not all(1 <= n <= _MOST_SEARCHES for n in sizes.values()):
+                raise StateError(f"{where}: search: {sizes} are no numbers of starts and of modes.")
+        like = skeleton(network, compiled, structure, masking, **sizes)
         amortizer = weights.from_dataset(
             group(tree, "network", where), like, where=f"{where}: network"
         )
+        if amortizer.search is not None:
+            found_then = group(tree, "search", where)
+            fingerprint.check_search(amortizer, compiled, probe, found_then, where=where)
         pretrained = None
         if "pretrained" in tree.children:
             pretrained = weights.from_dataset(
@@ -196,8 +208,6 @@ def _attrs(p: AmortizedPosterior) -> dict[str, Any]:
 def _settings(attrs: Mapping[Any, Any], where: str) -> PretrainingSettings:
     found = loads(attrs.get("settings"), where=where)
     names = {f.name for f in dataclasses.fields(PretrainingSettings)}
-    if isinstance(found, dict):
-        found = {"simulations": None, **found}  # states of before do not have it
     if not isinstance(found, dict) or set(found) != names:
         raise StateError(f"{where}: expected the settings {sorted(names)}.")
     optional = ("patience", "simulations")

@@ -1,5 +1,6 @@
 """Which model a state belongs to, told by behaviour: log densities at stored points."""
 
+import jax
 import numpy as np
 import xarray as xr
 
@@ -7,12 +8,15 @@ from pmcl.archive.configuration import dumps, loads
 from pmcl.archive.errors import StateError
 from pmcl.compile import CompiledModel
 from pmcl.compile.model import describe
-from pmcl.data.task import Layout, Task
+from pmcl.data.task import Batch, Layout, Task
 from pmcl.draws.densities import densities
+from pmcl.networks import Amortizer
+from pmcl.networks.contexts import placed
 from pmcl.runtime import precision
 
 _POINTS = 8
 _TOLERANCE = 1e-6  # relative; other machines round in other ways
+_SAME = 0.01  # nats of evidence, which a search that ends one step later still finds
 
 
 def fingerprint(compiled: CompiledModel, z: np.ndarray, data: dict[str, np.ndarray]) -> xr.Dataset:
@@ -78,6 +82,67 @@ def check(compiled: CompiledModel, stored: xr.Dataset, *, where: str) -> None:
                 f"{value[worst]:.6g}, it was {old[worst]:.6g}. Names and shapes are the same; look "
                 "at priors, likelihood and constant data."
             )
+
+
+def searched(amortizer: Amortizer, compiled: CompiledModel, probe: xr.Dataset) -> xr.Dataset:
+    """What the search of a whitened network finds at the data of the fingerprint, and how.
+
+    `evidence` is log density plus log determinant of the scale at the mode: a function of the
+    dataset alone, whichever of two equal modes is taken.
+    """
+    assert amortizer.search is not None
+    data: dict = {i.name: probe[f"data {i.name}"].values for i in compiled.data}
+    with precision.scope():
+        place = placed(amortizer, Batch(data, None)).place
+        first, scale = jax.tree.map(lambda x: np.asarray(x)[:, 0], (place.loc, place.scale))
+        log_prior, log_likelihood = _at(compiled, first, data)
+        log_det = np.asarray(jax.vmap(lambda a: a.log_det())(scale))
+    found = {
+        "loc": (("point", "parameter"), first),
+        "evidence": (("point",), log_prior + log_likelihood + log_det, {"units": "nats"}),
+        "status": (("point",), np.asarray(place.status)),
+    }
+    search = amortizer.search
+    attrs = {
+        "starts": len(search.starts),
+        "modes": search.modes,
+        "steps": search.steps,
+        "tol": search.tol,
+    }
+    return xr.Dataset(found, attrs=attrs)
+
+
+def check_search(
+    amortizer: Amortizer,
+    compiled: CompiledModel,
+    probe: xr.Dataset,
+    stored: xr.Dataset,
+    *,
+    where: str,
+) -> None:
+    """Compare what a network's search finds with what it found when its state was stored.
+
+    Raises
+    ------
+    StateError
+        Saying what differs: the network would get other inputs than those it was trained with.
+    """
+    now = searched(amortizer, compiled, probe)
+    missing = [n for n in now.data_vars if n not in stored]
+    if missing or dict(stored.attrs) != dict(now.attrs):
+        raise StateError(f"{where}: expected a search with {now.attrs}; lacks {missing}.")
+    for name, value in now.data_vars.items():
+        if stored[name].shape != value.shape:
+            raise StateError(f"{where}: search: {name} has another shape.")
+    apart = np.abs(now["evidence"].values - stored["evidence"].values)
+    other = (apart > _SAME) | (now["status"].values != stored["status"].values)
+    if other.any():
+        i = int(np.argmax(other))
+        raise StateError(
+            f"{where}: at stored data {i} the search ends with status {int(now['status'][i])} and "
+            f"evidence {float(now['evidence'][i]):.6g}, it ended with {int(stored['status'][i])} "
+            f"and {float(stored['evidence'][i]):.6g}. Train the network again with this version."
+        )
 
 
 def _at(

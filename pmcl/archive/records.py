@@ -37,7 +37,7 @@ def pretraining_to_dataset(record: PretrainingRecord) -> xr.Dataset:
 
 def pretraining_from_dataset(data: xr.Dataset, *, where: str) -> PretrainingRecord:
     """Read it back."""
-    rest = _fields(data, ("steps", "best_step", "skipped", "stopped_early"), where)
+    rest = _fields(data, PretrainingRecord._fields[2:], where)
     return PretrainingRecord(
         losses=_values(data, "loss", where), validation=_values(data, "validation", where), **rest
     )

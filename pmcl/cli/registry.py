@@ -82,11 +82,9 @@ def check(*names: str, folder: Path | None = None, json: Json = False) -> int:
 
 
 def publish(
-    name: str,
-    /,
-    *,
+    *names: str,
     folder: Path | None = None,
-    steps: int = 4000,
+    steps: int | None = None,
     adapt: Annotated[bool, Flag] = False,
     state: Annotated[bool, Flag] = False,
     simulations: int = 200,
@@ -94,18 +92,19 @@ def publish(
     json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Train a published model, check it against simulations and NUTS, and write its card.
+    """Train published models, check them against simulations and NUTS, and write their cards.
 
     Ends with status 1 where a check fails; the card says which.
 
     Parameters
     ----------
-    name
-        Name of the model's folder.
+    names
+        Names of models' folders; by default all whose card or state is missing or stale, so that a
+        run that was cut off goes on with the same command.
     folder
         A folder of models; by default that of PMCL_MODELS and the package's.
     steps
-        Steps of pretraining.
+        Most steps of pretraining; by default the model's own.
     adapt
         Adapt to the example data, too.
     state
@@ -119,20 +118,27 @@ def publish(
     quiet
         No progress.
     """
-    from pmcl.models.definition import find
+    from pmcl import models as registry
     from pmcl.models.publishing import publish as publish_model
 
+    options = {} if steps is None else {"steps": steps}
+    facts, lines = {}, []
     with apart():
-        found = publish_model(
-            find(name, folder),
-            adapt=adapt,
-            state=state,
-            simulations=simulations,
-            random_seed=seed,
-            steps=steps,
-            progressbar=not quiet,
-        )
-    card = found.definition.card
-    told = f"{card}: {'; '.join(found.problems) or 'all checks passed'}"
-    answer({"card": str(card), "problems": found.problems, **found.figures}, json, told)
-    return int(bool(found.problems))
+        every = [registry.find(n, folder) for n in names or registry.names(folder)]
+        if not names:
+            every = [d for d in every if registry.check(d) or (state and d.state is None)]
+        for definition in every:
+            found = publish_model(
+                definition,
+                adapt=adapt,
+                state=state,
+                simulations=simulations,
+                random_seed=seed,
+                progressbar=not quiet,
+                **options,
+            )
+            card = str(definition.card)
+            facts[definition.name] = {"card": card, "problems": found.problems, **found.figures}
+            lines.append(f"{card}: {'; '.join(found.problems) or 'all checks passed'}")
+    answer(facts, json, "\n".join(lines) or "every card and state is of its model")
+    return int(any(one["problems"] for one in facts.values()))

@@ -1,5 +1,6 @@
 """Draws from exactly the model's joint: inside jit where JAX can, on the host where it cannot."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,11 +20,11 @@ from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.runtime import precision
 from pmcl.runtime.jitting import jit
 
-MOST_NOT_FINITE = 0.1  # of the prior's draws
-
 
 def check_finite(simulator: "Simulator", *, n: int = 200, random_seed: int = 0) -> None:
-    """Refuse a model whose log density is not finite at more than a tenth of its own draws.
+    """Look whether the log density of a model is finite at its own draws.
+
+    Simulations where it is not are left out of training, which is said.
 
     Parameters
     ----------
@@ -35,23 +36,27 @@ def check_finite(simulator: "Simulator", *, n: int = 200, random_seed: int = 0) 
     Raises
     ------
     UnsupportedModelError
-        Naming the variable whose term is not finite most often.
+        Where it is finite at none, naming the variable whose term is not finite most often.
     """
     terms = simulator.finite_terms(n=n, random_seed=random_seed)
     wrong = 1.0 - float(np.mean(np.all(list(terms.values()), axis=0)))
-    if wrong <= MOST_NOT_FINITE:
+    if wrong == 0.0:
         return
     observed = {info.name for info in simulator.compiled.observed}
     # The first of equals: what comes later in the model may only inherit the trouble.
     worst = min(terms, key=lambda name: terms[name].mean())
     part = "log likelihood" if worst in observed else "log prior"
-    raise UnsupportedModelError(
-        f"The log density of the model is not finite at {wrong:.0%} of the prior's draws (expected "
-        f"at most {MOST_NOT_FINITE:.0%}); most often it is the {part} of {worst!r}, at "
-        f"{1 - terms[worst].mean():.0%}. Check its parameters and support at "
-        "`pm.sample_prior_predictive` draws: narrow a prior that over- or underflows, and write "
-        "densities that stay finite wherever the model can simulate."
+    found = (
+        f"the log density of the model is not finite at {wrong:.1%} of {n} draws of the prior; "
+        f"most often it is the {part} of {worst!r}, at {1 - terms[worst].mean():.1%}."
     )
+    if wrong == 1.0:
+        raise UnsupportedModelError(
+            f"{found} Check its parameters and support at `pm.sample_prior_predictive` draws: "
+            "narrow a prior that over- or underflows, and write densities that stay finite "
+            "wherever the model can simulate."
+        )
+    warnings.warn(f"{found} Such simulations are left out of training.", stacklevel=2)
 
 
 AT_ONCE = 128  # simulations made together outside training

@@ -272,6 +272,7 @@ def _hosts(
             return None
         seed = np.random.SeedSequence([now.seed, block, begin]).generate_state(1)[0]
         made = Simulated.of(now.simulator, size * problem.simulations, random_seed=int(seed))
+        made = made.placed(now.amortizer, None)
         return jax.tree.map(lambda x: x.reshape(size, problem.simulations, *x.shape[1:]), made)
 
     def parts(block: int) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ from pmcl.data.stacking import concatenate
 from pmcl.data.task import Batch, Task
 from pmcl.draws.drawn import judge, resampled
 from pmcl.draws.network import look
+from pmcl.networks.contexts import placed
 from pmcl.runtime.arguments import listed
 
 _WORTH = 10  # all pseudo-datasets of a task count like so many real ones: one alone tells little
@@ -149,8 +150,8 @@ def gather(
         )
     weights = _weights(groups_all, good_all, len(sources), by_task=plan.by_task)
     pool = Pool(
-        everything.batch(),
-        None if labels is None else labels.z.astype(np.float32),
+        placed(now.amortizer, everything.batch()),
+        None if labels is None else labels.z,
         weights.astype(np.float32),
     )
     untrusted = tuple(n for n, t in zip(sources.names, trusted, strict=True) if not t)

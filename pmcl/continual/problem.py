@@ -132,9 +132,10 @@ def sums(
 ) -> Sums:
     """Evaluate an objective at some datasets, each with a key."""
     found = over_datasets(
-        lambda data, mask, labels, k: objective(amortizer, density, Example(data, mask, labels), k),
+        lambda *given: objective(amortizer, density, Example(*given[:4]), given[4]),
         pool.batch,
         pool.labels,
+        pool.batch.place,
         keys,
     )
     weights = jnp.where(found.finite > 0, pool.weights, 0.0)

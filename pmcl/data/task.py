@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -42,10 +42,13 @@ class Batch(NamedTuple):
     mask : Mask or None
         What is no padding and not missing; None where every dataset has the same length and all
         its values.
+    place : pmcl.search.search.Place, optional
+        Where the posterior of each dataset is, once that was searched for.
     """
 
     values: dict[str, Array]
     mask: Mask | None
+    place: Any = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 
 from pmcl.compile import CompiledModel, Mask, VariableInfo
-from pmcl.data.batching import over_chunks, over_datasets
+from pmcl.data.batching import over_chunks, over_datasets, taken
 from pmcl.data.task import Batch, Task
 from pmcl.runtime import devices
 from pmcl.runtime.jitting import jit
@@ -81,9 +81,7 @@ def pick(compiled: CompiledModel, var_names: list[str] | None) -> tuple[str, ...
     return tuple(var_names)
 
 
-def walk(
-    evaluate: Callable[..., Any], z: np.ndarray, batch: Batch, context: np.ndarray | None = None
-) -> Any:
+def walk(evaluate: Callable[..., Any], z: np.ndarray, batch: Batch, context: Any = None) -> Any:
     """Evaluate draws z of shape (dataset, draw, dim), some of them together, whatever their number.
 
     `evaluate` takes a batch, draws of shape (item, draw, dim) and perhaps contexts of each item.
@@ -94,7 +92,7 @@ def walk(
     index = np.minimum(np.arange(blocks * size), draws - 1)
     items = z[:, index].reshape(n * blocks, size, *z.shape[2:])
     which = np.repeat(np.arange(n), blocks)
-    rows = (items,) if context is None else (items, context[which])
+    rows = (items,) if context is None else (items, taken(context, which))
     found = over_chunks(evaluate, batch, which, *rows, size=devices.together(ITEMS))
     return jax.tree.map(lambda v: v.reshape(n, blocks * size, *v.shape[2:])[:, :draws], found)
 

@@ -6,15 +6,15 @@ import numpy as np
 from jax import Array
 
 from pmcl.compile import Density, Mask
-from pmcl.data.batching import over_chunks, over_datasets
+from pmcl.data.batching import over_chunks, over_datasets, taken
 from pmcl.data.task import Batch, Task
 from pmcl.draws.densities import BLOCK, ITEMS, walk
 from pmcl.draws.drawn import Drawn
 from pmcl.networks import Amortizer
+from pmcl.networks.amortizer import Context
 from pmcl.networks.contexts import contexts
 from pmcl.runtime import devices
 from pmcl.runtime.jitting import jit
-from pmcl.runtime.precision import NETWORK
 from pmcl.runtime.progress import Bar, progress_bar
 
 
@@ -24,14 +24,14 @@ def _draw(
     density: Density,
     seed: Array,
     batch: Batch,
-    context: Array,
+    context: Context,
     position: Array,
     block: Array,
 ) -> tuple[Array, ...]:
     """Draw z and evaluate log q, log prior and log likelihood: arrays of (item, draw, ...)."""
 
     def one(
-        data: dict[str, Array], mask: Mask | None, context: Array, position: Array, block: Array
+        data: dict[str, Array], mask: Mask | None, context: Context, position: Array, block: Array
     ) -> tuple[Array, ...]:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), position), block)
         z, log_q = amortizer.draw(key, BLOCK, context)
@@ -42,9 +42,9 @@ def _draw(
 
 
 @jit
-def _log_q(amortizer: Amortizer, context: Array, z: Array) -> Array:
+def _log_q(amortizer: Amortizer, context: Context, z: Array) -> Array:
     every = jax.vmap(jax.vmap(amortizer.log_prob, in_axes=(0, None)))
-    return devices.spread(every(*devices.spread((z.astype(NETWORK), context))))
+    return devices.spread(every(*devices.spread((z, context))))
 
 
 def log_q(amortizer: Amortizer, z: np.ndarray, batch: Batch) -> np.ndarray:
@@ -54,8 +54,9 @@ def log_q(amortizer: Amortizer, z: np.ndarray, batch: Batch) -> np.ndarray:
 
 
 def embed(amortizer: Amortizer, task: Task) -> np.ndarray:
-    """Context vectors h(x) of a task's datasets, shape (dataset, context)."""
-    return contexts(amortizer, task.batch(), np.arange(len(task)))
+    """Context vectors of a task's datasets, at their first mode, shape (dataset, context)."""
+    found = np.asarray(contexts(amortizer, task.batch(), np.arange(len(task))).vector)
+    return found if amortizer.search is None else found[:, 0]
 
 
 def draw(
@@ -108,7 +109,7 @@ def _drawn(
         lambda *given: _draw(amortizer, density, np.asarray(seed), *given),
         batch,
         which,
-        context[which],
+        taken(context, which),
         position[which],
         block,
         size=devices.together(ITEMS),

@@ -10,8 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 FloatArray = NDArray[np.float64]
 # ArviZ fits the tail to the largest fifth (fewer above 225 draws) and needs five draws there.
 FEWEST_DRAWS = 25
-# Weights that agree to one per cent are equal up to the rounding of float32 log densities.
-_FLAT = 0.01
+# Weights none of which is this many times the mean have no tail that could be fitted: where q's own
+# tails are too light the largest of even a few dozen are far above it.
+_ALIKE = 1.5
+_EQUAL = 1.01  # of a few draws
 
 
 class ImportanceDiagnostics(NamedTuple):
@@ -24,8 +26,9 @@ class ImportanceDiagnostics(NamedTuple):
         A draw of weight zero has -inf.
     khat : ndarray, shape (...)
         Pareto shape of the weights' upper tail; never NaN. ``-inf``: there is no tail, since
-        more than half of the draws have the largest weight within one per cent (an exact
-        posterior has), or all of the fitted tail is one value. ``inf``: the weights cannot be
+        no weight is above 1.5 times their mean (a posterior that is nearly exact has such
+        weights, and a shape fitted to their rounding would mean nothing), or all of the fitted
+        tail is one value. ``inf``: the weights cannot be
         trusted, or there are too few usable draws (below 25) to tell.
     efficiency : ndarray, shape (...)
         1 / (S sum w^2) of the self-normalised raw weights, in (0, 1]; 0 without a usable draw.
@@ -112,8 +115,8 @@ def importance_diagnostics(log_ratio: ArrayLike) -> ImportanceDiagnostics:
 
     log_weights = np.full(rows.shape, -np.inf)
     khat = np.full(len(rows), np.inf)
-    # a tail of rounding errors has a k-hat too, and it means nothing
-    flat = usable & (np.median(shifted, axis=1) > -_FLAT)
+    alike = np.where(count < FEWEST_DRAWS, _EQUAL, _ALIKE)
+    flat = usable & (n_draws < alike * total)
     for i in np.flatnonzero(flat):
         log_weights[i], khat[i] = _normalised(shifted[i]), -np.inf
     for i in np.flatnonzero(usable & ~flat):

@@ -14,6 +14,10 @@ from pmcl.models.definition import LARGEST_STATE, STATE, ModelDefinition, ModelE
 from pmcl.runtime import precision
 
 _PACKAGES = ("pymc", "jax", "flowjax", "nutpie")
+_SHOWN = {"khat": 2, "efficiency": 2, "mmd2": 4}
+_SEARCHED = (
+    "*Network alone* is what `sample(refine=False)` draws, a search of the density included. "
+)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -73,42 +77,50 @@ def card_text(
             ],
         ),
     ]
-    example = figures["example"]
-    if example is not None:
-        parts += [
-            "## Example, compared with NUTS",
-            _doc(definition, "example"),
-            _table(
-                ["dataset", "k-hat of the network", "sampled by", "k-hat", "efficiency",
-                 "MMD² to NUTS: network", "refined where poor", "between NUTS's own chains"],
-                [
-                    [
-                        name,
-                        f"{example['network']['khat'][i]:.2f}",
-                        example["refined"]["engine"][i],
-                        f"{example['refined']['khat'][i]:.2f}",
-                        f"{example['refined']['efficiency'][i]:.2f}",
-                        *(
-                            f"{v:.4f}"
-                            for v in (
-                                example["network"]["mmd2"][i],
-                                example["refined"]["mmd2"][i],
-                                example["refined"]["null_mmd2"][i],
-                            )
-                        ),
-                    ]
-                    for i, name in enumerate(example["refined"]["datasets"])
-                ],
-            ),
-            f"Mean bias of means and of sds, in sds: {example['refined']['bias_mean']:.3f} and "
-            f"{example['refined']['bias_sd']:.3f}. Divergences of NUTS: {example['divergences']}.",
-        ]  # fmt: skip
+    parts += [
+        "## Compared with NUTS",
+        f"{_SEARCHED if posterior.network.whiten else ''}Simulated datasets first"
+        + (f"; then the example. {_doc(definition, 'example')}" if figures["example"] else "."),
+        _table(
+            ["dataset", "network alone: k-hat", "efficiency", "MMD²",
+             "refined where poor: sampled by", "k-hat", "efficiency", "MMD²",
+             "MMD² between NUTS's own chains"],
+            [
+                row
+                for kind in ("simulated", "example")
+                if figures[kind] is not None
+                for row in _rows(figures[kind])
+            ],
+        ),
+    ]  # fmt: skip
+    for kind, what in (("simulated", "simulations"), ("example", "the example")):
+        if (found := figures[kind]) is not None:
+            biases = [f"{found['refined'][k]:.3f}" for k in ("bias_mean", "bias_sd")]
+            parts.append(
+                f"On {what}: mean bias of means and of sds, in sds, {' and '.join(biases)}; "
+                f"divergences of NUTS {found['divergences']}."
+            )
     versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     parts.append(
         f"Published {facts['published']} with pmcl {facts['pmcl']}, {versions}, Python "
         f"{platform.python_version()}, random seed {facts['random_seed']}."
     )
     return "\n\n".join(p for p in parts if p) + "\n"
+
+
+def _rows(found: Mapping[str, Any]) -> list[list[str]]:
+    """Datasets, as the card's table shows them."""
+    alone, refined = found["network"], found["refined"]
+    return [
+        [
+            name,
+            *(f"{alone[k][i]:.{digits}f}" for k, digits in _SHOWN.items()),
+            refined["engine"][i],
+            *(f"{refined[k][i]:.{digits}f}" for k, digits in _SHOWN.items()),
+            f"{refined['null_mmd2'][i]:.4f}",
+        ]
+        for i, name in enumerate(refined["datasets"])
+    ]
 
 
 def _doc(definition: ModelDefinition, function: str) -> str:

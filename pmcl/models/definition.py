@@ -114,6 +114,10 @@ class ModelDefinition:
         """The network to train; None: the default one."""
         return self._call("network")
 
+    def training(self) -> dict[str, Any]:
+        """Options of `fit_amortized` besides, such as `simulations`."""
+        return self._call("training") or {}
+
     def example(self) -> TaskLike | None:
         """Real data to compare with NUTS at."""
         return self._call("example")
@@ -133,6 +137,7 @@ class ModelDefinition:
             "network": self.network(),
             "lengths": self.lengths,
             "missing": self.missing,
+            **self.training(),
         }
         return fit_amortized(self.model(), **{**own, **options})
 

@@ -10,6 +10,7 @@ import xarray as xr
 
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.archive.files import save
+from pmcl.data.simulated import simulated_task
 from pmcl.data.task import DATASET
 from pmcl.diagnostics import calibrate, compare
 from pmcl.models.card import card_text
@@ -20,6 +21,7 @@ from pmcl.runtime.files import written_whole
 
 # Of each model's verdict, if it is calibrated: uniformity is tested for every number of it.
 _LEVEL = 0.01
+_COMPARED = 10  # simulated datasets that NUTS samples, too
 
 
 class Published(NamedTuple):
@@ -81,7 +83,7 @@ def publish(
     example = definition.example()
     if adapt and example is not None:
         posterior = posterior.adapt(example, name="example", progressbar=progressbar)
-    figures: dict[str, Any] = {"calibration": {}, "example": None}
+    figures: dict[str, Any] = {"calibration": {}, "simulated": None, "example": None}
     for kind, refine in (("network", False), ("refined", "auto")):
         tree = calibrate(
             posterior,
@@ -91,10 +93,14 @@ def publish(
             progressbar=progressbar,
         )
         figures["calibration"][kind] = _calibration(tree)
-    if example is not None:
-        figures["example"] = _example(
-            definition, posterior, example, draws, seed=seed, progressbar=progressbar
-        )
+    _, some = simulated_task(
+        posterior.simulator, posterior.structure.row, _COMPARED, random_seed=seed + 2
+    )
+    for kind, data in (("simulated", some), ("example", example)):
+        if data is not None:
+            figures[kind] = _compared(
+                definition, posterior, data, draws, seed=seed, progressbar=progressbar
+            )
     problems = _problems(figures)
     kept = _keep_state(posterior, definition) if state else "not published"
     if not state:
@@ -104,6 +110,7 @@ def publish(
         "pmcl": version("pmcl"),
         "published": datetime.now(UTC).date().isoformat(),
         "random_seed": seed,
+        "network": _network_alone(figures),
     }
     text = card_text(definition, posterior, figures, problems, facts, kept)
     with written_whole(definition.card) as file:
@@ -132,10 +139,21 @@ def _calibration(tree: xr.DataTree) -> dict[str, Any]:
     }
 
 
-def _example(
+def _network_alone(figures: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """How good the network's own draws are: nothing refined, nothing corrected."""
+    found = {}
+    for kind in ("simulated", "example"):
+        if (compared := figures[kind]) is not None:
+            alone = compared["network"]
+            found[kind] = {k: round(float(np.mean(alone[k])), 5) for k in ("efficiency", "mmd2")}
+    found["simulated"]["efficiency"] = round(figures["calibration"]["network"]["efficiency"], 5)
+    return found
+
+
+def _compared(
     definition: ModelDefinition,
     posterior: AmortizedPosterior,
-    example: Any,
+    data: Any,
     draws: int,
     *,
     seed: int,
@@ -143,15 +161,16 @@ def _example(
 ) -> dict[str, Any]:
     """Compare the network's draws and those that `sample` gives with NUTS, dataset by dataset."""
     reference = sample_reference(
-        definition.model(), example, random_seed=seed, progressbar=progressbar
+        definition.model(), data, random_seed=seed, progressbar=progressbar
     )
     found: dict[str, Any] = {}
     for kind, refine in (("network", False), ("refined", "auto")):
         tree = posterior.sample(
-            example,
+            data,
             draws,
             refine=refine,  # type: ignore[arg-type]
             random_seed=seed,
+            progressbar=progressbar,
         )
         compared = compare(tree, reference)
         stats = tree["dataset_stats"].to_dataset()
@@ -177,7 +196,7 @@ def _problems(figures: Mapping[str, Any]) -> list[str]:
     low = [k for k, v in p.items() if min(v) < _LEVEL / count]
     if low:
         problems.append(f"not calibrated on simulations: {', '.join(low)}")
-    example = figures["example"]
-    if example is not None and not example["refined"]["agrees"]:
-        problems.append("draws for the example differ from those of NUTS")
+    for kind, what in (("simulated", "simulations"), ("example", "the example")):
+        if (found := figures[kind]) is not None and not found["refined"]["agrees"]:
+            problems.append(f"draws for {what} differ from those of NUTS")
     return problems

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import cache, partial
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -140,6 +141,53 @@ class ContextAffine(AbstractBijection):
         assert condition is not None
         loc, lower, log_det = self._parameters(condition)
         return jax.scipy.linalg.solve_triangular(lower, y - loc, lower=True), -log_det
+
+
+class Asinh(AbstractBijection):
+    """y = c sinh(x / c): as it is near zero, and far out as far as a posterior may reach.
+
+    A spline covers a few units; its image covers tails and other modes hundreds of scales away.
+    """
+
+    shape: tuple[int, ...]
+    cond_shape: None = None
+    width: float = eqx.field(static=True, default=3.0)
+
+    def transform_and_log_det(
+        self, x: Array, condition: Array | None = None
+    ) -> tuple[Array, Array]:
+        inner = x / self.width
+        return self.width * jnp.sinh(inner), jnp.sum(_log_cosh(inner))
+
+    def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
+        inner = jnp.arcsinh(y / self.width)
+        return self.width * inner, -jnp.sum(_log_cosh(inner))
+
+
+def _log_cosh(x: Array) -> Array:
+    size = jnp.abs(x)
+    return size + jnp.log1p(jnp.exp(-2.0 * size)) - jnp.log(2.0)
+
+
+def as_identity(flow: AbstractBijection) -> AbstractBijection:
+    """The same flow with the last layers of its networks at zero: it changes nothing.
+
+    But for the order of the dims, in which a standard normal is the same.
+    """
+    nets: dict[type, Callable[[Any], eqx.nn.MLP]] = {
+        Coupling: lambda layer: layer.conditioner,
+        MaskedAutoregressive: lambda layer: layer.masked_autoregressive_mlp,
+        ContextAffine: lambda layer: layer.net,
+    }
+
+    def still(layer: Any) -> Any:
+        if type(layer) not in nets:
+            return layer
+        last = lambda x: nets[type(layer)](x).layers[-1]  # noqa: E731
+        zero = lambda x: jnp.zeros_like(x) if eqx.is_inexact_array(x) else x  # noqa: E731
+        return eqx.tree_at(last, layer, jax.tree.map(zero, last(layer)))
+
+    return jax.tree.map(still, flow, is_leaf=lambda x: type(x) in nets)
 
 
 class CouplingFlow(AbstractFlow):

@@ -1,5 +1,6 @@
 """Which dim of the data a summary network runs along, and whether its order matters."""
 
+import dataclasses
 from typing import Literal, NamedTuple
 
 import jax
@@ -7,6 +8,7 @@ import numpy as np
 
 from pmcl.compile import (
     CompiledModel,
+    Density,
     Masking,
     Simulator,
 )
@@ -16,6 +18,7 @@ from pmcl.networks.inputs import InputLayout
 from pmcl.networks.summary import AbstractSummary, DeepSet, Flatten, Recurrent
 from pmcl.runtime import precision
 from pmcl.runtime.jitting import jit
+from pmcl.search.search import Search
 
 # Accuracy against cost, measured by benchmarks/default_network.py: with the affine layer two small
 # couplings are as accurate as six large ones, and draw several times as fast.
@@ -122,12 +125,22 @@ def default_network(structure: Structure, network: Network | AbstractSummary | N
 
 
 def skeleton(
-    network: Network, compiled: CompiledModel, structure: Structure, masking: Masking
+    network: Network,
+    compiled: CompiledModel,
+    structure: Structure,
+    masking: Masking,
+    *,
+    starts: int,
+    modes: int,
 ) -> Amortizer:
-    """A network of the right shapes, whose numbers mean nothing."""
+    """A network of the right shapes, whose numbers mean nothing; `starts` and `modes` of search."""
     data = {i.name: np.zeros((2, *i.shape)) for i in compiled.data}
     inputs = InputLayout.of(
         compiled.data, structure.row, masking=masking, observed=len(compiled.observed)
     )
     z = np.zeros((2, compiled.dim))
-    return build_amortizer(network, inputs, z, data, key=jax.random.key(0))
+    search = None
+    if network.whiten:
+        search = Search.of(Density(compiled, structure.row), z[0], z, starts=starts)
+        search = dataclasses.replace(search, modes=modes)
+    return build_amortizer(network, inputs, z, data, key=jax.random.key(0), search=search)

@@ -139,7 +139,6 @@ class _Run(NamedTuple):
             jax.tree.map(lambda x: x[everyone[:, None], order], found.mode),
             number,
             context,
-            start,
             settings.components if self.populates else 0,
         )
         choice = self.judge(proposals, everyone, stage=1)

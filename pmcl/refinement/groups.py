@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from pmcl.networks.amortizer import Context
 from pmcl.refinement.proposals import Component, Proposals, Student
 from pmcl.refinement.stages import Modes
 from pmcl.refinement.treatment import Engine
 from pmcl.search.newton import Mode
-from pmcl.search.scales import AbstractScale, Dense, LowRank
 
 _SAME_MODE = 1.0  # squared distance, in scales of the mode, below which two searches met
 _NEGLIGIBLE = 10.0  # nats of evidence by which a mode may lie behind
@@ -54,7 +54,7 @@ class Kinds(NamedTuple):
     @classmethod
     def of(cls, pool: Proposals, starts: int) -> "Kinds":
         """Where a pool has its places, with so many modes at most."""
-        a = 0 if pool.network is None else 2
+        a = 0 if pool.network is None else 1
         b, total = a + 2 * starts, a + 2 * starts + pool.student.shift.shape[1]
         return cls(
             slice(0, a),
@@ -88,31 +88,28 @@ class ProposalArrays:
         cls,
         modes: Mode,
         number: np.ndarray,
-        context: np.ndarray | None,
-        z: np.ndarray,
+        context: Context | None,
         components: int,
     ) -> "ProposalArrays":
-        """Normals and t distributions at the modes, the network's posterior and its alignment.
+        """Normals and t distributions at the modes, and the network's posterior.
 
         Parameters
         ----------
         modes : Mode
             Of fields (dataset, start, ...): the distinct ones, of which there are `number`, first.
         number : array of int of shape (dataset,)
-        context : array of shape (dataset, context), optional
-            Of the network; None without one.
-        z : array of shape (dataset, draw, dim)
-            Draws of the network, whose mean and covariance are brought to the first mode's.
+        context : Context, optional
+            Of the network, with a leading dataset; None without one.
         components : int
             Places for what population Monte Carlo finds.
         """
         n, starts, dim = modes.z.shape
         twice = jax.tree.map(lambda x: np.concatenate([x, x], axis=1), (modes.z, modes.scale))
         unbent: Any = np.zeros((n, 2 * starts, 2 * dim))
-        normal = Component(unbent, None, None, *twice)
+        normal = Component(unbent, *twice)
         more = np.minimum(np.arange(starts + components), starts - 1)
         student = Student(*jax.tree.map(lambda x: x[:, more], (modes.z, modes.scale)))
-        network = None if context is None else _of_network(context, z, modes)
+        network = jax.tree.map(lambda x: np.asarray(x)[:, None], context)
         pool = Proposals(network, normal, student)
         kinds = Kinds.of(pool, starts)
         there = np.zeros((n, kinds.population.stop), bool)
@@ -134,62 +131,16 @@ class ProposalArrays:
         names: list[Engine] = []
         members: list[np.ndarray] = []
 
-        def add(name: Engine, *places: slice | int, of: np.ndarray | None = None) -> None:
+        def add(name: Engine, places: slice | int) -> None:
             found = np.zeros_like(there)
-            for place in places:
-                found[:, place] = there[:, place]
+            found[:, places] = there[:, places]
             names.append(name)
-            members.append(found if of is None else found & of[:, None])
+            members.append(found)
 
         if kinds.network.stop:
             add(Engine.AMORTIZED, 0)
-            add(Engine.ALIGNED, 1, of=self.modes[rows] == 1)
         add(Engine.ALIGNED, kinds.normal)
         add(Engine.REFINED, kinds.bent)
         add(Engine.MIXTURE, slice(None))
         prefer = np.where(np.array(names) == Engine.MIXTURE, _MIXTURE, 1.0)
         return names, np.stack(members), prefer
-
-
-def _of_network(context: Any, z: np.ndarray, modes: Mode) -> Component:
-    """The network's posterior, and its alignment with the first mode."""
-    n, dim = len(context), modes.z.shape[2]
-    loc: Any = z.mean(axis=1)
-    sd: Any = np.maximum(z.std(axis=1), 1e-12)
-    zero: Any = np.zeros((n, dim))
-    one: Any = np.ones((n, dim))
-    eye: Any
-    scale: AbstractScale = jax.tree.map(lambda x: np.asarray(x)[:, 0], modes.scale)
-    white: AbstractScale
-    if isinstance(scale, Dense):
-        v = (z - loc[:, None]) / sd[:, None]
-        lower: Any = _cholesky(np.einsum("nsi,nsj->nij", v, v) / z.shape[1] + 1e-6 * np.eye(dim))
-        lower = sd[:, :, None] * lower
-        inverse: Any = np.linalg.inv(lower)
-        white = Dense(lower, inverse)
-        eye = np.broadcast_to(np.eye(dim), (n, dim, dim))
-        whole: AbstractScale = Dense(eye, eye)
-        standard: AbstractScale = whole
-    else:
-        assert isinstance(scale, LowRank)
-        rank = scale.core.shape[-1]
-        eye = np.broadcast_to(np.eye(rank), (n, rank, rank))
-        still: Any = np.zeros((n, dim, rank))
-        nothing: Any = np.zeros((n, dim, 0)), np.zeros((n, 0, 0))
-        whole = LowRank(one, still, eye)
-        white, standard = LowRank(sd, *nothing), LowRank(one, *nothing)
-    amortized = Component(context, zero, standard, zero, whole)
-    aligned = Component(context, loc, white, modes.z[:, 0], scale)
-    return jax.tree.map(lambda *x: np.stack(x, axis=1), amortized, aligned)
-
-
-def _cholesky(matrices: np.ndarray) -> np.ndarray:
-    """Lower factors; the identity where there is none."""
-    found = np.broadcast_to(np.eye(matrices.shape[-1]), matrices.shape).copy()
-    for i, matrix in enumerate(matrices):
-        if np.isfinite(matrix).all():
-            try:
-                found[i] = np.linalg.cholesky(matrix)
-            except np.linalg.LinAlgError:
-                pass  # draws that lie in fewer dimensions: their sd is scale enough
-    return found

@@ -10,7 +10,7 @@ import optax
 from jax import Array
 
 from pmcl.draws.path import path_derivative
-from pmcl.refinement.proposals import Component, ShapedNormal
+from pmcl.refinement.proposals import Component
 
 
 class _Local(NamedTuple):
@@ -53,7 +53,6 @@ def local_path_gradient(
     Roeder, Wu & Duvenaud (2017), Sticking the Landing, eq. 8.
     """
     dim = component.shift.shape[0]
-    base = ShapedNormal(dim)
     optimiser = optax.chain(
         optax.clip_by_global_norm(10.0 * float(dim) ** 0.5),
         optax.adam(optax.cosine_decay_schedule(rate, steps)),
@@ -62,8 +61,8 @@ def local_path_gradient(
     def loss(by: _Local, eps: Array) -> Array:
         moved = _adjusted(component, by)
         still = jax.lax.stop_gradient(moved)
-        z = jax.vmap(lambda e: moved.transform(base, e)[0])(eps)
-        log_q = jax.vmap(lambda u: still.log_prob(base, u))(z)
+        z = jax.vmap(lambda e: moved.transform(e)[0])(eps)
+        log_q = jax.vmap(lambda u: still.log_prob(u))(z)
         return path_derivative(log_density, z, log_q).loss
 
     def step(carry: tuple, key: Array) -> tuple[tuple, None]:

@@ -1,6 +1,6 @@
-"""Local proposals z = b + A v: a base distribution shifted and scaled for one dataset."""
+"""Proposals for one dataset: the network's posterior, bent normals z = b + A v, t distributions."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -8,23 +8,11 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import gammaln
 
+from pmcl.networks import Amortizer
+from pmcl.networks.amortizer import Context
 from pmcl.search.scales import AbstractScale
 
 _LOG_2PI = 1.8378770664093453
-
-
-class Base(Protocol):
-    """What a proposal bends: q(. | c) of the network, or a normal with shape parameters c."""
-
-    @property
-    def dim(self) -> int:
-        """Length of z."""
-
-    def transform(self, eps: Array, context: Array) -> tuple[Array, Array]:
-        """Return u = T(eps; context) and log q(u | context)."""
-
-    def log_prob(self, z: Array, context: Array) -> Array:
-        """log q(u | context)."""
 
 
 class ShapedNormal(eqx.Module):
@@ -57,33 +45,21 @@ class ShapedNormal(eqx.Module):
 
 
 class Component(eqx.Module):
-    """z = shift + scale v with u = loc + white v drawn from the base at `context`.
-
-    `loc` and `white` are the base's own mean and scale: v is about standard, so the proposal lies
-    where `shift` and `scale` say. None where it is standard as it is.
-    """
+    """A bent normal z = shift + scale v, v drawn with the shape parameters `context`."""
 
     context: Array
-    loc: Array | None
-    white: AbstractScale | None
     shift: Array
     scale: AbstractScale
 
-    def transform(self, base: Base, eps: Array) -> tuple[Array, Array]:
+    def transform(self, eps: Array) -> tuple[Array, Array]:
         """Return the reparametrised draw z and log q(z)."""
-        v, log_q = base.transform(eps, self.context)
-        if self.white is not None:
-            assert self.loc is not None
-            v, log_q = self.white.solve(v - self.loc), log_q + self.white.log_det()
+        v, log_q = ShapedNormal(eps.shape[0]).transform(eps, self.context)
         return self.shift + self.scale.multiply(v), log_q - self.scale.log_det()
 
-    def log_prob(self, base: Base, z: Array) -> Array:
+    def log_prob(self, z: Array) -> Array:
         """log q(z)."""
-        v, log_det = self.scale.solve(z - self.shift), -self.scale.log_det()
-        if self.white is not None:
-            assert self.loc is not None
-            v, log_det = self.loc + self.white.multiply(v), log_det + self.white.log_det()
-        return base.log_prob(v, self.context) + log_det
+        v = self.scale.solve(z - self.shift)
+        return ShapedNormal(z.shape[0]).log_prob(v, self.context) - self.scale.log_det()
 
 
 class Student(eqx.Module):
@@ -111,6 +87,9 @@ class Student(eqx.Module):
         return constant + power - self.scale.log_det()
 
 
+type Kind = Context | Component | Student
+
+
 class Proposals(eqx.Module):
     """Places for all proposals of one dataset, in this order: as many for every dataset.
 
@@ -119,42 +98,47 @@ class Proposals(eqx.Module):
 
     Attributes
     ----------
-    network : Component, optional
-        The network's posterior and its alignment; None without a network.
+    network : Context, optional
+        Of the network's posterior, in one place; None without a network.
     normal : Component
         A bent normal at every mode; then those after local steps.
     student : Student
         A t distribution at every mode; then those of population Monte Carlo.
     """
 
-    network: Component | None
+    network: Context | None
     normal: Component
     student: Student
 
-    def draw(self, base: Base | None, which: Array, eps: Array, chi2: Array) -> Array:
+    def draw(self, base: Amortizer | None, which: Array, eps: Array, chi2: Array) -> Array:
         """Make draws of the proposals in the places `which`; all arrays have a leading dataset.
 
         Parameters
         ----------
-        base : Base, optional
-            Of the network's proposals.
+        base : Amortizer, optional
+            The network.
         which : Array of int of shape (dataset, draw)
-        eps : Array of shape (dataset, draw, dim)
+        eps : Array of shape (dataset, draw, dim), or longer by what a network needs
         chi2 : Array of shape (dataset, draw)
 
         Returns
         -------
         Array of shape (dataset, draw, dim)
         """
-        z = jnp.zeros_like(eps)
-        for places, first, by in self._kinds(base, eps.shape[-1]):
+        z = jnp.zeros_like(eps[..., : self.student.shift.shape[-1]])
 
-            def one(part: Component | Student, eps: Array, chi2: Array, by=by) -> Array:  # noqa: ANN001
-                if isinstance(part, Student):
-                    return jax.vmap(part.draw)(eps, chi2)
-                return jax.vmap(lambda e: part.transform(by, e)[0])(eps)
+        def one(part: Kind, eps: Array, chi2: Array) -> Array:
+            if isinstance(part, Context):
+                assert base is not None
+                return jax.vmap(lambda e: base.transform(e, part)[0])(eps)
+            eps = eps[:, : part.shift.shape[0]]
+            if isinstance(part, Student):
+                return jax.vmap(part.draw)(eps, chi2)
+            return jax.vmap(lambda e: part.transform(e)[0])(eps)
 
-            def step(z: Array, place: tuple, one=one) -> tuple[Array, None]:  # noqa: ANN001
+        for places, first in self._kinds():
+
+            def step(z: Array, place: tuple) -> tuple[Array, None]:
                 part, number = place
                 mine = which == number
 
@@ -168,7 +152,7 @@ class Proposals(eqx.Module):
             z, _ = jax.lax.scan(step, z, (places, number))
         return z
 
-    def log_q(self, base: Base | None, z: Array, used: Array) -> Array:
+    def log_q(self, base: Amortizer | None, z: Array, used: Array) -> Array:
         """Log density of the proposals in use: (dataset, place, draw), -inf for the others.
 
         `z` has shape (dataset, draw, dim), `used` (dataset, place). Places that no dataset uses
@@ -176,14 +160,16 @@ class Proposals(eqx.Module):
         """
         nothing = jnp.full(z.shape[:2], -jnp.inf, z.dtype)
         found = []
-        for places, first, by in self._kinds(base, z.shape[-1]):
 
-            def one(part: Component | Student, z: Array, by=by) -> Array:  # noqa: ANN001
-                if isinstance(part, Student):
-                    return jax.vmap(part.log_prob)(z)
-                return jax.vmap(lambda u: part.log_prob(by, u))(z)
+        def one(part: Kind, z: Array) -> Array:
+            if isinstance(part, Context):
+                assert base is not None
+                return jax.vmap(lambda u: base.log_prob(u, part))(z)
+            return jax.vmap(part.log_prob)(z)
 
-            def step(_: None, place: tuple, one=one) -> tuple[None, Array]:  # noqa: ANN001
+        for places, first in self._kinds():
+
+            def step(_: None, place: tuple) -> tuple[None, Array]:
                 part, mine = place
 
                 def density() -> Array:
@@ -198,17 +184,14 @@ class Proposals(eqx.Module):
             found.append(each)
         return jnp.moveaxis(jnp.concatenate(found), 0, 1)
 
-    def _kinds(self, base: Base | None, dim: int) -> list[tuple[Any, int, Base | None]]:
-        """List the kinds of places, the place in front, with the first's number and the base."""
+    def _kinds(self) -> list[tuple[Any, int]]:
+        """List the kinds of places, the place in front, with the first's number."""
         kinds, first = [], 0
-        for part, by in (
-            (self.network, base),
-            (self.normal, ShapedNormal(dim)),
-            (self.student, None),
-        ):
+        for part in (self.network, self.normal, self.student):
             if part is not None:
-                kinds.append((jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), part), first, by))
-                first += part.shift.shape[1]
+                places = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), part)
+                kinds.append((places, first))
+                first += jax.tree.leaves(places)[0].shape[0]
         return kinds
 
 

@@ -126,7 +126,8 @@ def propose(
     log_prior, log_likelihood : Array of shape (item, BLOCK)
     """
     pool, used, which, each = devices.spread((pool, used, which, keys.each()))
-    eps = jax.vmap(lambda k: jax.random.normal(k, (BLOCK, density.compiled.dim), jnp.float64))(each)
+    dim = density.compiled.dim if base is None else base.noise
+    eps = jax.vmap(lambda k: jax.random.normal(k, (BLOCK, dim), jnp.float64))(each)
     mixing = jax.vmap(lambda k: pool.student.mixing(jax.random.fold_in(k, 1), (BLOCK,)))(each)
     z = pool.draw(base, which, eps, mixing)
 

@@ -1,4 +1,4 @@
-"""The search for one dataset's posterior: mode, scale, and what the density is like beside them."""
+"""The search for one dataset's posterior: its modes, and what the density is like beside them."""
 
 from typing import NamedTuple
 
@@ -9,16 +9,21 @@ import numpy as np
 from jax import Array
 
 from pmcl.compile import Density, Mask
+from pmcl.runtime.jitting import jit
 from pmcl.search.farthest import farthest_first
-from pmcl.search.newton import MEMORY, LogDensity, Mode, Status, lbfgs, newton
+from pmcl.search.newton import MEMORY, Mode, Status, lbfgs, newton
 from pmcl.search.scales import AbstractScale, Dense, LowRank
 
 _LONGEST_DENSE = 50  # parameters up to which steps use the exact Hessian
-_STARTS = 5
 _BEYOND = 1e100  # no draw to begin at
 _NEAR = 0.8  # of the prior's draws, the nearest, among which starts are chosen
+_SAME_MODE = 1.0  # squared distance, in scales of the mode, below which two searches met
+_NEGLIGIBLE = 10.0  # nats of evidence by which a mode may lie behind
 _SIDES = (-2.5, -1.0, 1.0, 2.5)  # scales from the mode at which the density is looked at
 _WORST = 1e3  # nats by which it may differ there from a normal
+
+
+_farthest = jit(farthest_first, once=True)
 
 
 class Place(NamedTuple):
@@ -26,19 +31,22 @@ class Place(NamedTuple):
 
     Attributes
     ----------
-    loc : Array of shape (dim,)
-        The mode; the first start where no search converged.
+    loc : Array of shape (mode, dim)
+        The modes, the one of most evidence first; the first start where no search converged.
     scale : AbstractScale
-        A with A A' = |Hessian|^-1 there; the prior's scale where no search converged.
-    status : Array of int
+        Of each mode, A with A A' = |Hessian|^-1 there; the prior's scale where none converged.
+    log_weight : Array of shape (mode,)
+        Share of the evidence, of the normal at each mode; -inf where there are fewer modes.
+    status : Array of int of shape ()
         A `Status`.
-    sides : Array of shape (dim, side)
+    sides : Array of shape (mode, dim, side)
         Log density at loc + t A e_i, less that at loc and that of a normal, for a few t: zero for a
-        normal posterior. Of shape (0, side) where z is long.
+        normal posterior. Of shape (mode, 0, side) where z is long.
     """
 
     loc: Array
     scale: AbstractScale
+    log_weight: Array
     status: Array
     sides: Array
 
@@ -46,8 +54,9 @@ class Place(NamedTuple):
 class Search(eqx.Module):
     """How the posterior of any dataset of a model is searched for; deterministic.
 
-    The best of several starts is taken, by log density and scale together: the evidence of the
-    normal there. What is found is a function of the dataset alone.
+    Searches from several starts end at modes, of which those that differ are kept, by log density
+    and scale together: the evidence of the normal there. What is found is a function of the dataset
+    alone.
 
     Attributes
     ----------
@@ -56,6 +65,8 @@ class Search(eqx.Module):
         The model's initial point, then points that are spread over the prior.
     spread : Array of shape (dim,)
         The prior's scale.
+    modes : int
+        Most modes that are kept of a dataset.
     steps : int
         Most steps of one search.
     tol : float
@@ -65,11 +76,14 @@ class Search(eqx.Module):
     density: Density
     starts: Array
     spread: Array
+    modes: int = eqx.field(static=True, default=1)
     steps: int = eqx.field(static=True, default=100)
     tol: float = eqx.field(static=True, default=1e-4)
 
     @classmethod
-    def of(cls, density: Density, initial: np.ndarray, prior: np.ndarray) -> "Search":
+    def of(
+        cls, density: Density, initial: np.ndarray, prior: np.ndarray, *, starts: int = 5
+    ) -> "Search":
         """Choose starts and scale.
 
         Parameters
@@ -79,6 +93,7 @@ class Search(eqx.Module):
             The model's initial point.
         prior : array of shape (draw, dim)
             Draws of the prior, of which those that are not finite are left out; there may be none.
+        starts : int
         """
         prior = prior[(np.abs(prior) < _BEYOND).all(axis=1)]  # NaN is not
         if not len(prior):
@@ -89,48 +104,52 @@ class Search(eqx.Module):
         far = np.sum(((prior - centre) / spread) ** 2, axis=1)
         points = np.concatenate([initial[None], prior])
         eligible = np.concatenate([[False], far <= np.quantile(far, _NEAR)])
-        which = farthest_first(
-            jnp.asarray(points),
-            jnp.zeros(1, int),
-            _STARTS - 1,
-            scale=jnp.asarray(spread),
-            eligible=jnp.asarray(eligible),
-        )
-        return cls(density, jnp.asarray(points[np.asarray(which)]), jnp.asarray(spread))
+        which = _farthest(points, np.zeros(1, int), starts - 1, scale=spread, eligible=eligible)
+        return cls(density, *jax.device_put((points[np.asarray(which)], spread)))
 
     @property
     def exact(self) -> bool:
         """Whether steps use the exact Hessian."""
         return self.spread.shape[0] <= _LONGEST_DENSE
 
-    def __call__(self, data: dict[str, Array], mask: Mask | None) -> Place:
-        """Search for the posterior of one dataset."""
-
-        def log_density(z: Array) -> Array:
-            return self.density(z, data, mask)
-
+    def from_start(self, data: dict[str, Array], mask: Mask | None, start: Array) -> Mode:
+        """Search for a mode of one dataset's posterior."""
         method = newton if self.exact else lbfgs
+        return method(
+            lambda z: self.density(z, data, mask),
+            start,
+            self.spread,
+            steps=self.steps,
+            tol=self.tol,
+        )
 
-        def one(start: Array) -> Mode:
-            return method(log_density, start, self.spread, steps=self.steps, tol=self.tol)
-
-        found = jax.vmap(one)(self.starts)
-        evidence = found.log_p + jax.vmap(lambda s: s.log_det())(found.scale)
-        evidence = jnp.where(found.converged & jnp.isfinite(evidence), evidence, -jnp.inf)
-        best = jax.tree.map(lambda x: x[jnp.argmax(evidence)], found)
+    def place(self, data: dict[str, Array], mask: Mask | None, found: Mode) -> Place:
+        """What the searches of one dataset, fields (start, ...), say of its posterior."""
+        which, evidence, _ = distinct(found, evidence_of(found), self.modes)
+        there = jnp.isfinite(evidence)
         loc, scale = jax.tree.map(
-            lambda new, old: jnp.where(best.converged, new, old),
-            (best.z, best.scale),
+            lambda new, old: jnp.where(there[0], new[which], old),
+            (found.z, found.scale),
             (self.starts[0], self._prior_scale()),
         )
-        sides = jnp.zeros((0, len(_SIDES)))
+        weight = jnp.where(there[0], evidence, jnp.where(jnp.arange(self.modes), -jnp.inf, 0.0))
+        sides = jnp.zeros((self.modes, 0, len(_SIDES)))
         if self.exact:
-            sides = self._sides(log_density, loc, scale)
-        return Place(loc, scale, best.status, sides)
+            look = lambda z, a: self._sides(data, mask, z, a)  # noqa: E731
+            sides = jax.vmap(look)(loc, scale)
+        # a mode whose scale is not finite is none
+        failed = jnp.where(found.converged[0], Status.FLAT, found.status[0])
+        status = jnp.where(there[0], Status.CONVERGED, failed)
+        return Place(loc, scale, jax.nn.log_softmax(weight), status, sides)
+
+    def __call__(self, data: dict[str, Array], mask: Mask | None) -> Place:
+        """Search for the posterior of one dataset."""
+        found = jax.vmap(lambda start: self.from_start(data, mask, start))(self.starts)
+        return self.place(data, mask, found)
 
     @property
     def features(self) -> int:
-        """Length of what :meth:`seen` gives."""
+        """Length of what :meth:`seen` gives of each mode."""
         return 1 + self.spread.shape[0] * len(_SIDES) * self.exact
 
     def seen(self, place: Place) -> Array:
@@ -138,9 +157,14 @@ class Search(eqx.Module):
 
         These numbers are about the same whatever the size of the data and of the parameters, so
         that what was learned of them holds for data far from the simulations.
+
+        Returns
+        -------
+        Array of shape (mode, features)
         """
         flag = jnp.where(place.status == Status.CONVERGED, -1.0, 1.0)
-        return jnp.concatenate([flag[None], jnp.arcsinh(place.sides).ravel()])
+        sides = jnp.arcsinh(place.sides).reshape(self.modes, -1)
+        return jnp.concatenate([jnp.full((self.modes, 1), flag), sides], axis=1)
 
     def _prior_scale(self) -> AbstractScale:
         if self.exact:
@@ -149,12 +173,56 @@ class Search(eqx.Module):
         rank = min(dim, 2 * MEMORY)
         return LowRank(self.spread, jnp.eye(dim, rank), jnp.eye(rank))
 
-    def _sides(self, log_density: LogDensity, loc: Array, scale: AbstractScale) -> Array:
+    def _sides(
+        self, data: dict[str, Array], mask: Mask | None, loc: Array, scale: AbstractScale
+    ) -> Array:
         sides = jnp.asarray(_SIDES)
 
         def along(axis: Array) -> Array:
             step = scale.multiply(axis)
-            return jax.vmap(lambda t: log_density(loc + t * step))(sides)
+            return jax.vmap(lambda t: self.density(loc + t * step, data, mask))(sides)
 
-        excess = jax.lax.map(along, jnp.eye(loc.shape[0])) - log_density(loc) + 0.5 * sides**2
+        top = self.density(loc, data, mask)
+        excess = jax.lax.map(along, jnp.eye(loc.shape[0])) - top + 0.5 * sides**2
         return jnp.clip(jnp.nan_to_num(excess, nan=-_WORST), -_WORST, _WORST)
+
+
+def evidence_of(found: Mode) -> Array:
+    """Log evidence of the normal at each mode, less a constant; -inf for what is no mode."""
+    evidence = found.log_p + jax.vmap(lambda s: s.log_det())(found.scale)
+    return jnp.where(found.converged & jnp.isfinite(evidence), evidence, -jnp.inf)
+
+
+class Distinct(NamedTuple):
+    """The modes of one dataset that differ and count, in the order of their evidence.
+
+    Attributes
+    ----------
+    which : Array of int of shape (number,)
+        Of the searches; the first again where there are fewer.
+    evidence : Array of shape (number,)
+        -inf there.
+    met : Array of bool of shape (start, start)
+        Searches that ended at the same mode.
+    """
+
+    which: Array
+    evidence: Array
+    met: Array
+
+
+def distinct(found: Mode, evidence: Array, number: int) -> Distinct:
+    """Choose modes among searches, fields (start, ...), that have this `evidence`."""
+    apart = jax.vmap(
+        lambda s, u: jax.vmap(lambda other: jnp.sum(s.solve(u - other) ** 2))(found.z)
+    )(found.scale, found.z)
+    met = jnp.minimum(apart, apart.T) <= _SAME_MODE
+    least = jnp.max(evidence) - _NEGLIGIBLE
+
+    def choose(left: Array, _: None) -> tuple[Array, tuple[Array, Array]]:
+        best = jnp.argmax(left)
+        value = jnp.where(left[best] > least, left[best], -jnp.inf)
+        return jnp.where(met[best], -jnp.inf, left).at[best].set(-jnp.inf), (best, value)
+
+    _, (which, value) = jax.lax.scan(choose, evidence, length=number)
+    return Distinct(jnp.where(jnp.isfinite(value), which, which[0]), value, met)

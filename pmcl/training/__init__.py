@@ -11,6 +11,7 @@ from pmcl.training.pretraining import (
     PretrainingRecord,
     PretrainingSettings,
     Simulated,
+    bank_of,
     negative_log_likelihood,
     pretrain,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "PretrainingSettings",
     "Problem",
     "Simulated",
+    "bank_of",
     "combine",
     "gradient_of",
     "negative_log_likelihood",

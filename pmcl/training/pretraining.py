@@ -1,9 +1,12 @@
 """Simulation-based pretraining: maximum likelihood of q on draws from the model's joint."""
 
 import os
+import time
+import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,12 +16,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl.compile import Mask, Simulator, prefetched
+from pmcl.compile import Density, Mask, Simulator, prefetched
+from pmcl.compile.simulator import AT_ONCE
+from pmcl.data.batching import over_chunks, over_datasets
+from pmcl.data.task import Batch
 from pmcl.networks import Amortizer
+from pmcl.networks.contexts import placed
 from pmcl.runtime import devices
 from pmcl.runtime.jitting import jit
+from pmcl.runtime.progress import progress_bar
+from pmcl.search.search import Place
+from pmcl.training.labels import label_log_q
 from pmcl.training.loop import Optimiser, Problem, combine
 from pmcl.training.run import Course, run
+
+FEWEST = 20  # simulations
+_LONG = 600.0  # seconds of searching that are said before
+_PROGRESS = 0.002  # nats a dataset
 
 
 @dataclass(frozen=True)
@@ -34,10 +48,15 @@ class PretrainingSettings:
     patience: int | None
     block: int
     simulations: int | None = None
+    labels: int = 1
 
 
 class PretrainingRecord(NamedTuple):
-    """What happened: losses in nats, one training loss a step, one validation loss a block."""
+    """What happened: losses in nats, one training loss a step, one validation loss a block.
+
+    `simulations` were made once (0: fresh ones in every step), of which `left_out` were not finite
+    and `lost` had no search that converged.
+    """
 
     losses: np.ndarray
     validation: np.ndarray
@@ -45,6 +64,9 @@ class PretrainingRecord(NamedTuple):
     best_step: int
     skipped: int
     stopped_early: bool
+    simulations: int = 0
+    left_out: int = 0
+    lost: int = 0
 
 
 class SimulationLoss(Problem):
@@ -72,11 +94,14 @@ class Simulated(NamedTuple):
     z : Array of shape (simulation, dim)
     data : dict of arrays
     mask : Mask, optional
+    place : Place, optional
+        Where the posterior of each is, once that was searched for.
     """
 
     z: Array
     data: dict[str, Array]
     mask: Mask | None
+    place: Place | None = None
 
     @classmethod
     def of(cls, simulator: Simulator, n: int, *, random_seed: int) -> "Simulated":
@@ -84,20 +109,37 @@ class Simulated(NamedTuple):
         z, data = simulator.simulate(n, random_seed=random_seed)
         return cls(z, data, simulator.masks(n, random_seed=random_seed))  # type: ignore[arg-type]
 
+    def placed(self, amortizer: Amortizer, advance: Callable[[int], None] | None) -> "Simulated":
+        """The same, with the places that a whitened network needs."""
+        batch = placed(amortizer, Batch(self.data, self.mask), advance=advance)
+        return self._replace(place=batch.place)
+
     def take(self, index: Array | np.ndarray | slice) -> "Simulated":
         """Some of them."""
         return jax.tree.map(lambda x: x[index], self)
 
 
 class StoredLoss(Problem):
-    """L_SB over simulations that were made once, each seen equally often."""
+    """L_SB over simulations that were made once, each seen equally often.
+
+    `labels` is the number of draws by which each is learned: see :func:`label_log_q`.
+    """
 
     simulated: Simulated
+    density: Density
+    labels: int = eqx.field(static=True, default=1)
 
     def loss(self, amortizer: Amortizer, key: Array, host: dict[str, Any]) -> Array:
         index = host["index"]
         index, counted = devices.filled(index, index.shape[0])
-        return negative_log_likelihood(amortizer, *self.simulated.take(index), counted)
+        keys = jax.random.split(key, len(index))
+        given = devices.spread((*self.simulated.take(index), keys))
+        log_q = jax.vmap(
+            partial(label_log_q, amortizer, self.density, labels=self.labels),
+            in_axes=tuple(None if x is None else 0 for x in given),
+        )(*given)
+        counts = jnp.isfinite(log_q) if counted is None else jnp.isfinite(log_q) & counted
+        return -jnp.sum(jnp.where(counts, log_q, 0.0)) / jnp.maximum(jnp.sum(counts), 1)
 
     def hosts(
         self, batch: int, size: int, which: range, seed: int
@@ -121,7 +163,7 @@ def simulation_loss(
     mask = None
     if simulator.masking:
         mask = jax.vmap(lambda key: simulator.mask(jax.random.fold_in(key, 1)))(keys)
-    return negative_log_likelihood(amortizer, z, data, mask, counted)
+    return negative_log_likelihood(amortizer, z, data, mask, counted=counted)
 
 
 def negative_log_likelihood(
@@ -129,13 +171,14 @@ def negative_log_likelihood(
     z: Array,
     data: dict[str, Array],
     mask: Mask | None = None,
+    place: Place | None = None,
     counted: np.ndarray | None = None,
 ) -> Array:
     """Mean of -log q(z | h(x)) over simulations, leaving out those with non-finite values.
 
     `counted` is False for simulations that are there only to fill up.
     """
-    total, number = _summed(amortizer, z, data, mask, counted)
+    total, number = _summed(amortizer, z, data, mask, place, counted)
     return total / jnp.maximum(number, 1)
 
 
@@ -144,10 +187,11 @@ def _summed(
     z: Array,
     data: dict[str, Array],
     mask: Mask | None,
+    place: Place | None,
     counted: Array | np.ndarray | None,
 ) -> tuple[Array, Array]:
     """Return the sum of -log q(z | h(x)) over valid simulations, and how many these are."""
-    z, data, mask = devices.spread((z, data, mask))
+    z, data, mask, place = devices.spread((z, data, mask, place))
     valid = jnp.isfinite(z).all(axis=1)
     if counted is not None:
         valid &= counted
@@ -160,9 +204,9 @@ def _summed(
         for k, v in data.items()
     }
     log_q = jax.vmap(
-        lambda zi, xi, mi: amortizer.log_prob(zi, amortizer.context(xi, mi)),
-        in_axes=(0, 0, None if mask is None else 0),
-    )(z, data, mask)
+        lambda zi, *xi: amortizer.log_prob(zi, amortizer.context(*xi)),
+        in_axes=(0, 0, None if mask is None else 0, None if place is None else 0),
+    )(z, data, mask, place)
     return -jnp.sum(jnp.where(valid, log_q, 0.0)), jnp.sum(valid)
 
 
@@ -184,9 +228,92 @@ def _validate_part(
     z: Array,
     data: dict[str, Array],
     mask: Mask | None,
+    place: Place | None,
     counted: Array,
 ) -> tuple[Array, Array]:
-    return _summed(amortizer, z, data, mask, counted)
+    return _summed(amortizer, z, data, mask, place, counted)
+
+
+def bank_of(
+    simulator: Simulator,
+    amortizer: Amortizer,
+    density: Density,
+    number: int,
+    *,
+    seed: int,
+    progressbar: bool,
+) -> tuple[Simulated, int]:
+    """Simulations that are made once, with what searches found of each; finite ones alone.
+
+    Returns
+    -------
+    bank : Simulated
+    left_out : int
+        Simulations whose parameters, data or density are not finite.
+
+    Raises
+    ------
+    ValueError
+        Where too few are finite.
+    """
+    made = Simulated.of(simulator, number, random_seed=seed)
+    finite = _finite(density, made)
+    if finite.sum() < min(FEWEST, number):
+        raise ValueError(
+            f"pretraining: {finite.sum()} of {number} simulations have a finite log density; "
+            f"expected at least {FEWEST}. Look at draws of `pm.sample_prior_predictive`: narrow a "
+            "prior that over- or underflows, or ask for more `simulations`."
+        )
+    made = jax.tree.map(lambda x: np.asarray(x)[finite], made)
+    if amortizer.search is not None:
+        with progress_bar("Searching", len(made.z), enabled=progressbar) as bar:
+            made = made.placed(amortizer, _Slow(len(made.z), bar.advance))
+    return made, number - len(made.z)
+
+
+class _Slow:
+    """Says so where searches are going to take long."""
+
+    def __init__(self, number: int, advance: Callable[[int], None]):
+        self.number, self.advance, self.done, self.begin = number, advance, 0, 0.0
+
+    def __call__(self, n: int) -> None:
+        if self.done == 0:
+            self.begin = time.perf_counter()  # the first ones were compiled
+        elif self.begin:
+            each = (time.perf_counter() - self.begin) / self.done
+            if each * self.number > _LONG:
+                warnings.warn(
+                    f"the searches of {self.number} simulations will take about "
+                    f"{each * self.number / 60:.0f} minutes; fewer `simulations` take less.",
+                    stacklevel=2,
+                )
+            self.begin = 0.0
+        self.done += n
+        self.advance(n)
+
+
+@jit
+def _log_densities(density: Density, z: Array, batch: Batch) -> Array:
+    return over_datasets(lambda data, mask, u: density(u, data, mask), batch, z)
+
+
+def _finite(density: Density, made: Simulated) -> np.ndarray:
+    """Say of each simulation whether all of it is finite."""
+    z = np.asarray(made.z)
+    batch = Batch(made.data, made.mask)
+    every = np.arange(len(z))
+    found = np.isfinite(z).all(axis=1)
+    for value in made.data.values():
+        found &= np.isfinite(np.asarray(value, float)).reshape(len(z), -1).all(axis=1)
+    log_p = over_chunks(
+        lambda part, u: _log_densities(density, u, part),
+        batch,
+        every,
+        z,
+        size=devices.together(AT_ONCE),
+    )
+    return found & np.isfinite(log_p)
 
 
 def pretrain(
@@ -195,7 +322,8 @@ def pretrain(
     settings: PretrainingSettings,
     *,
     seed: int,
-    simulated: Simulated | None = None,
+    bank: tuple[Simulated, int] | None = None,
+    density: Density | None = None,
     checkpoint: str | os.PathLike | None = None,
     progressbar: bool = True,
 ) -> tuple[Amortizer, PretrainingRecord]:
@@ -206,9 +334,11 @@ def pretrain(
     amortizer, simulator
     settings : PretrainingSettings
     seed : int
-    simulated : Simulated, optional
-        All that may be trained on, a part of them held back for validation; fresh ones in every
-        step by default.
+    bank : tuple, optional
+        What :func:`bank_of` gave: all that may be trained on, a part of it held back for
+        validation; fresh simulations in every step by default.
+    density : Density, optional
+        With a bank.
     checkpoint : path, optional
         Written after every block; if it is there at the start, training goes on from it and ends
         with the weights that an uninterrupted run has.
@@ -223,19 +353,27 @@ def pretrain(
     warmup = min(settings.warmup, steps // 2)
     optimiser = Optimiser.of(settings.learning_rate, steps, warmup=warmup, clip=settings.clip)
     problem: SimulationLoss | StoredLoss
-    if simulated is None:
+    about: dict[str, int] = {}
+    if bank is None:
         problem = SimulationLoss(simulator, settings.batch_size)
         held_back = Simulated.of(simulator, settings.validation, random_seed=_other(seed))
     else:
-        cut = len(simulated.z) - min(settings.validation, len(simulated.z) // 10)
-        problem = StoredLoss(jax.tree.map(jnp.asarray, simulated.take(slice(cut))))
+        assert density is not None
+        simulated, left_out = bank
+        number = len(simulated.z)
+        cut = number - min(settings.validation, number // 10)
+        kept = jax.device_put(simulated.take(slice(cut)))
+        problem = StoredLoss(kept, density, settings.labels)
         held_back = simulated.take(slice(cut, None))
+        lost = 0 if simulated.place is None else int(np.sum(simulated.place.status != 0))
+        about = {"simulations": number + left_out, "left_out": left_out, "lost": lost}
     course = Course(
         "Pretraining",
         seed,
         steps,
         size,
         settings.patience,
+        least=_PROGRESS if settings.labels > 1 else 0.0,
         checkpoint=None if checkpoint is None else Path(checkpoint),
         label={**asdict(settings), "seed": seed, **_identity(amortizer)},
     )
@@ -262,6 +400,7 @@ def pretrain(
         best_step=min((int(now.best_block) + 1) * size, steps),
         skipped=int(now.state.skipped),
         stopped_early=bool(now.done) and done < steps,
+        **about,
     )
     return combine(now.best, amortizer), record
 

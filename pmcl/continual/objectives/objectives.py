@@ -19,6 +19,8 @@ from pmcl.draws.drawn import judge
 from pmcl.draws.network import look
 from pmcl.draws.path import path_derivative
 from pmcl.networks import Amortizer
+from pmcl.networks.amortizer import Context
+from pmcl.search.search import Place
 
 
 class Teaching(NamedTuple):
@@ -76,11 +78,18 @@ class Example(NamedTuple):
         False for padding.
     labels : array of shape (draw, dim), optional
         Posterior draws by a teacher, for objectives that learn from them.
+    place : Place, optional
+        Where the posterior is, once that was searched for.
     """
 
     data: dict[str, Array]
     mask: Mask | None = None
     labels: Array | None = None
+    place: Place | None = None
+
+    def context(self, amortizer: Amortizer) -> Context:
+        """What a network makes of the dataset."""
+        return amortizer.context(self.data, self.mask, self.place)
 
 
 class AbstractObjective(eqx.Module):
@@ -174,15 +183,16 @@ class PathGradient(AbstractObjective):
     def __call__(
         self, amortizer: Amortizer, density: Density, example: Example, key: Array
     ) -> ObjectiveValue:
-        data, mask, _ = example
-        context = amortizer.context(data, mask)
+        data, mask, *_ = example
+        context = example.context(amortizer)
         z, _ = amortizer.draw(key, self.draws, context)
         detached, still = jax.lax.stop_gradient((eqx.filter(amortizer, eqx.is_array), context))
         detached = eqx.combine(detached, amortizer)
         log_q = jax.vmap(detached.log_prob, in_axes=(0, None))(z, still)
         path = path_derivative(lambda u: density(u, data, mask), z, log_q)
         n = jnp.maximum(jnp.sum(path.finite), 1)
-        steepness = jnp.sqrt(jnp.sum((path.score * amortizer.z_scaling.scale) ** 2) / n)
+        slope = jax.vmap(lambda s: amortizer.whitened_slope(s, still))(path.score)
+        steepness = jnp.sqrt(jnp.sum(slope**2) / n)
         used = efficiency(path.ratio, path.finite)
         return ObjectiveValue(path.loss, jnp.mean(path.finite), steepness, used)
 
@@ -214,8 +224,8 @@ class LogRatioVariance(AbstractObjective):
     def __call__(
         self, amortizer: Amortizer, density: Density, example: Example, key: Array
     ) -> ObjectiveValue:
-        data, mask, _ = example
-        context = amortizer.context(data, mask)
+        data, mask, *_ = example
+        context = example.context(amortizer)
         z = jax.lax.stop_gradient(amortizer.draw(key, self.draws, context)[0])
         log_p = jax.vmap(lambda u: density(u, data, mask))(z.astype(jnp.float64))
         log_q = jax.vmap(amortizer.log_prob, in_axes=(0, None))(z, context)

@@ -81,10 +81,10 @@ class TeacherDistillation(AbstractObjective):
     def __call__(
         self, amortizer: Amortizer, density: Density, example: Example, key: Array
     ) -> ObjectiveValue:
-        data, mask, labels = example
+        labels = example.labels
         if labels is None:
             raise ValueError("TeacherDistillation: expected an example with labels, got none.")
-        context = amortizer.context(data, mask)
+        context = example.context(amortizer)
         z = labels[jax.random.randint(key, (self.draws,), 0, labels.shape[0])]
         log_q = jax.vmap(amortizer.log_prob, in_axes=(0, None))(z, context)
         return ObjectiveValue(-jnp.mean(log_q), jnp.mean(jnp.isfinite(log_q)))

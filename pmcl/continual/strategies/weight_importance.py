@@ -13,8 +13,10 @@ from pmcl.continual.objectives.objectives import Example, LogRatioVariance
 from pmcl.data.batching import chunks, over_datasets, taken
 from pmcl.data.task import Batch, Task
 from pmcl.networks import Amortizer
+from pmcl.networks.contexts import placed
 from pmcl.runtime import devices
 from pmcl.runtime.jitting import jit
+from pmcl.search.search import Place
 from pmcl.training import combine, weights_of
 
 type Kind = Literal["fisher", "self_consistency"]
@@ -28,14 +30,16 @@ def _fisher(
     """E_{z~q}[(d log q(z | h(x)) / dw)^2], summed over the datasets of a batch."""
     weights = weights_of(amortizer)
 
-    def one(data: dict[str, Array], mask: Mask | None, key: Array) -> Amortizer:
-        context = amortizer.context(data, mask)
+    def one(
+        data: dict[str, Array], mask: Mask | None, place: Place | None, key: Array
+    ) -> Amortizer:
+        context = amortizer.context(data, mask, place)
         z = jax.lax.stop_gradient(amortizer.draw(key, draws, context)[0])
 
         def squared(u: Array) -> Amortizer:
             def log_q(w: Amortizer) -> Array:
                 q = combine(w, amortizer)
-                return q.log_prob(u, q.context(data, mask))
+                return q.log_prob(u, q.context(data, mask, place))
 
             return jax.tree.map(_square, jax.grad(log_q)(weights))
 
@@ -62,10 +66,12 @@ def _self_consistency(
     """(dL(x)/dw)^2, summed over the datasets of a batch, L the self-consistency variance."""
     objective = LogRatioVariance(draws)
 
-    def one(data: dict[str, Array], mask: Mask | None, key: Array) -> Amortizer:
+    def one(
+        data: dict[str, Array], mask: Mask | None, place: Place | None, key: Array
+    ) -> Amortizer:
         def loss(w: Amortizer) -> Array:
             q = combine(w, amortizer)
-            return objective(q, density, Example(data, mask), key).loss
+            return objective(q, density, Example(data, mask, None, place), key).loss
 
         return jax.tree.map(_square, jax.grad(loss)(weights_of(amortizer)))
 
@@ -97,7 +103,7 @@ def importance(
     Amortizer
         Trainable weights' places hold F >= 0; a gradient that is not finite counts as zero.
     """
-    total, batch = None, task.batch()
+    total, batch = None, placed(amortizer, task.batch())
     for which, n in chunks(len(task), _TOGETHER):
         counted = np.arange(len(which)) < n
         given = taken(batch, which), np.asarray(seed), which, counted, draws
@@ -113,9 +119,9 @@ def importance(
 def _summed(
     one: Callable[..., Amortizer], batch: Batch, seed: Array, position: Array, counted: Array
 ) -> Amortizer:
-    """Sum over the datasets that count of one(data, mask, key)."""
+    """Sum over the datasets that count of one(data, mask, place, key)."""
     keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(seed), i))(position)
-    each = over_datasets(one, batch, keys)
+    each = over_datasets(one, batch, batch.place, keys)
     return jax.tree.map(lambda e: jnp.einsum("d,d...->...", counted.astype(e.dtype), e), each)
 
 

@@ -1,0 +1,107 @@
+"""Searches for the posteriors of many datasets, and how many starts and modes a model needs."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import equinox as eqx
+import jax
+import numpy as np
+from jax import Array
+
+from pmcl.data.batching import over_chunks, over_datasets, taken
+from pmcl.data.task import Batch
+from pmcl.runtime import devices
+from pmcl.runtime.jitting import jit
+from pmcl.search.newton import Mode
+from pmcl.search.search import Distinct, Place, Search, distinct, evidence_of
+
+_TOGETHER = 16  # searches that a device works on together: each waits for the slowest
+_LOOKED_AT = 32  # datasets by which a search is narrowed
+_MODES = 8  # most that are kept of a dataset
+_FEWEST = 2  # starts
+_SELDOM = 0.02  # of all modes that were found, those that may be missed
+
+
+@jit
+def _searched(search: Search, batch: Batch, start: Array) -> Mode:
+    return over_datasets(search.from_start, batch, start)
+
+
+@jit
+def _places(search: Search, batch: Batch, found: Mode) -> Place:
+    return over_datasets(search.place, batch, found)
+
+
+@jit
+def _distinct(found: Mode, number: int) -> Distinct:
+    return jax.vmap(lambda modes: distinct(modes, evidence_of(modes), number))(found)
+
+
+def searched(search: Search, batch: Batch) -> Mode:
+    """Search from every start of every dataset: fields (dataset, start, ...)."""
+    n, starts = _number(batch), np.asarray(search.starts)
+    # by starts, then by datasets: those that take as long come together
+    item, start = np.tile(np.arange(n), len(starts)), np.repeat(starts, n, axis=0)
+    # its own starts are no part of the program: any number of them needs but one
+    alike = eqx.tree_at(lambda s: s.starts, replace(search, modes=1), starts[:1])
+    size = devices.together(_TOGETHER)
+    found = over_chunks(lambda part, u: _searched(alike, part, u), batch, item, start, size=size)
+    shaped = lambda x: np.moveaxis(x.reshape(len(starts), n, *x.shape[1:]), 0, 1)  # noqa: E731
+    return jax.tree.map(shaped, found)
+
+
+def places(search: Search, batch: Batch, *, advance: Callable[[int], None] | None = None) -> Place:
+    """Where the posterior of every dataset is: NumPy arrays with a leading dataset.
+
+    Parameters
+    ----------
+    search : Search
+    batch : Batch
+    advance : callable, optional
+        Told how many datasets are done.
+    """
+    parts, size = [], devices.together(_TOGETHER)
+    for begin in range(0, _number(batch), size * devices.number()):
+        some = np.arange(begin, min(begin + size * devices.number(), _number(batch)))
+        part = taken(batch, some)
+        found = searched(search, part)
+        look = lambda one, modes: _places(search, one, modes)  # noqa: E731
+        parts.append(over_chunks(look, part, np.arange(len(some)), found, size=size))
+        if advance is not None:
+            advance(len(some))
+    return jax.tree.map(lambda *x: np.concatenate(x), *parts)
+
+
+def narrowed(search: Search, batch: Batch) -> Search:
+    """The search with as few of its starts, and as many modes, as datasets like these need.
+
+    Parameters
+    ----------
+    search : Search
+        With many starts.
+    batch : Batch
+        Simulated datasets, of which some are looked at.
+    """
+    batch = taken(batch, np.arange(min(_LOOKED_AT, _number(batch))))
+    which, evidence, met = jax.tree.map(np.asarray, _distinct(searched(search, batch), _MODES))
+    there = np.isfinite(evidence)
+    if not there.any():
+        return search
+    number = np.sort(there.sum(axis=1))
+    modes = max(1, int(number[int(np.ceil((1 - _SELDOM) * len(number))) - 1]))
+    # (start, mode): which starts find each of the modes that are kept, of any dataset
+    kept = there & (np.arange(_MODES) < modes)
+    finds = np.stack([met[i, :, which[i, k]] for i, k in zip(*np.nonzero(kept), strict=True)], 1)
+    chosen, missed = [0], ~finds[0]
+    while len(chosen) < _FEWEST or missed.mean() > _SELDOM:
+        gain = (finds & missed).sum(axis=1)
+        gain[chosen] = -1
+        chosen.append(int(np.argmax(gain)))
+        missed &= ~finds[chosen[-1]]
+    starts = jax.device_put(np.asarray(search.starts)[chosen])
+    return eqx.tree_at(lambda s: s.starts, replace(search, modes=modes), starts)
+
+
+def _number(batch: Batch) -> int:
+    """Datasets."""
+    return len(jax.tree.leaves(batch.values)[0])
