@@ -5,6 +5,8 @@ import pymc as pm
 import xarray as xr
 from sklearn.datasets import load_iris
 
+import pmcl
+
 exchangeable = "obs"
 
 
@@ -17,6 +19,17 @@ def model(rows: int = 100) -> pm.Model:
         sigma = pm.HalfNormal("sigma", 1, dims="group")
         pm.NormalMixture("y", weight, mu, sigma, observed=np.zeros(rows), dims="obs")
     return built
+
+
+def network() -> pmcl.Network:
+    """Return a deeper flow: what two groups that overlap leave of a posterior is bent."""
+    flow = pmcl.CouplingFlow(layers=4, width=64, knots=8, activation="silu")
+    return pmcl.Network(pmcl.DeepSet(), flow)
+
+
+def training() -> dict:
+    """More simulations than by default, and time to learn from them."""
+    return {"simulations": 16_000, "steps": 4000}
 
 
 def example() -> xr.Dataset:
