@@ -38,7 +38,7 @@ from pmcl.networks import (
 )
 from pmcl.networks.familiarity import familiar_inputs
 from pmcl.runtime import precision
-from pmcl.runtime.arguments import positive, positive_rate, seed_of
+from pmcl.runtime.arguments import positive, positive_rate, seed_of, warn
 from pmcl.runtime.devices import DevicesLike, mesh_of, settled
 from pmcl.runtime.devices import scope as device_scope
 from pmcl.runtime.progress import working
@@ -281,6 +281,8 @@ def simulator_of(
         As :func:`fit_amortized` does.
     """
     compiled = compile_model(model, covariates=tuple(map(str, covariates or ())))
+    for copy in compiled.copies:
+        warn(str(copy))
     read = read_covariates(covariates, compiled.covariates)
     simulator = make_simulator(compiled, read, backend=backend)
     check_finite(simulator)

@@ -14,8 +14,10 @@ from jax import Array
 from pytensor.graph.traversal import ancestors
 
 from pmcl.compile.conversion import graphs
+from pmcl.compile.copies import Copy
 from pmcl.compile.indices import Indices
 from pmcl.compile.mask import Mask
+from pmcl.compile.support import Support
 from pmcl.compile.variables import ValueSlice, VariableInfo, one_after_another
 
 Dataset = Mapping[str, Array]
@@ -52,6 +54,10 @@ class CompiledModel:
         unless a constant `pm.Data` has them too.
     indices : Indices
         Where data index something.
+    support : Support
+        Which values the observed variables can have.
+    copies : tuple of Copy
+        Observed values that are also constants of the likelihood.
     kept : dict
         What was compiled of the model elsewhere, for later calls. Two of these are equal where they
         share it.
@@ -75,6 +81,8 @@ class CompiledModel:
     _constrain: Function = field(repr=False)
     _unconstrain: Function = field(repr=False)
     indices: Indices = field(repr=False)
+    support: Support = field(repr=False)
+    copies: tuple[Copy, ...] = field(repr=False)
     kept: dict[Hashable, Any] = field(repr=False, default_factory=dict)
 
     def __eq__(self, other: object) -> bool:

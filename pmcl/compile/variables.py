@@ -11,7 +11,8 @@ from pymc.distributions.shape_utils import change_dist_size
 from pymc.initial_point import make_initial_point_expression
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.graph.traversal import ancestors, io_toposort, walk
+from pytensor.tensor.shape import Shape, Shape_i
 
 from pmcl.compile.conversion import graphs
 
@@ -89,14 +90,28 @@ def describe_data(model: pm.Model, var: SharedVariable) -> VariableInfo:
 
 def describe_observed(model: pm.Model, rv: Variable) -> VariableInfo:
     """Describe an observed variable, at the size of the model's own observations."""
-    value = model.rvs_to_values[rv]
+    return describe(model, rv, np.shape(own_value(model, rv.name)))
+
+
+def own_value(model: pm.Model, name: str) -> np.ndarray:
+    """Value that the model itself has of an observed variable or of a `pm.Data`."""
+    var = model[name]
+    value = model.rvs_to_values.get(var, var)
     if isinstance(value, SharedVariable):
-        data = value.get_value(borrow=True)
-    elif isinstance(value, Constant):
-        data = value.data
-    else:
-        data = value.eval(mode=graphs.host_mode())
-    return describe(model, rv, np.shape(data))
+        return np.asarray(value.get_value(borrow=True))
+    if isinstance(value, Constant):
+        return np.asarray(value.data)
+    return np.asarray(value.eval(mode=graphs.host_mode()))
+
+
+def content(outputs: Sequence[Variable]) -> set[Variable]:
+    """What values depend on by more than its shape."""
+    return {*walk(list(outputs), _by_value)}
+
+
+def _by_value(var: Variable) -> list[Variable]:
+    shape = var.owner is None or isinstance(var.owner.op, Shape | Shape_i)
+    return [] if shape else list(var.owner.inputs)
 
 
 def core_ndim(rv: Variable) -> int:

@@ -1,6 +1,5 @@
 """Users' data, in any of the forms that they have, as a task."""
 
-import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,10 +8,11 @@ import pymc as pm
 import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo
-from pmcl.compile.variables import dims_of, used
+from pmcl.compile.variables import content, dims_of
 from pmcl.data.stacking import stack
 from pmcl.data.task import DATASET, DataError, Layout, Task, TaskLike
-from pmcl.runtime.arguments import listed
+from pmcl.data.values import check_decoded, check_values
+from pmcl.runtime.arguments import listed, warn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,9 +34,14 @@ def as_task(data: TaskLike, layout: Layout) -> Task:
     DataError
         Naming the variable and the dataset, what was expected and what came.
     """
-    if isinstance(data, Task):
-        if data.layout.variables == layout.variables and data.layout.row == layout.row:
+    if isinstance(data, Task) and data.layout.variables == layout.variables:
+        if data.layout.row == layout.row:
             return data
+    return check_values(_as_task(data, layout))
+
+
+def _as_task(data: TaskLike, layout: Layout) -> Task:
+    if isinstance(data, Task):
         _check_names(data.values, layout, "")
         return stack([data.dataset(i) for i in range(len(data))], data.names, layout)
     if hasattr(data, "columns") and hasattr(data, "groupby"):
@@ -105,6 +110,7 @@ def _variable(value: object, info: VariableInfo, layout: Layout, where: str) -> 
                 f"{where}: expected dims {info.dims}, with or without {DATASET!r}, got "
                 f"{value.dims}."
             )
+        check_decoded(value, where)
         value = value.transpose(*(d for d in (DATASET, *info.dims) if d in value.dims))
         return _align(value, info, layout, where).variable
     if hasattr(value, "columns") and len(info.dims) == 2:  # a DataFrame: rows, then columns
@@ -279,7 +285,7 @@ def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
 def _warn_of_others(model: pm.Model, came: set[str]) -> None:
     """Say which of the model's data along the rows did not come, and stay as they are there."""
     rows = {d for rv in model.observed_RVs for d in dims_of(model, rv) if d is not None}
-    reached = used(model)
+    reached = content([*model.basic_RVs, *model.deterministics, *model.potentials])
     stay = [
         v.name
         for v in model.data_vars
@@ -290,8 +296,7 @@ def _warn_of_others(model: pm.Model, came: set[str]) -> None:
         if alike:
             raise DataError(f"data: expected {name!r}, as the model calls it, got {alike[0]!r}.")
     if stay:
-        warnings.warn(
+        warn(
             f"{listed(stay)} did not come with the data: the values that the model has are taken "
-            "for every dataset. Pass them with the data if they differ.",
-            stacklevel=4,
+            "for every dataset. Pass them with the data if they differ."
         )

@@ -15,6 +15,7 @@ from pmcl.compile import CompiledModel, Density, compile_model
 from pmcl.compile.conversion.graphs import to_host
 from pmcl.compile.refuse import model_or_context
 from pmcl.data.masked import check_masked
+from pmcl.data.possible import check_possible
 from pmcl.data.reading import covariates_among, layout_of, task_of
 from pmcl.data.task import Task, TaskLike
 from pmcl.draws.densities import pick, unconstrain
@@ -181,7 +182,7 @@ class RefineJob(Job):
 
     def refined(self, task: Task, start: np.ndarray | None, *, progressbar: bool) -> xr.DataTree:
         """Refine the datasets of a task, from draws (dataset, draw, dim) or from the prior."""
-        task = check_masked(self.compiled, task)
+        task = check_possible(self.compiled, check_masked(self.compiled, task))
         begin = time.perf_counter()
         if start is None:
             start = np.broadcast_to(self.prior, (len(task), *self.prior.shape))
