@@ -109,7 +109,7 @@ def host_draw(
     def once(function: Callable, arguments: list[np.ndarray]) -> list[np.ndarray]:
         try:
             return function(*arguments)
-        except ValueError as error:  # NumPy's and PyMC's, of a parameter outside its range
+        except (ValueError, ZeroDivisionError) as error:  # of a parameter outside its range
             raise invalid_parameters(compiled.model, error) from error
 
     def draw(n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ from pytensor.graph.replace import graph_replace
 
 from pmcl.compile.conversion import graphs
 from pmcl.compile.model import CompiledModel
-from pmcl.compile.refuse import check_host
+from pmcl.compile.refuse import check_host, check_simulable
 from pmcl.compile.variables import resize_observed
 from pmcl.runtime import precision
 from pmcl.runtime.jitting import jit
@@ -63,6 +63,7 @@ def _drawer(
     lengths: tuple[tuple[str, int], ...],
 ) -> Callable:
     model = compiled.model
+    check_simulable(model, model.observed_RVs)
     explicit: dict[str, Variable] = {}
     shared: dict[Variable, Variable] = {}
     dtypes = {i.name: i.dtype for i in compiled.covariates}

@@ -200,7 +200,7 @@ def resize_observed(
     sizes : mapping of observed variables to the lengths of their axes
         Those with dims, whose lengths are shared variables already, stay as they are.
     """
-    graph = [*model.basic_RVs, *model.deterministics]
+    graph = [*model.basic_RVs, *model.deterministics, *model.potentials]
     new: dict[Variable, Variable] = {}
     for node in io_toposort([], graph):
         inputs = [new.get(v, v) for v in node.inputs]

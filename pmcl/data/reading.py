@@ -253,8 +253,7 @@ def task_of(compiled: CompiledModel, data: TaskLike) -> Task:
 
 def layout_of(compiled: CompiledModel) -> Layout:
     """Say what a dataset looks like; its rows are along the first dim that all observed have."""
-    rows = sorted(set.intersection(*({*i.dims} for i in compiled.observed)) & compiled.data_dims)
-    return Layout.of(compiled, rows[0] if rows else None)
+    return Layout.of(compiled, next(iter(compiled.shared_dims), None))
 
 
 def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:

@@ -58,8 +58,7 @@ def read_structure(
     """
     if exchangeable is not None and sequence is not None:
         raise ValueError("expected `exchangeable` or `sequence`, both came.")
-    shared = set.intersection(*({*info.dims} for info in compiled.observed))
-    candidates = sorted(shared & compiled.data_dims)
+    candidates = compiled.shared_dims
     named = exchangeable or sequence
     if named is not None:
         if named not in candidates:

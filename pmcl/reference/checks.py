@@ -85,7 +85,7 @@ def _flag(arrays: Sequence[Arrays], name: str, dtype: np.dtype) -> None:
 
 
 def _check_model(model: pm.Model) -> None:
-    if not model.observed_RVs:
+    if not model.observed_RVs and not model.potentials:
         raise ValueError(
             "The model has no observed variable, so there is no posterior to sample. Give one "
             "`observed=`."
