@@ -17,6 +17,7 @@ from pytensor.graph.traversal import ancestors
 from pmcl.compile import causal, variables
 from pmcl.compile.conversion import graphs
 from pmcl.compile.indices import Indices
+from pmcl.compile.joining import joined
 from pmcl.compile.model import COMPILED, CompiledModel, Function
 from pmcl.compile.refuse import (
     UnsupportedModelError,
@@ -65,7 +66,7 @@ def compile_model(
     if before is not None and before[0] == now:
         return replace(before[1], model=model)
     with compiling(), precision.scope():
-        compiled = _compile(model, data)
+        compiled = joined(_compile(model, data))
     COMPILED[model][tuple(covariates)] = now, compiled.without_model()
     return compiled
 
@@ -87,6 +88,8 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
     sized = variables.resize_observed(model, {rv: tuple(v.shape) for rv, v in observed.items()})
     fixed = variables.fixed_lengths(model, data, sized)
     lengths = variables.varying_lengths(model, symbols, fixed)
+    held = variables.held_as(model, {rv.name: v for rv, v in observed.items()})
+    lengths |= held
     like = {
         value: jax.ShapeDtypeStruct(where.shape, value.type.dtype)
         for value, where in zip(values, slices, strict=True)

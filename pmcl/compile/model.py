@@ -57,6 +57,8 @@ class CompiledModel:
         Free variables whose prior has no finite integral.
     indices : Indices
         Where data index something.
+    joined : str
+        Which axes without dims are read as one, in words.
     kept : dict
         What was compiled of the model elsewhere, for later calls. Two of these are equal where they
         share it.
@@ -84,6 +86,7 @@ class CompiledModel:
     _constrain: Function = field(repr=False)
     _unconstrain: Function = field(repr=False)
     indices: Indices = field(repr=False)
+    joined: str = ""
     kept: dict[Hashable, Any] = field(repr=False, default_factory=dict)
 
     def __eq__(self, other: object) -> bool:

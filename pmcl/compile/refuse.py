@@ -19,6 +19,7 @@ from scipy.sparse.csgraph import connected_components
 
 from pmcl.compile.conversion.graphs import ShapedFunction, host_mode
 from pmcl.compile.marginal import how_to_sum_out, is_discrete
+from pmcl.compile.variables import content
 
 _DENSITY_IS_ENOUGH = "(`pmcl.refine` and `pmcl.sample_reference` need no simulator.)"
 
@@ -333,7 +334,7 @@ def _check_minibatch(rv: Variable, value: Variable) -> None:
 def _check_own_data(model: pm.Model, rv: Variable) -> None:
     """Refuse observations that also enter the model as a constant: it would not follow the data."""
     own = {v for v in ancestors([model.rvs_to_values[rv]]) if v in model.data_vars}
-    for data in own & {*ancestors(model.basic_RVs)}:
+    for data in own & content([*model.basic_RVs, *model.potentials]):
         raise UnsupportedModelError(
             f"`pm.Data` {data.name!r} holds the observations of {rv.name!r} and also enters the "
             "model's distributions, which cannot be simulated. Write the dependence as a "

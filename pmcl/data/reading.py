@@ -9,7 +9,7 @@ import pymc as pm
 import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo
-from pmcl.compile.variables import dims_of, used
+from pmcl.compile.variables import dims_of, holders, used
 from pmcl.data.stacking import stack
 from pmcl.data.task import DATASET, DataError, Layout, Task, TaskLike
 from pmcl.runtime.arguments import listed
@@ -272,17 +272,21 @@ def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
             break
     names = {str(n) for n in came}
     _warn_of_others(model, names)
-    return tuple(v.name for v in model.data_vars if v.name in names)
+    held = holders(model)
+    return tuple(v.name for v in model.data_vars if v.name in names and v.name not in held)
 
 
 def _warn_of_others(model: pm.Model, came: set[str]) -> None:
     """Say which of the model's data along the rows did not come, and stay as they are there."""
     rows = {d for rv in model.observed_RVs for d in dims_of(model, rv) if d is not None}
-    reached = used(model)
+    reached, held = used(model), holders(model)
     stay = [
         v.name
         for v in model.data_vars
-        if v in reached and v.name not in came and rows & {*dims_of(model, v)}
+        if v in reached
+        and v.name not in came
+        and v.name not in held
+        and rows & {*dims_of(model, v)}
     ]
     for name in stay:
         alike = [n for n in came if n.lower() == name.lower()]
