@@ -45,7 +45,7 @@ from pmcl.runtime.progress import working
 from pmcl.search.many import narrowed
 from pmcl.search.search import Search
 from pmcl.training import PretrainingSettings, Simulated, pretrain
-from pmcl.training.pretraining import FEWEST
+from pmcl.training.bank import FEWEST
 
 _LOOKED_AT = 100  # simulations whose indices are checked
 _STANDARD = 1000  # simulations by which inputs and parameters are standardised
@@ -124,7 +124,8 @@ def fit_amortized(
         (NaN) without it: the densities leave them out in any case, and the network takes a row
         without any observation for none.
     checkpoint : path, optional
-        Written after every block; training goes on from it where it exists.
+        Written after every block; training goes on from it where it exists. What searches found
+        lies beside it, in a file whose name ends with `.searches`.
     devices : int, sequence of jax.Device or jax.sharding.Mesh, optional
         What each step's simulations are spread over, the weights being on each; JAX's default
         device by default. Results are those of one device, to rounding.
@@ -214,7 +215,7 @@ def fit_amortized(
                 source,
                 settings,
                 seed=seed,
-                bank=posterior.bank(progressbar=progressbar),
+                bank=posterior.bank(checkpoint, progressbar=progressbar),
                 density=density,
                 checkpoint=checkpoint,
                 progressbar=progressbar,

@@ -34,7 +34,7 @@ def correct(
     amortizer: Amortizer | None,
     task: Task,
     drawn: Drawn | None,
-    beginning: Beginning,
+    beginning: Beginning | None,
     asked: Asked,
     *,
     progressbar: bool,
@@ -46,14 +46,15 @@ def correct(
     density, amortizer, task
     drawn : Drawn, optional
         Amortized draws; None where there is no network.
-    beginning : Beginning
+    beginning : Beginning, optional
+        Where refinement is asked for.
     asked : Asked
     progressbar : bool
     """
     before = None if drawn is None else judge(drawn)
     treatment = Treatment.none(len(task), before)
     diagnostics = before
-    if asked.refine is not None:
+    if asked.refine is not None and beginning is not None:
         drawn, diagnostics, treatment = _refined(
             density, amortizer, task, drawn, beginning, asked, progressbar=progressbar
         )

@@ -12,6 +12,7 @@ import xarray as xr
 
 from pmcl.compile import CompiledModel, Density, compile_model
 from pmcl.compile.refuse import model_or_context
+from pmcl.compile.variables import initial_point
 from pmcl.data.masked import check_masked
 from pmcl.data.reading import covariates_among, layout_of, task_of
 from pmcl.data.task import Task, TaskLike
@@ -37,6 +38,8 @@ from pmcl.runtime import precision
 from pmcl.runtime.arguments import positive, seed_of
 from pmcl.runtime.devices import DevicesLike
 from pmcl.runtime.devices import scope as device_scope
+from pmcl.search.search import Search
+from pmcl.search.starts import from_draws
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -187,15 +190,24 @@ class RefineJob(Job):
         """Refine the datasets of a task, from draws (dataset, draw, dim) or from the prior."""
         task = check_masked(self.compiled, task)
         begin = time.perf_counter()
-        if start is None:
-            start = np.broadcast_to(self.prior, (len(task), *self.prior.shape))
         with precision.scope(), device_scope(self.devices):
+            density = Density(self.compiled, task.layout.row)
+            settings = self.asked.refine
+            assert settings is not None
+            initial = self.compiled.keep(
+                "initial point", lambda: initial_point(self.compiled.model)
+            )
+            search = Search.of(density, initial, self.prior, starts=settings.starts)
+            if start is not None:
+                known = np.zeros(start.shape[:2])
+                centre = np.asarray(search.starts)[0]
+                start = from_draws(start, known, centre, settings.starts)
             corrected = corrected_task(
-                Density(self.compiled, task.layout.row),
+                density,
                 None,
                 task,
                 None,
-                Beginning.of_prior(self.prior, start),
+                Beginning(search, start),
                 self.asked,
                 progressbar=progressbar,
             )
