@@ -1,5 +1,6 @@
 """The search for a posterior: mode, scale, status, and what it does where it cannot find one."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -84,3 +85,37 @@ def test_the_initial_point_is_that_of_pymc():
     expected = model.initial_point()
     want = np.concatenate([np.ravel(expected[v.name]) for v in model.value_vars])
     np.testing.assert_allclose(initial_point(model), want)
+
+
+class ManyScales(eqx.Module):
+    """A normal whose sds differ by a factor of 200, and that is narrower along five directions."""
+
+    sd: jax.Array
+    loading: jax.Array
+
+    def __call__(self, z: jax.Array, data: dict[str, jax.Array], mask: None) -> jax.Array:
+        u = (z - data["y"]) / self.sd
+        return -0.5 * jnp.sum(u**2) - 0.5 * jnp.sum((self.loading.T @ u) ** 2)
+
+
+@pytest.mark.parametrize("dim", [60, 200, 500])
+def test_long_vectors_are_found_in_units_of_their_own(dim):
+    rng = np.random.default_rng(dim)
+    with precision.scope():
+        sd = np.exp(rng.uniform(np.log(0.005), 0, dim))
+        loading = rng.normal(size=(dim, 5)) * 3 / np.sqrt(dim)
+        density = ManyScales(jnp.asarray(sd), jnp.asarray(loading))
+        search = Search.of(density, np.zeros(dim), rng.normal(size=(200, dim)), starts=2)
+        assert not search.exact
+        y = rng.normal(size=dim)
+        place = jax.jit(lambda y: search({"y": y}, None))(jnp.asarray(y))
+        assert place.status == Status.CONVERGED
+        np.testing.assert_allclose((place.loc[0] - y) / sd, 0, atol=0.02)
+        scale = jax.tree.map(lambda x: x[0], place.scale)
+        root = np.asarray(jax.vmap(scale.multiply)(jnp.eye(dim)).T)
+    # A' (-Hessian) A = I where A A' is its inverse
+    inside = (root.T / sd) @ (np.eye(dim) + loading @ loading.T) @ (root.T / sd).T
+    values = np.linalg.eigvalsh(inside)
+    assert values[0] > 0.7 and values[-1] < 1.3
+    log_det = 0.5 * np.linalg.slogdet(np.eye(dim) + loading @ loading.T)[1]
+    np.testing.assert_allclose(scale.log_det(), np.log(sd).sum() - log_det, atol=0.01 * dim)

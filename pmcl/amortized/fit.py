@@ -45,7 +45,7 @@ from pmcl.runtime.progress import working
 from pmcl.search.many import narrowed
 from pmcl.search.search import Search
 from pmcl.training import PretrainingSettings, Simulated, pretrain
-from pmcl.training.pretraining import FEWEST
+from pmcl.training.bank import FEWEST
 
 _LOOKED_AT = 100  # simulations whose indices are checked
 _STANDARD = 1000  # simulations by which inputs and parameters are standardised
@@ -71,7 +71,7 @@ def fit_amortized(
     clip: float = 1.0,
     validation: int = 512,
     patience: int | None = 4,
-    simulator: Literal["auto", "jax", "pytensor"] = "auto",
+    backend: Literal["auto", "jax", "pytensor"] = "auto",
     lengths: tuple[int, int] | None = None,
     missing: float = 0.0,
     checkpoint: str | os.PathLike | None = None,
@@ -113,7 +113,7 @@ def fit_amortized(
         Simulations held back, by whose loss the best weights are chosen.
     patience : int, optional
         Stop after this many blocks of 100 steps without a better validation loss; None: never.
-    simulator : {"auto", "jax", "pytensor"}
+    backend : {"auto", "jax", "pytensor"}
         Where simulations are made; "auto" takes JAX where it can sample the model.
     lengths : tuple of int, optional
         Shortest and longest dataset, along the exchangeable or sequence dim, that the network is
@@ -124,7 +124,8 @@ def fit_amortized(
         (NaN) without it: the densities leave them out in any case, and the network takes a row
         without any observation for none.
     checkpoint : path, optional
-        Written after every block; training goes on from it where it exists.
+        Written after every block; training goes on from it where it exists. What searches found
+        lies beside it, in a file whose name ends with `.searches`.
     devices : int, sequence of jax.Device or jax.sharding.Mesh, optional
         What each step's simulations are spread over, the weights being on each; JAX's default
         device by default. Results are those of one device, to rounding.
@@ -162,7 +163,7 @@ def fit_amortized(
     )
     with precision.scope():
         with working("Compiling the model", enabled=progressbar):
-            source = simulator_of(model, covariates, backend=simulator)
+            source = simulator_of(model, covariates, backend=backend)
             compiled = source.compiled
             structure = read_structure(
                 compiled, source, exchangeable=exchangeable, sequence=sequence
@@ -171,7 +172,7 @@ def fit_amortized(
             if masking:
                 infos = masking.sized(compiled.covariates)
                 source = make_simulator(
-                    compiled, read_covariates(covariates, infos), backend=simulator, masking=masking
+                    compiled, read_covariates(covariates, infos), backend=backend, masking=masking
                 )
                 _, few = simulated_task(source, structure.row, 8, random_seed=seed)
                 check_masked(compiled, few)
@@ -214,7 +215,7 @@ def fit_amortized(
                 source,
                 settings,
                 seed=seed,
-                bank=posterior.bank(progressbar=progressbar),
+                bank=posterior.bank(checkpoint, progressbar=progressbar),
                 density=density,
                 checkpoint=checkpoint,
                 progressbar=progressbar,

@@ -158,10 +158,13 @@ class AmortizedPosterior:
         """The compiled log density of z and a dataset."""
         return Density(self.compiled, self.structure.row)
 
-    def bank(self, *, progressbar: bool) -> tuple[Simulated, int] | None:
+    def bank(
+        self, checkpoint: str | os.PathLike | None = None, *, progressbar: bool
+    ) -> tuple[Simulated, int] | None:
         """The simulations that pretraining sees again and again: the same ones every time.
 
-        And how many were left out; None where every step has fresh ones.
+        And how many were left out; None where every step has fresh ones. What searches found of
+        them is kept beside the checkpoint of a training.
         """
         if self.settings.simulations is None:
             return None
@@ -171,6 +174,7 @@ class AmortizedPosterior:
             self.density,
             self.settings.simulations,
             seed=self.seed,
+            checkpoint=None if checkpoint is None else Path(f"{checkpoint}.searches"),
             progressbar=progressbar,
         )
 
@@ -191,7 +195,8 @@ class AmortizedPosterior:
         learning_rate : float, optional
             Highest rate; a third of the first training's where not given.
         checkpoint : path, optional
-            Written after every block of steps; training goes on from it where it exists.
+            Written after every block of steps; training goes on from it where it exists. What
+            searches found lies beside it, in a file whose name ends with `.searches`.
         devices : int, sequence of jax.Device or jax.sharding.Mesh, optional
             What each step's simulations are spread over; JAX's default device by default.
         progressbar : bool
@@ -217,7 +222,7 @@ class AmortizedPosterior:
                 self.simulator,
                 settings,
                 seed=self.seed + 1 + len(self.pretraining),
-                bank=self.bank(progressbar=progressbar),
+                bank=self.bank(checkpoint, progressbar=progressbar),
                 density=self.density,
                 checkpoint=checkpoint,
                 progressbar=progressbar,

@@ -23,7 +23,7 @@ from pmcl.networks import Amortizer, Network, Structure
 from pmcl.networks.familiarity import Familiar, FarDataWarning, input_features
 from pmcl.networks.structure import skeleton
 from pmcl.parts.job import packed, unpacked
-from pmcl.refinement import FEWEST_STARTS, Asked, Beginning
+from pmcl.refinement import FEWEST_STARTS, Asked, Beginning, Refine
 from pmcl.refinement.correction import as_tree, correct
 from pmcl.runtime import precision
 from pmcl.runtime.arguments import listed
@@ -121,11 +121,14 @@ class Sampler(NamedTuple):
                 self.amortizer,
                 task,
                 Drawn(*(v[:, : asked.draws] for v in start)),
-                Beginning.of_network(self.amortizer, start.z),
+                None if asked.refine is None else self._beginning(start, asked.refine),
                 asked,
                 progressbar=progressbar,
             )
             return as_tree(self.compiled, task, corrected, asked, begin=begin)
+
+    def _beginning(self, start: Drawn, settings: Refine) -> Beginning:
+        return Beginning.of_network(self.amortizer, self.density, start, settings.starts)
 
     def __reduce__(self) -> tuple:
         weights = [*map(np.asarray, jax.tree.leaves(eqx.filter(self.amortizer, eqx.is_array)))]

@@ -18,9 +18,10 @@ from pmcl.continual.objectives.objectives import AbstractObjective
 from pmcl.continual.pool import Gathered, Pool, gather
 from pmcl.continual.problem import SelfConsistency, mean_loss_and_efficiency
 from pmcl.continual.strategies.strategy import AbstractStrategy, Occasion, Rehearsal
-from pmcl.data.task import Task
+from pmcl.data.task import Batch, Task
 from pmcl.draws.network import look
 from pmcl.networks import Amortizer
+from pmcl.networks.contexts import placed
 from pmcl.runtime import devices
 from pmcl.runtime.arguments import listed
 from pmcl.runtime.progress import working
@@ -272,7 +273,7 @@ def _hosts(
             return None
         seed = np.random.SeedSequence([now.seed, block, begin]).generate_state(1)[0]
         made = Simulated.of(now.simulator, size * problem.simulations, random_seed=int(seed))
-        made = made.placed(now.amortizer, None)
+        made = made._replace(place=placed(now.amortizer, Batch(made.data, made.mask)).place)
         return jax.tree.map(lambda x: x.reshape(size, problem.simulations, *x.shape[1:]), made)
 
     def parts(block: int) -> Iterator[dict[str, Any]]:

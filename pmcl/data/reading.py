@@ -8,7 +8,7 @@ import pymc as pm
 import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo
-from pmcl.compile.variables import content, dims_of
+from pmcl.compile.variables import content, dims_of, holders
 from pmcl.data.stacking import stack
 from pmcl.data.task import DATASET, DataError, Layout, Task, TaskLike
 from pmcl.data.values import check_decoded, check_values
@@ -259,8 +259,7 @@ def task_of(compiled: CompiledModel, data: TaskLike) -> Task:
 
 def layout_of(compiled: CompiledModel) -> Layout:
     """Say what a dataset looks like; its rows are along the first dim that all observed have."""
-    rows = sorted(set.intersection(*({*i.dims} for i in compiled.observed)) & compiled.data_dims)
-    return Layout.of(compiled, rows[0] if rows else None)
+    return Layout.of(compiled, next(iter(compiled.shared_dims), None))
 
 
 def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
@@ -279,17 +278,22 @@ def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
             break
     names = {str(n) for n in came}
     _warn_of_others(model, names)
-    return tuple(v.name for v in model.data_vars if v.name in names)
+    held = holders(model)
+    return tuple(v.name for v in model.data_vars if v.name in names and v.name not in held)
 
 
 def _warn_of_others(model: pm.Model, came: set[str]) -> None:
     """Say which of the model's data along the rows did not come, and stay as they are there."""
     rows = {d for rv in model.observed_RVs for d in dims_of(model, rv) if d is not None}
     reached = content([*model.basic_RVs, *model.deterministics, *model.potentials])
+    held = holders(model)
     stay = [
         v.name
         for v in model.data_vars
-        if v in reached and v.name not in came and rows & {*dims_of(model, v)}
+        if v in reached
+        and v.name not in came
+        and v.name not in held
+        and rows & {*dims_of(model, v)}
     ]
     for name in stay:
         alike = [n for n in came if n.lower() == name.lower()]

@@ -80,7 +80,7 @@ def filled(value: np.ndarray, whole: bool) -> np.ndarray:
 def _check_something(there: Mapping[str, np.ndarray], names: Sequence[str], layout: Layout) -> None:
     """Refuse datasets of which no value is there."""
     observed = layout.names[: layout.n_observed]
-    if not all(n in there for n in observed):
+    if not observed or not all(n in there for n in observed):
         return
     nothing = np.all([~there[n].reshape(len(names), -1).any(axis=1) for n in observed], axis=0)
     if nothing.any():

@@ -34,7 +34,7 @@ def correct(
     amortizer: Amortizer | None,
     task: Task,
     drawn: Drawn | None,
-    beginning: Beginning,
+    beginning: Beginning | None,
     asked: Asked,
     *,
     progressbar: bool,
@@ -46,14 +46,15 @@ def correct(
     density, amortizer, task
     drawn : Drawn, optional
         Amortized draws; None where there is no network.
-    beginning : Beginning
+    beginning : Beginning, optional
+        Where refinement is asked for.
     asked : Asked
     progressbar : bool
     """
     before = None if drawn is None else judge(drawn)
     treatment = Treatment.none(len(task), before)
     diagnostics = before
-    if asked.refine is not None:
+    if asked.refine is not None and beginning is not None:
         drawn, diagnostics, treatment = _refined(
             density, amortizer, task, drawn, beginning, asked, progressbar=progressbar
         )
@@ -76,18 +77,25 @@ def as_tree(
     compiled: CompiledModel, task: Task, corrected: Corrected, asked: Asked, *, begin: float
 ) -> xr.DataTree:
     """Label final draws: the results that users see; `begin` is the clock when sampling began."""
+    diagnostics, treatment = corrected.diagnostics, corrected.treatment
+    if compiled.improper:
+        nothing = np.full(len(task), np.nan)
+        diagnostics = diagnostics._replace(log_evidence=nothing, log_evidence_error=nothing)
+        treatment = treatment.noted(
+            np.arange(len(task)), f"no evidence: improper prior of {', '.join(compiled.improper)}"
+        )
     z = np.asarray(corrected.drawn.z)
     constrained = constrain(compiled, z, task, asked.names)
     extra = extra_groups(compiled, task, z, asked.extra, seed=asked.seed)
     draws = assemble(
         corrected.drawn,
-        corrected.diagnostics,
+        diagnostics,
         constrained,
-        corrected.treatment.columns(),
+        treatment.columns(),
         log_weights=corrected.log_weights,
         seconds=time.perf_counter() - begin,
     )
-    engine = ", ".join(sorted(set(map(str, corrected.treatment.engine))))
+    engine = ", ".join(sorted(set(map(str, treatment.engine))))
     return posterior_tree(compiled, task, draws, engine=engine, extra=extra)
 
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from pmcl.compile import Density
-from pmcl.data.batching import over_chunks
+from pmcl.data.batching import over_chunks, taken
 from pmcl.data.task import Batch, Task
 from pmcl.draws.drawn import Drawn, judge
 from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold
@@ -15,12 +15,13 @@ from pmcl.networks import Amortizer
 from pmcl.networks.contexts import contexts
 from pmcl.refinement import stages
 from pmcl.refinement.choice import Pilot, choose, mixture_log_q
-from pmcl.refinement.groups import ProposalArrays, distinct
-from pmcl.refinement.settings import FEWEST_STARTS, Asked, Beginning, Refine
-from pmcl.refinement.stages import BLOCK, Keys, ModeSearch
+from pmcl.refinement.groups import ProposalArrays
+from pmcl.refinement.settings import Asked, Beginning, Refine
+from pmcl.refinement.stages import BLOCK, Keys
 from pmcl.refinement.treatment import Treatment, at, replaced
 from pmcl.runtime import devices
 from pmcl.runtime.progress import progress_bar
+from pmcl.search.many import searched, several
 
 _TOGETHER = 4  # datasets, or parts of their draws, that a device works on together
 _BYTES = 2**28  # about, for proposals
@@ -114,29 +115,24 @@ class _Run(NamedTuple):
 
     def all(self) -> tuple[Drawn, Treatment]:
         """Align, judge the proposals, take local steps where they are not good enough, draw."""
-        settings, dim, n = self.settings, self.density.compiled.dim, len(self.part)
+        settings, n = self.settings, len(self.part)
         everyone = np.arange(n)
-        search = ModeSearch(settings.starts, settings.search, 1e-4, dim <= settings.exact)
-        start, centre, spread = self.beginning
-        start = start[self.part]
-        found = self.staged(
-            lambda batch, z: stages.align(self.density, batch, z, centre, spread, search),
-            everyone,
-            start[:, :FEWEST_STARTS],
-        )
-        order, number = distinct(found)
+        start = self.beginning.start
+        start = None if start is None else start[self.part]
+        found = searched(self.beginning.search, taken(self.whole, self.part), start)
+        modes, number = several(found)
         treatment = Treatment.none(n)._replace(
-            search_steps=found.mode.steps.max(axis=1),
+            search_steps=np.max(found.steps, axis=1),
             modes=number,
-            gradients=found.mode.gradients.sum(axis=1),
+            gradients=np.sum(found.gradients, axis=1),
         )
-        unconverged = ~found.mode.converged[everyone, order[:, 0]]
+        unconverged = ~np.asarray(modes.converged)[:, 0]
         treatment = treatment.noted(unconverged, "the search for the mode did not converge")
         context = None
         if self.amortizer is not None:
             context = contexts(self.amortizer, self.whole, self.part)
         proposals = ProposalArrays.of(
-            jax.tree.map(lambda x: x[everyone[:, None], order], found.mode),
+            modes,
             number,
             context,
             settings.components if self.populates else 0,
@@ -170,7 +166,7 @@ class _Run(NamedTuple):
     @property
     def populates(self) -> bool:
         """Whether a mixture is fitted where all else is poor; it has no chance where z is long."""
-        return bool(self.settings.rounds) and self.density.compiled.dim <= self.settings.exact
+        return bool(self.settings.rounds) and self.beginning.search.exact
 
     def propose(
         self,
@@ -257,7 +253,7 @@ class _Run(NamedTuple):
             self.keys(2, item, mode),
         )
         for place, value in zip(jax.tree.leaves(old), jax.tree.leaves(new), strict=True):
-            place[item, settings.starts + mode] = value
+            place[item, proposals.kinds.bent.start - proposals.kinds.normal.start + mode] = value
         proposals.there[item, proposals.kinds.bent.start + mode] = True
         return np.maximum.reduceat(np.asarray(taken), np.cumsum(modes) - modes)
 
@@ -295,7 +291,7 @@ class _Run(NamedTuple):
         )
         places = jax.tree.leaves(proposals.pool.student)
         for place, value in zip(places, jax.tree.leaves(found), strict=True):
-            place[rows, settings.starts :] = value
+            place[rows, proposals.kinds.population.start - proposals.kinds.student.start :] = value
         proposals.there[rows, proposals.kinds.population] = True
         choice = self.judge(proposals, rows, stage=6)
         return self.draw(proposals, choice, rows, stage=7), choice

@@ -8,38 +8,12 @@ import numpy as np
 
 from pmcl.networks.amortizer import Context
 from pmcl.refinement.proposals import Component, Proposals, Student
-from pmcl.refinement.stages import Modes
 from pmcl.refinement.treatment import Engine
 from pmcl.search.newton import Mode
 
-_SAME_MODE = 1.0  # squared distance, in scales of the mode, below which two searches met
-_NEGLIGIBLE = 10.0  # nats of evidence by which a mode may lie behind
 _MIXTURE = (
     0.8  # by so much the mixture of all has to be better than one kind, whose draws are cheap
 )
-
-
-def distinct(found: Modes) -> tuple[np.ndarray, np.ndarray]:
-    """Order searches by evidence; those that met another, or are negligible, repeat the first.
-
-    Returns
-    -------
-    order : array of shape (dataset, start)
-    number : array of shape (dataset,)
-        Distinct modes.
-    """
-    evidence, apart = np.asarray(found.evidence), np.asarray(found.apart)
-    n, m = evidence.shape
-    order, number = np.zeros((n, m), int), np.zeros(n, int)
-    for i in range(n):
-        kept: list[int] = []
-        for j in np.argsort(-evidence[i], kind="stable"):
-            far = all(min(apart[i, j, k], apart[i, k, j]) > _SAME_MODE for k in kept)
-            if not kept or (far and evidence[i, j] > evidence[i, kept[0]] - _NEGLIGIBLE):
-                kept.append(int(j))
-        order[i] = (kept + [kept[0]] * m)[:m]
-        number[i] = len(kept)
-    return order, number
 
 
 class Kinds(NamedTuple):

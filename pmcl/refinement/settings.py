@@ -5,9 +5,13 @@ from typing import Literal, NamedTuple
 import equinox as eqx
 import numpy as np
 
+from pmcl.compile import Density
+from pmcl.draws.drawn import Drawn
 from pmcl.draws.prediction import Extra
 from pmcl.metrics import FEWEST_DRAWS
 from pmcl.networks import Amortizer
+from pmcl.search.search import Search
+from pmcl.search.starts import from_draws
 
 type RefineLike = Refine | bool | Literal["auto"]
 type CorrectLike = Literal["auto", "psis"] | None
@@ -27,11 +31,7 @@ class Refine(eqx.Module):
     rate : float
         Highest learning rate of the steps (Adam, cosine decay), relative to the posterior's scale.
     starts : int
-        Draws that a search for modes starts from.
-    search : int
-        Most steps of a search.
-    exact : int
-        Largest number of parameters for which Newton steps use the exact Hessian; L-BFGS beyond.
+        Points that searches for modes start from.
     pilot : int
         Draws of every proposal by which they are judged.
     enough : float
@@ -48,9 +48,7 @@ class Refine(eqx.Module):
     steps: int = 100
     draws: int = 16
     rate: float = 0.03
-    starts: int = 4
-    search: int = 50
-    exact: int = 100
+    starts: int = 5
     pilot: int = 100
     enough: float = 0.7
     rounds: int = 8
@@ -133,24 +131,22 @@ class Beginning(NamedTuple):
 
     Attributes
     ----------
-    z : array of shape (dataset, draw, dim)
-        Draws that searches start from; the network's own where there is one.
-    centre, spread : arrays of shape (dim,)
-        Mean and sd of the parameters under the prior, on the unconstrained scale.
+    search : Search
+    start : array of shape (dataset, start, dim), optional
+        Each dataset's own starts; those of the search by default.
     """
 
-    z: np.ndarray
-    centre: np.ndarray
-    spread: np.ndarray
+    search: Search
+    start: np.ndarray | None = None
 
     @classmethod
-    def of_network(cls, amortizer: Amortizer, z: np.ndarray) -> "Beginning":
-        """At draws of a network."""
-        scaling = amortizer.z_scaling
-        return cls(z, np.asarray(scaling.loc, float), np.asarray(scaling.scale, float))
-
-    @classmethod
-    def of_prior(cls, prior: np.ndarray, z: np.ndarray) -> "Beginning":
-        """At z, or draws (draw, dim) of the prior, whose median and sd are centre and spread."""
-        spread = np.maximum(np.std(prior, axis=0), 1e-6)
-        return cls(z, np.median(prior, axis=0), spread)
+    def of_network(
+        cls, amortizer: Amortizer, density: Density, drawn: Drawn, number: int
+    ) -> "Beginning":
+        """At a network's draws."""
+        search, scaling = amortizer.search, amortizer.z_scaling
+        if search is None:
+            search = Search.at(density, np.asarray(scaling.loc)[None], np.asarray(scaling.scale))
+        z, log_p = drawn.z[:, :FEWEST_STARTS], drawn.log_prior + drawn.log_likelihood
+        centre = np.asarray(search.starts)[0]
+        return cls(search, from_draws(z, log_p[:, :FEWEST_STARTS], centre, number))

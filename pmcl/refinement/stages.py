@@ -15,36 +15,8 @@ from pmcl.refinement.population import population
 from pmcl.refinement.proposals import Component, Proposals, Student
 from pmcl.runtime import devices
 from pmcl.runtime.jitting import jit
-from pmcl.search.newton import Mode, lbfgs, newton
-from pmcl.search.starts import starts
 
 BLOCK = 256  # draws of one dataset that are made together
-
-
-class ModeSearch(NamedTuple):
-    """How modes are searched for: all static."""
-
-    starts: int
-    steps: int
-    tol: float
-    exact: bool
-
-
-class Modes(NamedTuple):
-    """Where the searches of each dataset ended: fields (dataset, start, ...).
-
-    Attributes
-    ----------
-    mode : Mode
-    evidence : Array of shape (dataset, start)
-        Of the normal at each mode, less a constant.
-    apart : Array of shape (dataset, start, start)
-        Squared distance of the second from the first, in scales of the first.
-    """
-
-    mode: Mode
-    evidence: Array
-    apart: Array
 
 
 class Keys(NamedTuple):
@@ -67,34 +39,6 @@ class Keys(NamedTuple):
         key = jax.random.fold_in(jax.random.key(self.seed), self.stage)
         one = lambda p, b: jax.random.fold_in(jax.random.fold_in(key, p), b)  # noqa: E731
         return jax.vmap(one)(self.position, self.block)
-
-
-@jit
-def align(
-    density: Density, batch: Batch, z: Array, centre: Array, spread: Array, search: ModeSearch
-) -> Modes:
-    """Search for modes from draws z of shape (dataset, draw, dim).
-
-    `centre` and `spread` are the prior's mean and sd.
-    """
-
-    def one(data: dict[str, Array], mask: Mask | None, z: Array) -> Modes:
-        def log_density(u: Array) -> Array:
-            return density(u, data, mask)
-
-        z = jnp.concatenate([z, centre[None]])
-        begin = starts(z, jax.vmap(log_density)(z), search.starts, z.shape[0] - 1)
-        method = newton if search.exact else lbfgs
-        found = jax.vmap(
-            lambda u: method(log_density, u, spread, steps=search.steps, tol=search.tol)
-        )(begin)
-        evidence = found.log_p + jax.vmap(lambda s: s.log_det())(found.scale)
-        apart = jax.vmap(
-            lambda s, u: jax.vmap(lambda other: jnp.sum(s.solve(u - other) ** 2))(found.z)
-        )(found.scale, found.z)
-        return Modes(found, jnp.where(jnp.isnan(evidence), -jnp.inf, evidence), apart)
-
-    return over_datasets(one, batch, z)
 
 
 @jit

@@ -37,17 +37,45 @@ def _distinct(found: Mode, number: int) -> Distinct:
     return jax.vmap(lambda modes: distinct(modes, evidence_of(modes), number))(found)
 
 
-def searched(search: Search, batch: Batch) -> Mode:
-    """Search from every start of every dataset: fields (dataset, start, ...)."""
-    n, starts = _number(batch), np.asarray(search.starts)
+def searched(search: Search, batch: Batch, starts: np.ndarray | None = None) -> Mode:
+    """Search from every start of every dataset: fields (dataset, start, ...).
+
+    `starts`, of shape (dataset, start, dim), are each dataset's own; the search's by default.
+    """
+    n, own = _number(batch), np.asarray(search.starts)
+    if starts is None:
+        starts = np.broadcast_to(own, (n, *own.shape))
+    number = starts.shape[1]
     # by starts, then by datasets: those that take as long come together
-    item, start = np.tile(np.arange(n), len(starts)), np.repeat(starts, n, axis=0)
+    item, start = np.tile(np.arange(n), number), np.moveaxis(starts, 1, 0).reshape(-1, own.shape[1])
     # its own starts are no part of the program: any number of them needs but one
-    alike = eqx.tree_at(lambda s: s.starts, replace(search, modes=1), starts[:1])
+    alike = eqx.tree_at(lambda s: s.starts, replace(search, modes=1), own[:1])
     size = devices.together(_TOGETHER)
     found = over_chunks(lambda part, u: _searched(alike, part, u), batch, item, start, size=size)
-    shaped = lambda x: np.moveaxis(x.reshape(len(starts), n, *x.shape[1:]), 0, 1)  # noqa: E731
+    shaped = lambda x: np.moveaxis(x.reshape(number, n, *x.shape[1:]), 0, 1)  # noqa: E731
     return jax.tree.map(shaped, found)
+
+
+def several(found: Mode) -> tuple[Mode, np.ndarray]:
+    """Put the modes that differ and count first, of searches with fields (dataset, start, ...).
+
+    Returns
+    -------
+    found : Mode
+        The best again where there are fewer; where no search converged, the most probable end.
+    number : array of int of shape (dataset,)
+        Modes that there are.
+    """
+    n, starts = found.z.shape[:2]
+    parts = over_chunks(
+        lambda _, modes: _distinct(modes, starts),
+        Batch({}, None), np.arange(n), found, size=_TOGETHER,
+    )  # fmt: skip
+    which, number = parts.which, np.isfinite(parts.evidence).sum(axis=1)
+    lost = number == 0
+    which[lost] = np.argmax(np.nan_to_num(found.log_p[lost], nan=-np.inf), axis=1)[:, None]
+    chosen = jax.tree.map(lambda x: x[np.arange(n)[:, None], which], found)
+    return chosen, np.maximum(number, 1)
 
 
 def places(search: Search, batch: Batch, *, advance: Callable[[int], None] | None = None) -> Place:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
@@ -15,6 +14,8 @@ from pmcl.search.scales import AbstractScale, Dense, LowRank
 LogDensity = Callable[[Array], Array]
 _HOPELESS = 1e12  # damping, relative to the curvature, that ends a search
 MEMORY = 10  # pairs of steps and gradients that L-BFGS keeps
+_AT_ONCE = 16  # products with the Hessian
+_STEEPEST = 1e12  # curvature, in units of the spread
 
 
 class Status(IntEnum):
@@ -159,18 +160,62 @@ _FLATTEST = 1e-2  # least curvature, in units of the spread: scales of at most t
 
 
 def lbfgs(log_density: LogDensity, z: Array, spread: Array, *, steps: int, tol: float) -> Mode:
-    """Maximise by L-BFGS; the curvature is diagonal plus low rank.
+    """Maximise by L-BFGS; the scale is diagonal plus low rank.
 
-    For long z, where a Hessian is too dear. Parameters are those of :func:`newton`.
+    For long z, where a Hessian at each step is too dear. Steps are taken twice, each time in units
+    of the curvature along each parameter where they begin: it differs by orders of magnitude from
+    one parameter to the next. Parameters are those of :func:`newton`; so many `steps` each time.
+
+    The scale is diag(d) (I + Q (C - I) Q'), d from the diagonal of the Hessian H at the end, Q and
+    C C' = (Q' diag(d) (-H) diag(d) Q)^-1 from the directions of Lanczos' space in which
+    diag(d) (-H) diag(d) differs most from I.
 
     References
     ----------
-    Byrd, Nocedal & Schnabel (1994), Representations of quasi-Newton matrices, eq. 2.6; Zhang et al.
-    (2022), Pathfinder, section 2.2, for the factor.
+    Nocedal & Wright (2006), Numerical Optimization, algorithm 7.5; Golub & Van Loan (2013), Matrix
+    Computations, section 10.3, with full orthogonalisation.
     """
 
+    def times(z: Array, v: Array) -> Array:
+        return -jax.jvp(jax.grad(log_density), (z,), (v,))[1]
+
+    def units(z: Array) -> tuple[Array, Array]:
+        along = lambda axis: jnp.vdot(axis, times(z, axis))  # noqa: E731
+        curved = jax.lax.map(along, jnp.eye(len(z)), batch_size=_AT_ONCE)
+        size = jnp.nan_to_num(jnp.abs(curved) * spread**2, nan=1.0)
+        return spread / jnp.sqrt(jnp.clip(size, _FLATTEST, _STEEPEST)), curved
+
+    def climb(carry: tuple, _: None) -> tuple[tuple, None]:
+        z, count, _ = carry
+        scale, _ = units(z)
+        v, n, done = _ascend(lambda v: log_density(scale * v), z / scale, steps=steps, tol=tol)
+        return (scale * v, count + n, done), None
+
+    start = (z, jnp.zeros((), jnp.int32), jnp.zeros((), bool))
+    (z, count, done), _ = jax.lax.scan(climb, start, length=2)
+    scale, curved = units(z)
+    low_rank, positive = _low_rank(lambda v: scale * times(z, scale * v), scale)
+    log_p = log_density(z)
+    curvature = positive & (curved * spread**2 > _FLATTEST).all()
+    # The line search looks at two or three points a step.
+    gradients = 3 * (count + 2) + 3 * len(z) + 4 * MEMORY
+    return Mode(
+        z,
+        jnp.where(jnp.isfinite(log_p), log_p, -jnp.inf),
+        low_rank,
+        _status(jnp.isfinite(log_p), done, curvature),
+        count,
+        gradients,
+    )
+
+
+def _ascend(
+    log_density: LogDensity, v: Array, *, steps: int, tol: float
+) -> tuple[Array, Array, Array]:
+    """L-BFGS steps from v: the end, how many there were, whether the last gained less than tol."""
+
     def loss(v: Array) -> Array:
-        value = -log_density(spread * v)
+        value = -log_density(v)
         return jnp.where(jnp.isfinite(value), value, 1e100)
 
     solver = optax.lbfgs(memory_size=MEMORY)
@@ -188,45 +233,37 @@ def lbfgs(log_density: LogDensity, z: Array, spread: Array, *, steps: int, tol: 
         gain = 0.5 * jnp.abs(jnp.sum(updates * gradient))
         return jnp.where(usable, new, v), state, count + 1, (gain < tol) | ~usable
 
-    v = z / spread
-    start = (v, solver.init(v), jnp.zeros((), jnp.int32), ~jnp.isfinite(log_density(z)))
-    v, state, count, done = jax.lax.while_loop(lambda c: ~c[3] & (c[2] < steps), step, start)
-    moves = optax.tree.get(state, "diff_params_memory")
-    changes = optax.tree.get(state, "diff_updates_memory")
-    # The next update would write the pair of the step before it over the oldest one.
-    oldest = (count - 1) % MEMORY
-    scale = _factor(moves, changes, jnp.roll(jnp.arange(MEMORY), -oldest))
-    scale = eqx.tree_at(lambda s: s.diagonal, scale, scale.diagonal * spread)
-    log_p = log_density(spread * v)
-    # The line search looks at two or three points a step.
-    return Mode(
-        spread * v,
-        jnp.where(jnp.isfinite(log_p), log_p, -jnp.inf),
-        scale,
-        _status(jnp.isfinite(log_p), done, jnp.asarray(True)),
-        count,
-        3 * (count + 1),
-    )
+    start = (v, solver.init(v), jnp.zeros((), jnp.int32), ~jnp.isfinite(log_density(v)))
+    v, _, count, done = jax.lax.while_loop(lambda c: ~c[3] & (c[2] < steps), step, start)
+    return v, count, done
 
 
-def _factor(moves: Array, changes: Array, order: Array) -> LowRank:
-    """Factor of the inverse Hessian from pairs s, y of shape (memory, dim), oldest first."""
-    s, y = moves[order], changes[order]
-    curved = jnp.sum(s * y, axis=1)
-    valid = curved > 1e-10 * jnp.sqrt(jnp.sum(s**2, axis=1) * jnp.sum(y**2, axis=1))
-    s, y = jnp.where(valid[:, None], s, 0.0), jnp.where(valid[:, None], y, 0.0)
-    ratio = jnp.where(valid, curved / jnp.maximum(jnp.sum(y**2, axis=1), 1e-300), jnp.nan)
-    last = jnp.max(jnp.where(valid, jnp.arange(len(valid)), -1))
-    gamma = jnp.where(last >= 0, ratio[last], 1.0)
-    gamma = jnp.clip(jnp.nan_to_num(gamma, nan=1.0), 1e-12, 1.0 / _FLATTEST)
-    upper = jnp.triu(s @ y.T) + jnp.diag(jnp.where(valid, 0.0, 1.0))
-    inverse = jax.scipy.linalg.solve_triangular(upper, jnp.eye(len(valid)))
-    middle = inverse.T @ (jnp.diag(jnp.where(valid, curved, 0.0)) + gamma * y @ y.T) @ inverse
-    block = jnp.block([[middle, -inverse.T], [-inverse, jnp.zeros_like(inverse)]])
-    directions, r = jnp.linalg.qr(jnp.concatenate([s, gamma * y]).T)
-    small = jnp.eye(r.shape[0]) + r @ block @ r.T / gamma
-    values, vectors = jnp.linalg.eigh(0.5 * (small + small.T))
-    small = (vectors * jnp.clip(values, 1e-10, 1.0 / (gamma * _FLATTEST))) @ vectors.T
-    core = jnp.linalg.cholesky(small)
-    core = jnp.where(jnp.isfinite(core).all(), core, jnp.eye(r.shape[0]))
-    return LowRank(jnp.full(s.shape[1], jnp.sqrt(gamma)), directions, core)
+def _low_rank(times: Callable[[Array], Array], diagonal: Array) -> tuple[LowRank, Array]:
+    """Scale whose inverse square is a matrix near I, times the diagonal; and if all is positive."""
+    dim = len(diagonal)
+    number = min(dim, 4 * MEMORY)
+    # any vector that is not orthogonal to what is sought
+    first = jnp.cos(1.0 + jnp.arange(dim) * 2.399963)
+
+    def step(basis: Array, i: Array) -> tuple[Array, Array]:
+        image = times(basis[i])
+        for _ in range(2):
+            rest = image - basis.T @ (basis @ image)
+            image = rest
+        size = jnp.linalg.norm(rest)
+        rest = jnp.where(size > 1e-10, rest / jnp.maximum(size, 1e-300), 0.0)
+        return basis.at[i + 1].set(rest), size
+
+    basis = jnp.zeros((number + 1, dim)).at[0].set(first / jnp.linalg.norm(first))
+    basis, _ = jax.lax.scan(step, basis, jnp.arange(number))
+    basis = basis[:number]
+    there = jnp.linalg.norm(basis, axis=1) > 0.5
+    projected = basis @ jax.lax.map(times, basis).T
+    projected = jnp.where(jnp.isfinite(projected), projected, 0.0) + jnp.diag(1.0 * ~there)
+    values, vectors = jnp.linalg.eigh(0.5 * (projected + projected.T))
+    logs = jnp.log(jnp.maximum(jnp.abs(values), _FLATTEST))
+    centre = jnp.median(logs)  # that of all directions in which nothing is special
+    most = jnp.argsort(-jnp.abs(logs - centre))[: min(dim, 2 * MEMORY)]
+    directions = (vectors[:, most].T @ basis).T
+    core = jnp.diag(jnp.exp(-0.5 * (logs[most] - centre)))
+    return LowRank(diagonal * jnp.exp(-0.5 * centre), directions, core), (values > 0).all()

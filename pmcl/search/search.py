@@ -67,6 +67,8 @@ class Search(eqx.Module):
         The prior's scale.
     modes : int
         Most modes that are kept of a dataset.
+    exact : bool
+        Whether steps use the exact Hessian; L-BFGS where z is long.
     steps : int
         Most steps of one search.
     tol : float
@@ -77,6 +79,7 @@ class Search(eqx.Module):
     starts: Array
     spread: Array
     modes: int = eqx.field(static=True, default=1)
+    exact: bool = eqx.field(static=True, default=True)
     steps: int = eqx.field(static=True, default=100)
     tol: float = eqx.field(static=True, default=1e-4)
 
@@ -105,12 +108,13 @@ class Search(eqx.Module):
         points = np.concatenate([initial[None], prior])
         eligible = np.concatenate([[False], far <= np.quantile(far, _NEAR)])
         which = _farthest(points, np.zeros(1, int), starts - 1, scale=spread, eligible=eligible)
-        return cls(density, *jax.device_put((points[np.asarray(which)], spread)))
+        return cls.at(density, points[np.asarray(which)], spread)
 
-    @property
-    def exact(self) -> bool:
-        """Whether steps use the exact Hessian."""
-        return self.spread.shape[0] <= _LONGEST_DENSE
+    @classmethod
+    def at(cls, density: Density, starts: np.ndarray, spread: np.ndarray) -> "Search":
+        """Search from these starts (start, dim)."""
+        given = jax.device_put((np.asarray(starts, float), np.asarray(spread, float)))
+        return cls(density, given[0], given[1], exact=len(spread) <= _LONGEST_DENSE)
 
     def from_start(self, data: dict[str, Array], mask: Mask | None, start: Array) -> Mode:
         """Search for a mode of one dataset's posterior."""

@@ -1,9 +1,42 @@
-"""Where searches for a mode begin."""
+"""Where searches for a mode begin, of draws at hand."""
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+from pmcl.data.batching import over_chunks
+from pmcl.data.task import Batch
+from pmcl.runtime.jitting import jit
 from pmcl.search.farthest import farthest_first
+
+_TOGETHER = 16  # datasets
+
+
+def from_draws(z: np.ndarray, log_p: np.ndarray, centre: np.ndarray, number: int) -> np.ndarray:
+    """Choose starts for each dataset: of shape (dataset, number, dim).
+
+    Parameters
+    ----------
+    z : array of shape (dataset, draw, dim)
+    log_p : array of shape (dataset, draw)
+        Their log density; all alike where it is not known.
+    centre : array of shape (dim,)
+        Of the prior, which is a start in any case: a network may be lost.
+    number : int
+    """
+    n = len(z)
+    points = np.concatenate([z, np.broadcast_to(centre, (n, 1, len(centre)))], axis=1)
+    known = np.concatenate([log_p, np.full((n, 1), np.nan)], axis=1)
+    return over_chunks(
+        lambda _, u, p: _starts(u, p, number),
+        Batch({}, None), np.arange(n), points, known, size=_TOGETHER,
+    )  # fmt: skip
+
+
+@jit
+def _starts(z: Array, log_p: Array, number: int) -> Array:
+    return jax.vmap(lambda u, p: starts(u, p, number, u.shape[0] - 1))(z, log_p)
 
 
 def starts(z: Array, log_p: Array, number: int, always: int) -> Array:

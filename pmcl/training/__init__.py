@@ -1,5 +1,6 @@
 """One scanned training loop, and pretraining on simulations."""
 
+from pmcl.training.bank import Simulated, bank_of
 from pmcl.training.loop import (
     Optimiser,
     Problem,
@@ -10,8 +11,6 @@ from pmcl.training.loop import (
 from pmcl.training.pretraining import (
     PretrainingRecord,
     PretrainingSettings,
-    Simulated,
-    bank_of,
     negative_log_likelihood,
     pretrain,
 )

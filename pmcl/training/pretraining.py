@@ -1,10 +1,7 @@
 """Simulation-based pretraining: maximum likelihood of q on draws from the model's joint."""
 
 import os
-import time
-import warnings
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -17,21 +14,15 @@ import numpy as np
 from jax import Array
 
 from pmcl.compile import Density, Mask, Simulator, prefetched
-from pmcl.compile.simulator import AT_ONCE
-from pmcl.data.batching import over_chunks, over_datasets
-from pmcl.data.task import Batch
 from pmcl.networks import Amortizer
-from pmcl.networks.contexts import placed
 from pmcl.runtime import devices
 from pmcl.runtime.jitting import jit
-from pmcl.runtime.progress import progress_bar
 from pmcl.search.search import Place
+from pmcl.training.bank import Simulated, identity
 from pmcl.training.labels import label_log_q
 from pmcl.training.loop import Optimiser, Problem, combine
 from pmcl.training.run import Course, run
 
-FEWEST = 20  # simulations
-_LONG = 600.0  # seconds of searching that are said before
 _PROGRESS = 0.002  # nats a dataset
 
 
@@ -84,39 +75,6 @@ class SimulationLoss(Problem):
     ) -> Iterator[dict[str, np.ndarray]]:
         """Yield what simulations need from outside, for each block of `size` steps."""
         return simulation_hosts(self.simulator, batch, size, which, seed)
-
-
-class Simulated(NamedTuple):
-    """Simulations that are made once, with a leading dim.
-
-    Attributes
-    ----------
-    z : Array of shape (simulation, dim)
-    data : dict of arrays
-    mask : Mask, optional
-    place : Place, optional
-        Where the posterior of each is, once that was searched for.
-    """
-
-    z: Array
-    data: dict[str, Array]
-    mask: Mask | None
-    place: Place | None = None
-
-    @classmethod
-    def of(cls, simulator: Simulator, n: int, *, random_seed: int) -> "Simulated":
-        """Make them; NumPy's arrays."""
-        z, data = simulator.simulate(n, random_seed=random_seed)
-        return cls(z, data, simulator.masks(n, random_seed=random_seed))  # type: ignore[arg-type]
-
-    def placed(self, amortizer: Amortizer, advance: Callable[[int], None] | None) -> "Simulated":
-        """The same, with the places that a whitened network needs."""
-        batch = placed(amortizer, Batch(self.data, self.mask), advance=advance)
-        return self._replace(place=batch.place)
-
-    def take(self, index: Array | np.ndarray | slice) -> "Simulated":
-        """Some of them."""
-        return jax.tree.map(lambda x: x[index], self)
 
 
 class StoredLoss(Problem):
@@ -234,88 +192,6 @@ def _validate_part(
     return _summed(amortizer, z, data, mask, place, counted)
 
 
-def bank_of(
-    simulator: Simulator,
-    amortizer: Amortizer,
-    density: Density,
-    number: int,
-    *,
-    seed: int,
-    progressbar: bool,
-) -> tuple[Simulated, int]:
-    """Simulations that are made once, with what searches found of each; finite ones alone.
-
-    Returns
-    -------
-    bank : Simulated
-    left_out : int
-        Simulations whose parameters, data or density are not finite.
-
-    Raises
-    ------
-    ValueError
-        Where too few are finite.
-    """
-    made = Simulated.of(simulator, number, random_seed=seed)
-    finite = _finite(density, made)
-    if finite.sum() < min(FEWEST, number):
-        raise ValueError(
-            f"pretraining: {finite.sum()} of {number} simulations have a finite log density; "
-            f"expected at least {FEWEST}. Look at draws of `pm.sample_prior_predictive`: narrow a "
-            "prior that over- or underflows, or ask for more `simulations`."
-        )
-    made = jax.tree.map(lambda x: np.asarray(x)[finite], made)
-    if amortizer.search is not None:
-        with progress_bar("Searching", len(made.z), enabled=progressbar) as bar:
-            made = made.placed(amortizer, _Slow(len(made.z), bar.advance))
-    return made, number - len(made.z)
-
-
-class _Slow:
-    """Says so where searches are going to take long."""
-
-    def __init__(self, number: int, advance: Callable[[int], None]):
-        self.number, self.advance, self.done, self.begin = number, advance, 0, 0.0
-
-    def __call__(self, n: int) -> None:
-        if self.done == 0:
-            self.begin = time.perf_counter()  # the first ones were compiled
-        elif self.begin:
-            each = (time.perf_counter() - self.begin) / self.done
-            if each * self.number > _LONG:
-                warnings.warn(
-                    f"the searches of {self.number} simulations will take about "
-                    f"{each * self.number / 60:.0f} minutes; fewer `simulations` take less.",
-                    stacklevel=2,
-                )
-            self.begin = 0.0
-        self.done += n
-        self.advance(n)
-
-
-@jit
-def _log_densities(density: Density, z: Array, batch: Batch) -> Array:
-    return over_datasets(lambda data, mask, u: density(u, data, mask), batch, z)
-
-
-def _finite(density: Density, made: Simulated) -> np.ndarray:
-    """Say of each simulation whether all of it is finite."""
-    z = np.asarray(made.z)
-    batch = Batch(made.data, made.mask)
-    every = np.arange(len(z))
-    found = np.isfinite(z).all(axis=1)
-    for value in made.data.values():
-        found &= np.isfinite(np.asarray(value, float)).reshape(len(z), -1).all(axis=1)
-    log_p = over_chunks(
-        lambda part, u: _log_densities(density, u, part),
-        batch,
-        every,
-        z,
-        size=devices.together(AT_ONCE),
-    )
-    return found & np.isfinite(log_p)
-
-
 def pretrain(
     amortizer: Amortizer,
     simulator: Simulator,
@@ -375,7 +251,7 @@ def pretrain(
         settings.patience,
         least=_PROGRESS if settings.labels > 1 else 0.0,
         checkpoint=None if checkpoint is None else Path(checkpoint),
-        label={**asdict(settings), "seed": seed, **_identity(amortizer)},
+        label={**asdict(settings), "seed": seed, **identity(amortizer)},
     )
 
     def hosts(left: range) -> Iterator[tuple[int, list[dict[str, np.ndarray]]]]:
@@ -418,18 +294,3 @@ def simulation_hosts(
     plan = ((size * batch, np.random.default_rng([seed, block])) for block in which)
     for host in prefetched(simulator, plan):
         yield {k: v.reshape(size, batch, *v.shape[1:]) for k, v in host.items()}
-
-
-def _identity(amortizer: Amortizer) -> dict:
-    """What tells the networks of different models and sizes apart."""
-    weights = jax.tree.leaves(eqx.filter(amortizer, amortizer.trainable()))
-    scalings = (amortizer.row_scaling, amortizer.fixed_scaling, amortizer.z_scaling)
-    # To three digits: another machine rounds simulations in another way.
-    numbers = ",".join(f"{x:.3g}" for s in jax.tree.leaves(scalings) for x in np.ravel(s))
-    return {
-        "inputs": [name for name, _ in amortizer.inputs.shapes],
-        "lengths": list(amortizer.inputs.lengths or ()),
-        "weights": sum(w.size for w in weights),
-        "shapes": zlib.crc32(str([w.shape for w in weights]).encode()),
-        "standardisation": zlib.crc32(numbers.encode()),
-    }

@@ -63,7 +63,7 @@ class TeacherDistillation(AbstractObjective):
             now.amortizer,
             datasets,
             Drawn(*(v[:, : self.labels] for v in start)),
-            Beginning.of_network(now.amortizer, start.z),
+            Beginning.of_network(now.amortizer, now.density, start, self.refine.starts),
             asked,
             progressbar=now.progressbar,
         )
