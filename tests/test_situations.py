@@ -4,10 +4,11 @@ import warnings
 
 import numpy as np
 import pytest
+import situations_of_labels as labels
 import situations_of_values as values
 from situation import Read, Refused, Situation, read
 
-CASES: dict[str, Situation] = {**values.CASES}
+CASES: dict[str, Situation] = {**values.CASES, **labels.CASES}
 
 
 @pytest.mark.parametrize("name", CASES)
