@@ -26,6 +26,7 @@ from pmcl.compile.simulator import check_finite
 from pmcl.compile.variables import initial_point
 from pmcl.data.masked import check_masked
 from pmcl.data.simulated import simulated_task
+from pmcl.data.sources import aligned_sources, sources_in
 from pmcl.data.task import Batch, DataError
 from pmcl.networks import (
     AbstractSummary,
@@ -171,8 +172,12 @@ def fit_amortized(
             masking = _masking(structure, lengths, missing)
             if masking:
                 infos = masking.sized(compiled.covariates)
+                sources = aligned_sources(compiled, sources_in(model, covariates))
                 source = make_simulator(
-                    compiled, read_covariates(covariates, infos), backend=backend, masking=masking
+                    compiled,
+                    read_covariates(sources, infos),
+                    backend=backend,
+                    masking=masking,
                 )
                 _, few = simulated_task(source, structure.row, 8, random_seed=seed)
                 check_masked(compiled, few)
@@ -281,10 +286,11 @@ def simulator_of(
     UnsupportedModelError, ValueError
         As :func:`fit_amortized` does.
     """
-    compiled = compile_model(model, covariates=tuple(map(str, covariates or ())))
+    sources = sources_in(model, covariates)
+    compiled = compile_model(model, covariates=tuple(sources))
     for copy in compiled.copies:
         warn(str(copy))
-    read = read_covariates(covariates, compiled.covariates)
+    read = read_covariates(aligned_sources(compiled, sources), compiled.covariates)
     simulator = make_simulator(compiled, read, backend=backend)
     check_finite(simulator)
     return simulator
