@@ -221,6 +221,8 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         _constrain=constrain,
         _unconstrain=unconstrain,
         indices=indices,
+        holders=(held_by := variables.holders(model)),
+        constants=tuple(v.name for v in model.data_vars if v not in data and v.name not in held_by),
     )
 
 

@@ -57,6 +57,10 @@ class CompiledModel:
         Free variables whose prior has no finite integral.
     indices : Indices
         Where data index something.
+    holders : dict of str to str
+        The `pm.Data` that hold observations, and the observed variables.
+    constants : tuple of str
+        Any other `pm.Data` that are no covariates.
     joined : str
         Which axes without dims are read as one, in words.
     kept : dict
@@ -86,6 +90,8 @@ class CompiledModel:
     _constrain: Function = field(repr=False)
     _unconstrain: Function = field(repr=False)
     indices: Indices = field(repr=False)
+    holders: Mapping[str, str] = field(repr=False, default_factory=dict)
+    constants: tuple[str, ...] = field(repr=False, default=())
     joined: str = ""
     kept: dict[Hashable, Any] = field(repr=False, default_factory=dict)
 

@@ -20,6 +20,8 @@ type TaskLike = (
     | Mapping[str, np.ndarray]
     | Mapping[str, xr.Dataset]
     | Mapping[str, Mapping[str, np.ndarray]]
+    | Mapping[str, pd.DataFrame]
+    | Sequence[Mapping[str, np.ndarray] | xr.Dataset | pd.DataFrame]
     | pd.DataFrame
     | Task
 )
@@ -68,6 +70,10 @@ class Layout:
         The model's coordinates.
     indices : Indices, optional
         Where data index something, which is checked.
+    holders : dict of str to str
+        The `pm.Data` that hold observations, by whose names these may come, too.
+    constants : tuple of str
+        Other `pm.Data` of the model, which data cannot be given for.
     """
 
     variables: tuple[VariableInfo, ...]
@@ -76,6 +82,8 @@ class Layout:
     data_dims: frozenset[str]
     coords: dict[str, np.ndarray]
     indices: Indices | None = field(default=None, compare=False, repr=False)
+    holders: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    constants: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @classmethod
     def of(cls, compiled: CompiledModel, row: str | None) -> "Layout":
@@ -86,6 +94,8 @@ class Layout:
             compiled.data_dims,
             compiled.coords,
             compiled.indices,
+            holders=compiled.holders,
+            constants=compiled.constants,
         )
 
     @property
