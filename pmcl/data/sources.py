@@ -3,24 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-import pymc as pm
 import xarray as xr
 
 from pmcl.compile import CompiledModel
 from pmcl.data.labels import aligned, with_labels
 from pmcl.data.task import Layout
 from pmcl.data.values import check_decoded
-
-
-def sources_in(
-    model: pm.Model, covariates: Mapping[str, Any] | xr.Dataset | None
-) -> dict[str, Any]:
-    """Sources by name; those of a Dataset may be coordinates that the model has as `pm.Data`."""
-    if not isinstance(covariates, xr.Dataset):
-        return {str(name): source for name, source in (covariates or {}).items()}
-    names = {v.name for v in model.data_vars} & {*map(str, covariates.coords)}
-    found = covariates.reset_coords([n for n in names if n not in covariates.dims])
-    return {str(name): source for name, source in found.data_vars.items()}
 
 
 def aligned_sources(compiled: CompiledModel, sources: Mapping[str, Any]) -> dict[str, Any]:
