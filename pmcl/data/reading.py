@@ -10,7 +10,7 @@ import xarray as xr
 from pmcl.compile import CompiledModel, VariableInfo
 from pmcl.compile.variables import content, dims_of, holders, is_nameless
 from pmcl.data.forms import in_form, is_frame, several
-from pmcl.data.labels import aligned, array_of, together, with_labels
+from pmcl.data.labels import aligned, array_of, in_order, together, with_labels
 from pmcl.data.stacking import stack
 from pmcl.data.task import DATASET, DataError, Layout, Task, TaskLike
 from pmcl.data.values import check_decoded, check_values
@@ -123,6 +123,10 @@ def _names_in(data: xr.Dataset) -> list[Hashable]:
 
 def _variable(value: object, info: VariableInfo, layout: Layout, where: str) -> xr.Variable:
     """Give a variable the model's dims, in its order, with a dim `dataset` in front if it came."""
+    if isinstance(value, list | tuple):
+        parts = [with_labels(v, info) for v in value]
+        if any(isinstance(v, xr.DataArray) for v in parts):
+            value = [_variable(v, info, layout, where).values for v in parts]
     where = f"Variable {info.name!r}{where}"
     if isinstance(value, xr.DataArray):
         value = _by_position(value, info)
@@ -189,6 +193,7 @@ def _rows_of(rows: "pd.DataFrame", layout: Layout, name: str) -> dict[str, np.nd
     """Read the rows of one dataset."""
     rows = rows.rename(columns=dict(layout.holders))
     along = layout.row if layout.row else next(iter(layout.variables[0].dims), None)
+    rows = in_order(rows, along, layout, f"Column {along!r} of dataset {name!r}")
     return {i.name: _from_columns(rows, i, layout, along, name) for i in layout.variables}
 
 
@@ -212,6 +217,9 @@ def _from_columns(
             f"Variable {info.name!r} of dataset {name!r}: expected column(s) {missing} of a table "
             f"with a row for each element of {along!r}, got {list(rows.columns)}."
         )
+    twice = [c for c in wanted if [*rows.columns].count(c) > 1]
+    if twice:
+        raise DataError(f"data: columns {twice} come more than once; leave one of each.")
     # Column by column: together, flags beside numbers would become objects.
     value = np.stack([array_of(rows[c]) for c in wanted], axis=1)
     if along not in info.dims:
