@@ -232,6 +232,11 @@ CASES |= {
     "table: no column of datasets": Situation(
         line, table().drop(columns="dataset"), Read({"y": [Y]}, ("0",))
     ),
+    "table: a column of names that nobody reads": Situation(
+        line,
+        table(who=["ann", "ann", "bob", "bob"]).drop(columns="dataset"),
+        Warned("one dataset of 4 rows. Do 'who' tell datasets apart"),
+    ),
     "table: a nameless row": Situation(
         line, table(dataset=["u", None, "u", "u"]), Refused("1 rows have none")
     ),

@@ -178,6 +178,7 @@ def _stacked(values: Sequence, info: VariableInfo, where: str) -> object:
 
 def _from_frame(data: "pd.DataFrame", layout: Layout) -> Task:
     if DATASET not in data.columns:
+        _warn_of_names(data, layout)
         return stack([_rows_of(data, layout, "0")], ["0"], layout)
     nameless = int((data[DATASET].isna() | (data[DATASET] == "")).sum())
     if nameless:
@@ -187,6 +188,23 @@ def _from_frame(data: "pd.DataFrame", layout: Layout) -> Task:
     groups = [(str(n), rows) for n, rows in data.groupby(DATASET, sort=False, observed=True)]
     datasets = [_rows_of(rows, layout, name) for name, rows in groups]
     return stack(datasets, [name for name, _ in groups], layout)
+
+
+def _warn_of_names(data: "pd.DataFrame", layout: Layout) -> None:
+    """Say which columns of text that nobody reads may name datasets."""
+    own = {*layout.names, *layout.coords, *layout.holders}
+    text = [
+        c
+        for c in data.columns
+        if str(c).split("[")[0] not in own
+        and data[c].dtype.kind not in "biufcmM"
+        and 1 < data[c].nunique() < len(data)
+    ]
+    if text:
+        warn(
+            f"data: a table without a column {DATASET!r} is read as one dataset of {len(data)} "
+            f"rows. Do {listed(text)} tell datasets apart? Then pass `data.groupby({text[0]!r})`."
+        )
 
 
 def _rows_of(rows: "pd.DataFrame", layout: Layout, name: str) -> dict[str, np.ndarray]:
