@@ -31,12 +31,12 @@ from pmcl.continual import (
     adapt,
     strategies_of,
 )
-from pmcl.continual.adaptation import finite_fractions
 from pmcl.continual.pool import Pool
 from pmcl.continual.problem import SelfConsistency
 from pmcl.data.batching import over_chunks
 from pmcl.data.reading import as_task
 from pmcl.data.task import DataError, Layout, Task
+from pmcl.draws.network import look
 from pmcl.metrics.clusters import k_centers, k_medoids
 from pmcl.networks import Structure
 from pmcl.runtime import precision
@@ -558,11 +558,12 @@ def test_datasets_without_a_density_are_left_out_by_name(density, layout):
             adapted(OFF, density, as_task({"bad": huge, "worse": huge}, layout))
 
 
-def test_finite_fractions_of_more_datasets_than_fit_in_one_batch(layout, density):
+def test_draws_of_more_datasets_than_fit_in_one_batch(layout, density):
     task = task_of(layout, np.zeros(70))
     task.values["y"][[3, 66, 69]] = 1e200
     with precision.scope():
-        found = finite_fractions(OFF, density, task, seed=0)
+        drawn = look(OFF, density, task.batch(), seed=0)
+    found = np.isfinite(drawn.log_prior + drawn.log_likelihood).mean(axis=1)
     np.testing.assert_array_equal(np.flatnonzero(found < 1), [3, 66, 69])
     assert (found[[3, 66, 69]] == 0).all() and len(found) == 70
     for size in (64, 16, 70, 100):
