@@ -17,11 +17,11 @@ NOT_DISTRIBUTIONS = {
     "Discrete": "a base class",
     "Distribution": "a base class",
     "SymbolicRandomVariable": "a base class",
-    "CustomDist": "the user's own: with `logp=` and `random=`, or `dist=`",
+    "CustomDist": "the user's own: `logp=` for a density, `random=` for simulations, or `dist=`",
     "DensityDist": "an alias of `CustomDist`",
     "Simulator": "refused: it has no log density",
-    "Flat": "refused: improper, cannot be simulated",
-    "HalfFlat": "refused: improper, cannot be simulated",
+    "Flat": "improper: a density, no simulations and no evidence",
+    "HalfFlat": "improper: a density, no simulations and no evidence",
     "Lognormal": "an alias of `LogNormal`",
 }
 

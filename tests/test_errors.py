@@ -148,7 +148,7 @@ CASES: dict[str, tuple[Callable, type[Exception], str]] = {
     "fit: no validation": (lambda m: fit(validation=0), V, "validation: expected at least 1"),
     "fit: lengths the wrong way": (lambda m: fit(lengths=(9, 3)), V, "lengths: expected"),
     "fit: all missing": (lambda m: fit(missing=1), V, "missing: expected a fraction"),
-    "fit: unknown simulator": (lambda m: fit(simulator="numpy"), V, "'auto', 'jax' or 'pytensor'"),
+    "fit: unknown backend": (lambda m: fit(backend="numpy"), V, "'auto', 'jax' or 'pytensor'"),
     "fit: unknown cell": (
         lambda m: fit(network=pmcl.Recurrent(cell="rnn"), exchangeable=None, sequence="obs"),
         V, "'gru' or 'lstm', got 'rnn'"),

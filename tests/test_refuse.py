@@ -163,19 +163,15 @@ def no_jax_conversion() -> None:
         (boolean_free_variable, "Free variable 'switch'", "marginalize(model, ['switch'])"),
         (without_gradient, "density of 'y' cannot be differentiated twice", "of a fixed length"),
         (indicators, "Free variable 'k' is discrete", "pm.Mixture('y', w=p, comp_dists=["),
-        (potential, "Potential 'soft_bound'", "Write it as a distribution"),
         (total_size, "'y' uses `total_size`", "Remove it"),
         (minibatch, "'y' depends on `pm.Minibatch`", "the whole of one dataset"),
         (minibatch_of_covariates, "'y' depends on `pm.Minibatch`", "the whole of one dataset"),
-        (density_only, "'y' is a `pm.CustomDist` with only `logp`", "Give it `random=`"),
-        (density_only_prior, "'mu' is a `pm.CustomDist` with only `logp`", "Give it `random=`"),
         (random_only, "'y'", "`logp=`"),
         (simulator, "'y' is a `pm.Simulator`", "`pm.CustomDist` with both"),
         (missing, "'y' has missing values in `observed`", "placeholder values"),
         (masked, "'y' has missing values in `observed`", "placeholder values"),
         (nothing_observed, "no observed variable", "Give the likelihood `observed=`"),
         (nothing_free, "no free variable", "nothing to infer"),
-        (improper, "'mu' has an improper prior", "a proper one"),
         (own_past, "`pm.Data` 'series' holds the observations of 'y'", "pm.AR"),
         (nameless_randomness, "'noisy'", "give it a name"),
         (free_scale_of_icar, "'phi' is a `pm.ICAR` whose `sigma`", "sigma * pm.ICAR('phi'"),
@@ -197,6 +193,24 @@ def simulator_of(build: Callable[[], None], backend: str = "auto") -> Simulator:
         build()
     compiled = compile_model(model)
     return make_simulator(compiled, read_covariates(None, ()), backend=backend)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("build", "names", "way_out"),
+    [
+        (potential, "Potential 'soft_bound'", "Write it as a distribution"),
+        (density_only, "'y' is a `pm.CustomDist` with only `logp`", "Give it `random=`"),
+        (density_only_prior, "'mu' is a `pm.CustomDist` with only `logp`", "Give it `random=`"),
+        (improper, "'mu' has an improper prior", "a proper one"),
+    ],
+)
+def test_has_a_density_and_cannot_be_simulated(
+    build: Callable[[], None], names: str, way_out: str
+) -> None:
+    with pytest.raises(UnsupportedModelError) as error:
+        simulator_of(build)
+    assert names in str(error.value) and way_out in str(error.value)
+    assert "`pmcl.refine` and `pmcl.sample_reference` need no simulator" in str(error.value)
 
 
 def test_what_pymc_draws_wrongly_is_not_drawn_by_pymc() -> None:

@@ -38,7 +38,7 @@ from pmcl.networks import (
 )
 from pmcl.networks.familiarity import familiar_inputs
 from pmcl.runtime import precision
-from pmcl.runtime.arguments import positive, positive_rate, seed_of
+from pmcl.runtime.arguments import positive, positive_rate, seed_of, warn
 from pmcl.runtime.devices import DevicesLike, mesh_of, settled
 from pmcl.runtime.devices import scope as device_scope
 from pmcl.runtime.progress import working
@@ -71,7 +71,7 @@ def fit_amortized(
     clip: float = 1.0,
     validation: int = 512,
     patience: int | None = 4,
-    simulator: Literal["auto", "jax", "pytensor"] = "auto",
+    backend: Literal["auto", "jax", "pytensor"] = "auto",
     lengths: tuple[int, int] | None = None,
     missing: float = 0.0,
     checkpoint: str | os.PathLike | None = None,
@@ -113,7 +113,7 @@ def fit_amortized(
         Simulations held back, by whose loss the best weights are chosen.
     patience : int, optional
         Stop after this many blocks of 100 steps without a better validation loss; None: never.
-    simulator : {"auto", "jax", "pytensor"}
+    backend : {"auto", "jax", "pytensor"}
         Where simulations are made; "auto" takes JAX where it can sample the model.
     lengths : tuple of int, optional
         Shortest and longest dataset, along the exchangeable or sequence dim, that the network is
@@ -163,7 +163,7 @@ def fit_amortized(
     )
     with precision.scope():
         with working("Compiling the model", enabled=progressbar):
-            source = simulator_of(model, covariates, backend=simulator)
+            source = simulator_of(model, covariates, backend=backend)
             compiled = source.compiled
             structure = read_structure(
                 compiled, source, exchangeable=exchangeable, sequence=sequence
@@ -172,7 +172,7 @@ def fit_amortized(
             if masking:
                 infos = masking.sized(compiled.covariates)
                 source = make_simulator(
-                    compiled, read_covariates(covariates, infos), backend=simulator, masking=masking
+                    compiled, read_covariates(covariates, infos), backend=backend, masking=masking
                 )
                 _, few = simulated_task(source, structure.row, 8, random_seed=seed)
                 check_masked(compiled, few)
@@ -282,6 +282,8 @@ def simulator_of(
         As :func:`fit_amortized` does.
     """
     compiled = compile_model(model, covariates=tuple(map(str, covariates or ())))
+    for copy in compiled.copies:
+        warn(str(copy))
     read = read_covariates(covariates, compiled.covariates)
     simulator = make_simulator(compiled, read, backend=backend)
     check_finite(simulator)

@@ -14,6 +14,7 @@ import xarray as xr
 from pmcl.compile import CompiledModel, Density, Masking
 from pmcl.continual import Memory
 from pmcl.data.masked import check_masked
+from pmcl.data.possible import check_possible
 from pmcl.data.reading import as_task
 from pmcl.data.task import Layout, Task, TaskLike
 from pmcl.draws.drawn import Drawn
@@ -83,7 +84,9 @@ class Sampler(NamedTuple):
         DataError
             Naming the variable and the dataset.
         """
-        return check_masked(self.compiled, as_task(data, self.layout))
+        return check_possible(
+            self.compiled, check_masked(self.compiled, as_task(data, self.layout))
+        )
 
     def far(self, task: Task) -> list[str]:
         """Names of datasets that are far from simulations, and like none that is stored."""

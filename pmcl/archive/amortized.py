@@ -231,8 +231,11 @@ def _structure(attrs: Mapping[Any, Any], compiled: CompiledModel, where: str) ->
     if not (isinstance(found, list) and len(found) == 3 and isinstance(found[2], str)):
         raise StateError(f"{where}: expected the structure of the data.")
     kind, row, why = found
-    rows = set.intersection(*({*i.dims} for i in compiled.observed)) & {*compiled.data_dims}
-    fits = row in rows if kind in ("exchangeable", "sequence") else kind == "fixed" and row is None
+    fits = (
+        row in compiled.shared_dims
+        if kind in ("exchangeable", "sequence")
+        else kind == "fixed" and row is None
+    )
     if not fits:
         raise StateError(f"{where}: {kind!r} along {row!r} does not fit the model.")
     return Structure(kind, row, why)

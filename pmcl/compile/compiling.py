@@ -16,15 +16,19 @@ from pytensor.graph.traversal import ancestors
 
 from pmcl.compile import causal, variables
 from pmcl.compile.conversion import graphs
+from pmcl.compile.copies import copies_in
 from pmcl.compile.indices import Indices
+from pmcl.compile.joining import joined
 from pmcl.compile.model import COMPILED, CompiledModel, Function
 from pmcl.compile.refuse import (
     UnsupportedModelError,
     check_differentiable,
     check_model,
+    is_improper,
     model_or_context,
     trace_or_name,
 )
+from pmcl.compile.support import Support
 from pmcl.compile.variables import VariableInfo, fingerprint
 from pmcl.runtime import precision
 from pmcl.runtime.jitting import compiling
@@ -64,7 +68,7 @@ def compile_model(
     if before is not None and before[0] == now:
         return replace(before[1], model=model)
     with compiling(), precision.scope():
-        compiled = _compile(model, data)
+        compiled = joined(_compile(model, data))
     COMPILED[model][tuple(covariates)] = now, compiled.without_model()
     return compiled
 
@@ -86,6 +90,8 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
     sized = variables.resize_observed(model, {rv: tuple(v.shape) for rv, v in observed.items()})
     fixed = variables.fixed_lengths(model, data, sized)
     lengths = variables.varying_lengths(model, symbols, fixed)
+    held = variables.held_as(model, {rv.name: v for rv, v in observed.items()})
+    lengths |= held
     like = {
         value: jax.ShapeDtypeStruct(where.shape, value.type.dtype)
         for value, where in zip(values, slices, strict=True)
@@ -130,13 +136,15 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
     except NotImplementedError as error:
         raise UnsupportedModelError(
             f"PyMC derives no log density of one of {[rv.name for rv in model.basic_RVs]}: "
-            f"{str(error).strip()} A `pm.CustomDist` needs both `logp=` and `random=`, or `dist=`."
+            f"{str(error).strip()} A `pm.CustomDist` needs `logp=`, or `dist=`."
         ) from error
-    named = replace_rvs_by_values(
-        [sized[var] for var in [*free, *model.deterministics]],
-        rvs_to_values=rvs_to_values,
-        rvs_to_transforms=rvs_to_transforms,
-    )
+
+    def at_values(graph: Sequence[Variable]) -> list[Variable]:
+        return replace_rvs_by_values(
+            graph, rvs_to_values=rvs_to_values, rvs_to_transforms=rvs_to_transforms
+        )
+
+    named = at_values([sized[var] for var in [*free, *model.deterministics]])
     names = [rv.name for rv in free]
     constrain, shapes = function(values, named, [*names, *(d.name for d in model.deterministics)])
     described = [
@@ -151,20 +159,30 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         {sized[rv]: value for rv, value in {**parameters, **observed}.items()},
         strict=False,
     )
-    prior, _ = function(values, [term.sum() for term in terms[: len(free)]], names)
-    gradient(prior, names)
-    plain = [term.sum() for term in densities(free, jacobian=False)]
-    constrained_prior, _ = function(values, plain, names)
+    potentials = dict(
+        zip(model.potentials, at_values([sized[p] for p in model.potentials]), strict=True)
+    )
+    # Those that hold data, and where nothing is observed all, are of the likelihood.
+    given = {*data, *observed.values()}
+    on_data = [p for p, v in potentials.items() if not observed or given & {*ancestors([v])}]
+    restricting = [p for p in potentials if p not in on_data]
+    restrictions = [potentials[p].sum() for p in restricting]
+    names_prior = [*names, *(p.name for p in restricting)]
+    before = [*(term.sum() for term in terms[: len(free)]), *restrictions]
+    prior, _ = function(values, before, names_prior)
+    gradient(prior, names_prior)
+    plain = [*(term.sum() for term in densities(free, jacobian=False)), *restrictions]
+    constrained_prior, _ = function(values, plain, names_prior)
+    names_potential = [p.name for p in on_data]
+    extra, by_potential = function(values, [potentials[p] for p in on_data], names_potential)
+    gradient(extra, names_potential)
     arguments, names_observed = [*values, *observed.values()], [rv.name for rv in observed]
     likelihood, by_term = function(arguments, terms[len(free) :], names_observed)
     gradient(likelihood, names_observed)
     by_step = []
     for rv in observed:
         node = sized[rv].owner
-        given = replace_rvs_by_values(
-            list(node.inputs), rvs_to_values=rvs_to_values, rvs_to_transforms=rvs_to_transforms
-        )
-        by_step.append(causal.steps(node.op, given, observed[rv]))
+        by_step.append(causal.steps(node.op, at_values(list(node.inputs)), observed[rv]))
     steps = likelihood
     if any(step is not None for step in by_step):
         split = [
@@ -172,12 +190,11 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
             for term, step in zip(terms[len(free) :], by_step, strict=True)
         ]
         steps, by_term = function(arguments, split, names_observed)
+    by_data = (inputs, lengths, {symbol: about[symbol] for symbol in symbols.values()})
     indices = Indices(
-        [sized[var] for var in (*free, *model.deterministics, *model.observed_RVs)],
-        inputs,
-        lengths,
-        {symbol: about[symbol] for symbol in symbols.values()},
+        [sized[var] for var in (*free, *model.deterministics, *model.observed_RVs)], *by_data
     )
+    support = Support({rv.name: sized[rv] for rv in model.observed_RVs}, *by_data)
     unconstrain, _ = function(list(parameters.values()), forward, names)
     return CompiledModel(
         model=model,
@@ -190,14 +207,23 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         coords={k: np.asarray(v) for k, v in model.coords.items() if v is not None},
         data_dims=_data_dims(model, about.values()),
         _fixed=fixed,
+        potentials=tuple(
+            variables.describe(model, p, like.shape)
+            for p, like in zip(on_data, by_potential, strict=True)
+        ),
+        improper=tuple(rv.name for rv in free if is_improper(rv)),
+        _prior_names=tuple(names_prior),
         _log_prior=prior,
         _log_constrained_prior=constrained_prior,
         _log_likelihood=likelihood,
+        _log_potentials=extra,
         _log_steps=steps,
         _term_dims={n: t.ndim for n, t in zip(names_observed, by_term, strict=True)},
         _constrain=constrain,
         _unconstrain=unconstrain,
         indices=indices,
+        support=support,
+        copies=copies_in(model, likelihood.call.outputs),
     )
 
 
@@ -215,7 +241,7 @@ def _covariate_variables(model: pm.Model, names: Sequence[str]) -> list[SharedVa
                     f"covariates: {name!r} holds the observations of {rv.name!r}, which are data "
                     "anyway; leave it out."
                 )
-    reached = variables.used(model)
+    reached = variables.content([*model.basic_RVs, *model.deterministics, *model.potentials])
     nothing = [name for name in names if known[name] not in reached]
     if nothing:
         raise UnsupportedModelError(

@@ -16,7 +16,7 @@ from pmcl.compile.covariates import Covariates
 from pmcl.compile.mask import Masking
 from pmcl.compile.model import CompiledModel
 from pmcl.compile.refuse import check_host, invalid_parameters
-from pmcl.compile.variables import resize_observed, unconstrained
+from pmcl.compile.variables import held_as, resize_observed, unconstrained
 
 Draws = dict[str, Array]
 
@@ -48,8 +48,9 @@ def joint(
         length = model.dim_lengths.get(masking.row)
         if isinstance(length, SharedVariable):
             shared[length] = pt.constant(masking.lengths[1], dtype=length.type.dtype)
-        sizes = {model[v.name]: v.shape for v in masking.sized(compiled.observed)}
-        graph = resize_observed(model, sizes)
+        sizes = {v.name: v.shape for v in masking.sized(compiled.observed)}
+        shared |= held_as(model, {name: np.zeros(shape) for name, shape in sizes.items()})
+        graph = resize_observed(model, {model[name]: shape for name, shape in sizes.items()})
     parts = [unconstrained(model, value, graph).astype("float64") for value in model.value_vars]
     z = pt.concatenate([part.ravel() for part in parts])
     outputs = [z, *(graph[rv] for rv in model.observed_RVs), *given]
@@ -109,7 +110,7 @@ def host_draw(
     def once(function: Callable, arguments: list[np.ndarray]) -> list[np.ndarray]:
         try:
             return function(*arguments)
-        except ValueError as error:  # NumPy's and PyMC's, of a parameter outside its range
+        except (ValueError, ZeroDivisionError) as error:  # of a parameter outside its range
             raise invalid_parameters(compiled.model, error) from error
 
     def draw(n: int, rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -14,8 +14,10 @@ from jax import Array
 from pytensor.graph.traversal import ancestors
 
 from pmcl.compile.conversion import graphs
+from pmcl.compile.copies import Copy
 from pmcl.compile.indices import Indices
 from pmcl.compile.mask import Mask
+from pmcl.compile.support import Support
 from pmcl.compile.variables import ValueSlice, VariableInfo, one_after_another
 
 Dataset = Mapping[str, Array]
@@ -50,8 +52,19 @@ class CompiledModel:
     data_dims : frozenset of str
         Dims of the data that are not dims of parameters: their length may differ from the model's,
         unless a constant `pm.Data` has them too.
+    potentials : tuple of VariableInfo
+        Those that are terms of the likelihood: they depend on data, or nothing is observed. Others
+        are terms of the prior.
+    improper : tuple of str
+        Free variables whose prior has no finite integral.
     indices : Indices
         Where data index something.
+    support : Support
+        Which values the observed variables can have.
+    copies : tuple of Copy
+        Observed values that are also constants of the likelihood.
+    joined : str
+        Which axes without dims are read as one, in words.
     kept : dict
         What was compiled of the model elsewhere, for later calls. Two of these are equal where they
         share it.
@@ -66,15 +79,22 @@ class CompiledModel:
     covariates: tuple[VariableInfo, ...]
     coords: dict[str, np.ndarray] = field(repr=False)
     data_dims: frozenset[str]
+    potentials: tuple[VariableInfo, ...]
+    improper: tuple[str, ...]
+    _prior_names: tuple[str, ...] = field(repr=False)
     _fixed: dict[str, int] = field(repr=False)
     _log_prior: Function = field(repr=False)
     _log_constrained_prior: Function = field(repr=False)
     _log_likelihood: Function = field(repr=False)
+    _log_potentials: Function = field(repr=False)
     _log_steps: Function = field(repr=False)
     _term_dims: dict[str, int] = field(repr=False)
     _constrain: Function = field(repr=False)
     _unconstrain: Function = field(repr=False)
     indices: Indices = field(repr=False)
+    support: Support = field(repr=False)
+    copies: tuple[Copy, ...] = field(repr=False)
+    joined: str = ""
     kept: dict[Hashable, Any] = field(repr=False, default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
@@ -101,6 +121,12 @@ class CompiledModel:
     def data(self) -> tuple[VariableInfo, ...]:
         """Variables that make a dataset: the observed ones, then the covariates."""
         return (*self.observed, *self.covariates)
+
+    @property
+    def shared_dims(self) -> list[str]:
+        """Dims of all observed variables whose length may differ from the model's, sorted."""
+        dims = [{*i.dims} & self.data_dims for i in self.observed]
+        return sorted(set.intersection(*dims)) if dims else []
 
     def split(self, z: Array) -> list[Array]:
         """Split z of shape (dim,) into the model's value variables, in their order."""
@@ -137,16 +163,19 @@ class CompiledModel:
         return {v.name: part for v, part in zip(self.values, self.split(z), strict=True)}
 
     def log_prior_terms(self, z: Array, covariates: Dataset | None = None) -> dict[str, Array]:
-        """Log prior density of every free variable (nats, shape () each, Jacobian included)."""
+        """Log prior density of every free variable (nats, shape () each, Jacobian included).
+
+        And every Potential that is no term of the likelihood.
+        """
         terms = self._run(self._log_prior, self.split(z), covariates)
-        return {info.name: term for info, term in zip(self.free, terms, strict=True)}
+        return dict(zip(self._prior_names, terms, strict=True))
 
     def log_constrained_prior_terms(
         self, z: Array, covariates: Dataset | None = None
     ) -> dict[str, Array]:
         """Log prior density of every free variable as the model states it: without Jacobian."""
         terms = self._run(self._log_constrained_prior, self.split(z), covariates)
-        return {info.name: term for info, term in zip(self.free, terms, strict=True)}
+        return dict(zip(self._prior_names, terms, strict=True))
 
     def log_prior(self, z: Array, covariates: Dataset | None = None) -> Array:
         """Log prior density of z, Jacobian of the transforms included (nats, shape ())."""
@@ -158,6 +187,11 @@ class CompiledModel:
         observed = self._read([*self.observed, *self._log_likelihood.data], dataset)
         terms = self._log_likelihood.call(*self.split(z), *observed)
         return {info.name: term for info, term in zip(self.observed, terms, strict=True)}
+
+    def log_potential_terms(self, z: Array, dataset: Dataset) -> dict[str, Array]:
+        """Every Potential that is a term of the likelihood (nats), in its own shape."""
+        terms = self._run(self._log_potentials, self.split(z), dataset)
+        return {info.name: term for info, term in zip(self.potentials, terms, strict=True)}
 
     def log_likelihood(
         self, z: Array, dataset: Dataset, *, mask: Mask | None = None, dim: str | None = None
@@ -180,13 +214,15 @@ class CompiledModel:
             If a variable is missing or has the wrong shape, or its likelihood has no term of its
             own for what the mask leaves out.
         """
+        potentials = self.log_potential_terms(z, dataset) if self.potentials else {}
         if mask is None:
-            terms = self.log_likelihood_terms(z, dataset)
+            terms = {**self.log_likelihood_terms(z, dataset), **potentials}
             return sum(map(jnp.sum, terms.values()), start=jnp.zeros(()))
         observed = self._read([*self.observed, *self._log_steps.data], dataset)
         found = self._log_steps.call(*self.split(z), *observed)
+        infos = (*self.observed, *self.potentials)
         total = jnp.zeros(())
-        for info, term in zip(self.observed, found, strict=True):
+        for info, term in zip(infos, (*found, *potentials.values()), strict=True):
             total = total + jnp.sum(_left_out(info, term, mask, dim))
         return total
 

@@ -12,8 +12,8 @@ from pytensor.graph.replace import graph_replace
 
 from pmcl.compile.conversion import graphs
 from pmcl.compile.model import CompiledModel
-from pmcl.compile.refuse import check_host
-from pmcl.compile.variables import resize_observed
+from pmcl.compile.refuse import check_host, check_simulable
+from pmcl.compile.variables import held_as, resize_observed
 from pmcl.runtime import precision
 from pmcl.runtime.jitting import jit
 
@@ -63,6 +63,7 @@ def _drawer(
     lengths: tuple[tuple[str, int], ...],
 ) -> Callable:
     model = compiled.model
+    check_simulable(model, model.observed_RVs)
     explicit: dict[str, Variable] = {}
     shared: dict[Variable, Variable] = {}
     dtypes = {i.name: i.dtype for i in compiled.covariates}
@@ -75,13 +76,12 @@ def _drawer(
             shared[length] = pt.constant(n, dtype=length.type.dtype)
     # Dims that have a name got their length above, those of variables without dims here.
     known = dict(lengths)
-    sized = resize_observed(
-        model,
-        {
-            model[i.name]: [known.get(d, n) for d, n in zip(i.dims, i.shape, strict=True)]
-            for i in compiled.observed
-        },
-    )
+    sizes = {
+        i.name: [known.get(d, n) for d, n in zip(i.dims, i.shape, strict=True)]
+        for i in compiled.observed
+    }
+    shared |= held_as(model, {name: np.zeros(size) for name, size in sizes.items()})
+    sized = resize_observed(model, {model[name]: size for name, size in sizes.items()})
     values, free = list(model.value_vars), list(model.free_RVs)
     given_z = model.replace_rvs_by_values(free)
     outputs = graph_replace(

@@ -1,7 +1,6 @@
 """What cannot be compiled, and the way out: one clear error each."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +19,9 @@ from scipy.sparse.csgraph import connected_components
 
 from pmcl.compile.conversion.graphs import ShapedFunction, host_mode
 from pmcl.compile.marginal import how_to_sum_out, is_discrete
+from pmcl.compile.variables import content
 
-if TYPE_CHECKING:
-    pass
+_DENSITY_IS_ENOUGH = "(`pmcl.refine` and `pmcl.sample_reference` need no simulator.)"
 
 
 class UnsupportedModelError(ValueError):
@@ -43,22 +42,59 @@ def model_or_context(model: pm.Model | None) -> pm.Model:
 
 
 def check_model(model: pm.Model) -> None:
-    """Refuse models whose density or simulator cannot be derived.
+    """Refuse models whose density cannot be derived.
 
     Raises
     ------
     UnsupportedModelError
         Naming the variable, what is wrong with it and what to do.
     """
+    _check_names(model)
     _check_imputed(model)  # first: imputation also changes the free and the observed variables
     _check_observed(model)
     _check_discrete(model)
-    _check_potentials(model)
     for rv in model.basic_RVs:
         _check_operation(rv)
     for rv in model.observed_RVs:
         _check_minibatch(rv, model.rvs_to_values[rv])
         _check_own_data(model, rv)
+
+
+def check_simulable(model: pm.Model, variables: Sequence[Variable] | None = None) -> None:
+    """Refuse models that have a density and cannot be simulated.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    variables : sequence of random variables, optional
+        Those that have to be drawn, given the others; the whole joint by default.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Naming the variable, what is wrong with it and what to do.
+    """
+    if variables is None:
+        _check_potentials(model)
+        if not model.observed_RVs:
+            raise UnsupportedModelError(
+                "The model has no observed variable: nothing says which are simulated. Give the "
+                f"likelihood `observed=` (placeholder values will do). {_DENSITY_IS_ENOUGH}"
+            )
+    for rv in model.basic_RVs if variables is None else variables:
+        if not can_draw(rv):
+            _refuse_to_draw(rv)
+
+
+def can_draw(rv: Variable) -> bool:
+    """Whether a random variable has a sampler, given its parameters."""
+    op = rv.owner.op
+    return not (isinstance(op, CustomDistRV) and not _has_random(op)) and not is_improper(rv)
+
+
+def is_improper(rv: Variable) -> bool:
+    """Whether a random variable's density has no finite integral."""
+    return isinstance(rv.owner.op, FlatRV | HalfFlatRV)
 
 
 def check_host(outputs: Sequence[Variable], reason: str) -> None:
@@ -151,20 +187,44 @@ def _first_that_fails(
     return names[0]
 
 
-def invalid_parameters(model: pm.Model, error: ValueError) -> UnsupportedModelError:
+def invalid_parameters(
+    model: pm.Model, error: ValueError | ZeroDivisionError
+) -> UnsupportedModelError:
     """Explain that a draw of the prior gave a distribution parameters outside their range."""
     culprit = "the model"
     for rv in model.basic_RVs:
         try:
             pm.draw(rv, 200, random_seed=0, mode=host_mode())
-        except ValueError:
+        except (ValueError, ZeroDivisionError):
             culprit = f"variable {rv.name!r}"
             break
+    if isinstance(error, ZeroDivisionError):
+        return UnsupportedModelError(
+            f"Drawing {culprit} from its prior divides by zero: numbers underflow, as those of a "
+            "Gamma or InverseGamma of shape 0.001 do. Give it a prior whose draws are finite "
+            "numbers (a HalfNormal or an Exponential for a scale, say)."
+        )
     return UnsupportedModelError(
         f"A draw of the prior gave {culprit} invalid parameters ({error}), so that it cannot be "
         "simulated. Give each parameter a prior with the support that the distribution needs (a "
         "positive one for a scale, say)."
     )
+
+
+# Dims of results, and the column that names datasets.
+_RESERVED = ("chain", "draw", "dataset")
+
+
+def _check_names(model: pm.Model) -> None:
+    named = [str(name) for name in model.named_vars]
+    dims = [str(d) for given in model.named_vars_to_dims.values() for d in given or () if d]
+    for kind, names in (("Variable", named), ("Dim", dims)):
+        for name in _RESERVED:
+            if name in names:
+                raise UnsupportedModelError(
+                    f"{kind} {name!r}: expected a name of its own, as {list(_RESERVED)} are dims "
+                    f"of all results. Rename it in the model ({name + '_number'!r}, say)."
+                )
 
 
 def _check_imputed(model: pm.Model) -> None:
@@ -198,10 +258,10 @@ def _missing(source: Variable) -> int:
 
 
 def _check_observed(model: pm.Model) -> None:
-    if not model.observed_RVs:
+    if not model.observed_RVs and not model.potentials:
         raise UnsupportedModelError(
-            "The model has no observed variable: nothing says which variables are data. Give the "
-            "likelihood `observed=` (placeholder values of the right shape will do)."
+            "The model has no observed variable and no Potential: nothing says which variables are "
+            "data. Give the likelihood `observed=` (placeholder values of the right shape will do)."
         )
     if not model.free_RVs:
         raise UnsupportedModelError("The model has no free variable: there is nothing to infer.")
@@ -222,7 +282,7 @@ def _check_potentials(model: pm.Model) -> None:
         raise UnsupportedModelError(
             f"Potential {names} adds to the log density but cannot be simulated from. Write it as "
             "a distribution (`pm.CustomDist` with `dist=` or `random=`, `pm.Truncated`, "
-            "`pm.Censored`) so that the simulator knows it too."
+            f"`pm.Censored`) so that the simulator knows it too. {_DENSITY_IS_ENOUGH}"
         )
 
 
@@ -238,19 +298,22 @@ def _check_operation(rv: Variable) -> None:
             f"Variable {name!r} is a `pm.Simulator`: it has no log density. Use a distribution, or "
             "`pm.CustomDist` with both `logp` and `random` (or `dist`)."
         )
-    if isinstance(op, CustomDistRV) and not _has_random(op):
-        raise UnsupportedModelError(
-            f"Variable {name!r} is a `pm.CustomDist` with only `logp`: it cannot be simulated. "
-            "Give it `random=` (a function of the parameters, `rng` and `size`), or write it with "
-            "`dist=`."
-        )
-    if isinstance(op, FlatRV | HalfFlatRV):
-        raise UnsupportedModelError(
-            f"Variable {name!r} has an improper prior (`{op.name}`): it cannot be simulated. Give "
-            "it a proper one, however wide."
-        )
     if isinstance(op, ICARRV):
         _check_icar(rv)
+
+
+def _refuse_to_draw(rv: Variable) -> None:
+    op, name = rv.owner.op, rv.name
+    if is_improper(rv):
+        raise UnsupportedModelError(
+            f"Variable {name!r} has an improper prior (`{op.name}`): it cannot be simulated. Give "
+            f"it a proper one, however wide. {_DENSITY_IS_ENOUGH}"
+        )
+    raise UnsupportedModelError(
+        f"Variable {name!r} is a `pm.CustomDist` with only `logp`: it cannot be simulated. "
+        "Give it `random=` (a function of the parameters, `rng` and `size`), or write it with "
+        f"`dist=`. {_DENSITY_IS_ENOUGH}"
+    )
 
 
 def _check_icar(rv: Variable) -> None:
@@ -288,7 +351,7 @@ def _check_minibatch(rv: Variable, value: Variable) -> None:
 def _check_own_data(model: pm.Model, rv: Variable) -> None:
     """Refuse observations that also enter the model as a constant: it would not follow the data."""
     own = {v for v in ancestors([model.rvs_to_values[rv]]) if v in model.data_vars}
-    for data in own & {*ancestors(model.basic_RVs)}:
+    for data in own & content([*model.basic_RVs, *model.potentials]):
         raise UnsupportedModelError(
             f"`pm.Data` {data.name!r} holds the observations of {rv.name!r} and also enters the "
             "model's distributions, which cannot be simulated. Write the dependence as a "

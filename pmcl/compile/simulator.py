@@ -16,7 +16,7 @@ from pmcl.compile.covariates import Covariates
 from pmcl.compile.drawing import Draws, Z, host_draw, jax_draw
 from pmcl.compile.mask import Mask, Masking
 from pmcl.compile.model import CompiledModel
-from pmcl.compile.refuse import UnsupportedModelError
+from pmcl.compile.refuse import UnsupportedModelError, check_simulable
 from pmcl.runtime import precision
 from pmcl.runtime.jitting import jit
 
@@ -223,6 +223,8 @@ def make_simulator(
 
     Raises
     ------
+    UnsupportedModelError
+        If the model has a density and no simulator.
     ValueError
         If there is no such backend.
     NotImplementedError
@@ -230,6 +232,7 @@ def make_simulator(
     """
     if backend not in ("auto", "jax", "pytensor"):
         raise ValueError(f"backend: expected 'auto', 'jax' or 'pytensor', got {backend!r}.")
+    check_simulable(compiled.model)
     reason = "it was asked for"
     masking = Masking() if masking is None else masking
     if backend != "pytensor":

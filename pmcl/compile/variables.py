@@ -7,11 +7,15 @@ from typing import NamedTuple
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 from pymc.distributions.shape_utils import change_dist_size
 from pymc.initial_point import make_initial_point_expression
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.graph.traversal import ancestors, io_toposort, walk
+from pytensor.scalar import Cast
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.shape import Shape, Shape_i
 
 from pmcl.compile.conversion import graphs
 
@@ -89,14 +93,65 @@ def describe_data(model: pm.Model, var: SharedVariable) -> VariableInfo:
 
 def describe_observed(model: pm.Model, rv: Variable) -> VariableInfo:
     """Describe an observed variable, at the size of the model's own observations."""
-    value = model.rvs_to_values[rv]
+    return describe(model, rv, np.shape(own_value(model, rv.name)))
+
+
+def own_value(model: pm.Model, name: str) -> np.ndarray:
+    """Value that the model itself has of an observed variable or of a `pm.Data`."""
+    var = model[name]
+    value = model.rvs_to_values.get(var, var)
     if isinstance(value, SharedVariable):
-        data = value.get_value(borrow=True)
-    elif isinstance(value, Constant):
-        data = value.data
-    else:
-        data = value.eval(mode=graphs.host_mode())
-    return describe(model, rv, np.shape(data))
+        return np.asarray(value.get_value(borrow=True))
+    if isinstance(value, Constant):
+        return np.asarray(value.data)
+    return np.asarray(value.eval(mode=graphs.host_mode()))
+
+
+def nameless(info: VariableInfo, axis: int) -> bool:
+    """Whether the model has no name for the dim of an axis."""
+    return info.dims[axis] == f"{info.name}_dim_{axis}"
+
+
+def holder_of(model: pm.Model, name: str) -> str | None:
+    """Name of the `pm.Data` that is, up to a cast, the value of an observed variable."""
+    value = model.rvs_to_values[model[name]]
+    while (
+        value.owner is not None
+        and isinstance(value.owner.op, Elemwise)
+        and isinstance(value.owner.op.scalar_op, Cast)
+    ):
+        value = value.owner.inputs[0]
+    return value.name if isinstance(value, SharedVariable) and value in model.data_vars else None
+
+
+def holders(model: pm.Model) -> dict[str, str]:
+    """Map the `pm.Data` that hold observations to the observed variables."""
+    held = {rv.name: holder_of(model, rv.name) for rv in model.observed_RVs}
+    return {holder: name for name, holder in held.items() if holder is not None}
+
+
+def held_as(
+    model: pm.Model, values: Mapping[str, Variable | np.ndarray]
+) -> dict[Variable, Variable]:
+    """Put other values of observed variables, by name, in the place of the `pm.Data` they are of.
+
+    Only their shape enters the model's distributions, so what is missing of them does not matter.
+    """
+    return {
+        model[holder]: pt.as_tensor_variable(values[name]).astype(model[holder].type.dtype)
+        for holder, name in holders(model).items()
+        if name in values
+    }
+
+
+def content(outputs: Sequence[Variable]) -> set[Variable]:
+    """What values depend on by more than its shape."""
+    return {*walk(list(outputs), _by_value)}
+
+
+def _by_value(var: Variable) -> list[Variable]:
+    shape = var.owner is None or isinstance(var.owner.op, Shape | Shape_i)
+    return [] if shape else list(var.owner.inputs)
 
 
 def core_ndim(rv: Variable) -> int:
@@ -138,8 +193,8 @@ def fixed_lengths(
     sized : mapping
         From :func:`resize_observed`.
     """
-    reached = used(model)
-    constant = [v for v in model.data_vars if v in reached and v not in data]
+    reached, held = used(model), holders(model)
+    constant = [v for v in model.data_vars if v in reached and v not in data and v.name not in held]
     lengths = {
         d: int(model.dim_lengths[d].eval(mode=graphs.host_mode()))
         for var in [*model.free_RVs, *constant]
@@ -200,7 +255,7 @@ def resize_observed(
     sizes : mapping of observed variables to the lengths of their axes
         Those with dims, whose lengths are shared variables already, stay as they are.
     """
-    graph = [*model.basic_RVs, *model.deterministics]
+    graph = [*model.basic_RVs, *model.deterministics, *model.potentials]
     new: dict[Variable, Variable] = {}
     for node in io_toposort([], graph):
         inputs = [new.get(v, v) for v in node.inputs]

@@ -9,7 +9,9 @@ import xarray as xr
 from jax import Array
 
 from pmcl.compile import CompiledModel, Mask, VariableInfo
+from pmcl.compile.copies import Copy
 from pmcl.compile.indices import Indices
+from pmcl.compile.support import Support
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,6 +70,10 @@ class Layout:
         The model's coordinates.
     indices : Indices, optional
         Where data index something, which is checked.
+    support : Support, optional
+        Which values the observed variables can have, which is checked.
+    copies : tuple of Copy
+        Observed values that are constants of the model, of which other data are warned.
     """
 
     variables: tuple[VariableInfo, ...]
@@ -76,6 +82,8 @@ class Layout:
     data_dims: frozenset[str]
     coords: dict[str, np.ndarray]
     indices: Indices | None = field(default=None, compare=False, repr=False)
+    support: Support | None = field(default=None, compare=False, repr=False)
+    copies: tuple[Copy, ...] = field(default=(), compare=False, repr=False)
 
     @classmethod
     def of(cls, compiled: CompiledModel, row: str | None) -> "Layout":
@@ -86,6 +94,8 @@ class Layout:
             compiled.data_dims,
             compiled.coords,
             compiled.indices,
+            compiled.support,
+            compiled.copies,
         )
 
     @property

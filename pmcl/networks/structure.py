@@ -12,6 +12,7 @@ from pmcl.compile import (
     Masking,
     Simulator,
 )
+from pmcl.compile.constants import beside_rows
 from pmcl.networks.amortizer import Amortizer, Network, build_amortizer
 from pmcl.networks.flow import CouplingFlow
 from pmcl.networks.inputs import InputLayout
@@ -58,8 +59,7 @@ def read_structure(
     """
     if exchangeable is not None and sequence is not None:
         raise ValueError("expected `exchangeable` or `sequence`, both came.")
-    shared = set.intersection(*({*info.dims} for info in compiled.observed))
-    candidates = sorted(shared & compiled.data_dims)
+    candidates = compiled.shared_dims
     named = exchangeable or sequence
     if named is not None:
         if named not in candidates:
@@ -74,11 +74,20 @@ def read_structure(
                 f"Use sequence={named!r}, or make data that differ by row `pm.Data` with this dim "
                 "and name them as covariates."
             )
-        return Structure("exchangeable" if exchangeable else "sequence", named, "as you said")
+        return Structure(
+            "exchangeable" if exchangeable else "sequence", named, _why(compiled, "as you said")
+        )
     for dim in candidates:
         if _invariant(compiled, simulator, dim):
-            return Structure("exchangeable", dim, "the likelihood does not depend on the order")
-    return Structure("fixed", None, "no dim of the data is exchangeable; sequence=... is there too")
+            why = "the likelihood does not depend on the order"
+            return Structure("exchangeable", dim, _why(compiled, why))
+    why = "no dim of the data is exchangeable; sequence=... is there too"
+    return Structure("fixed", None, _why(compiled, why))
+
+
+def _why(compiled: CompiledModel, first: str) -> str:
+    """Add what was read into the model."""
+    return "; ".join(text for text in (first, compiled.joined, beside_rows(compiled)) if text)
 
 
 def _invariant(compiled: CompiledModel, simulator: Simulator, dim: str) -> bool:

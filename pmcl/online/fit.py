@@ -7,7 +7,7 @@ import pymc as pm
 
 from pmcl.compile import localise
 from pmcl.compile.compiling import compile_model
-from pmcl.compile.refuse import model_or_context
+from pmcl.compile.refuse import check_simulable, model_or_context
 from pmcl.continual import AbstractStrategy
 from pmcl.online.drift import AbstractDrift, Static
 from pmcl.online.latent.encoder import Encoder, Latents
@@ -132,6 +132,7 @@ def fit_online(
         precision,
     )  # fmt: skip
     read_model, variables, row, covariates = read(model_or_context(model), options)
+    check_simulable(read_model)  # what has no rows, or no prior to begin with, is refused alike
     seed = seed_of(random_seed, None)
     search = Search() if search is None else search
     with scope_of("double"):

@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
+from pytensor.graph.basic import Variable
 
+from pmcl.compile.compiling import compile_model
 from pmcl.compile.local_variables import LocalVariables, separate
-from pmcl.compile.variables import dims_of
+from pmcl.compile.variables import dims_of, holders, own_value, used
 from pmcl.continual import AbstractStrategy
 from pmcl.online.drift import AbstractDrift, Static
 from pmcl.online.latent.encoder import Encoder
@@ -71,11 +73,32 @@ def read(
         )
     covariates = asked.covariates
     if covariates is None:
-        values = {model.rvs_to_values[rv].name for rv in model.observed_RVs}
-        covariates = [
-            v.name for v in model.data_vars if row in dims_of(model, v) and v.name not in values
-        ]
+        data = [v for v in model.data_vars if v.name not in holders(model)]
+        covariates = [v.name for v in data if row in dims_of(model, v)]
+        covariates += _joining(model, row, covariates, data)
     return model, variables, row, covariates
+
+
+def _joining(
+    model: pm.Model, row: str, covariates: Sequence[str], data: Sequence[Variable]
+) -> list[str]:
+    """Names of `pm.Data` without dims that are read as having the rows, too."""
+    n, reached = own_value(model, model.observed_RVs[0].name).shape, used(model)
+    open_ones = [
+        v.name
+        for v in data
+        if v in reached
+        and v.name not in covariates
+        and model.named_vars_to_dims.get(v.name) is None
+        and {*n} & {*own_value(model, v.name).shape}
+    ]
+    for names in [open_ones] if len(open_ones) == 1 else [open_ones, *([v] for v in open_ones)]:
+        if names:
+            compiled = compile_model(model, covariates=[*covariates, *names])
+            found = [i.name for i in compiled.covariates if i.name in names and row in i.dims]
+            if found:
+                return found
+    return []
 
 
 def _check_kinds(asked: Options) -> None:

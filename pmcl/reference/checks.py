@@ -9,8 +9,9 @@ import pytensor
 from pytensor.compile.mode import Mode
 from pytensor.graph import Constant
 
+from pmcl.compile.variables import holder_of
 from pmcl.data.stacking import filled
-from pmcl.reference.shared_model import Arrays, SharedModel, holder_of, there_of
+from pmcl.reference.shared_model import Arrays, SharedModel, there_of
 
 # compiles at once, for functions that are called a few times
 _PLAIN = Mode(linker="py", optimizer="fast_compile")
@@ -85,7 +86,7 @@ def _flag(arrays: Sequence[Arrays], name: str, dtype: np.dtype) -> None:
 
 
 def _check_model(model: pm.Model) -> None:
-    if not model.observed_RVs:
+    if not model.observed_RVs and not model.potentials:
         raise ValueError(
             "The model has no observed variable, so there is no posterior to sample. Give one "
             "`observed=`."

@@ -22,9 +22,9 @@ from pytensor.compile import SharedVariable
 from pytensor.graph import Constant, FunctionGraph, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.scalar import Cast
-from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.type_other import NoneTypeT
+
+from pmcl.compile.variables import holder_of
 
 type Arrays = dict[str, np.ndarray]
 
@@ -94,18 +94,6 @@ class SharedModel:
         return not changing.isdisjoint(ancestors(self.model.free_RVs))
 
 
-def holder_of(model: pm.Model, name: str) -> str | None:
-    """Name of the ``pm.Data`` that is, up to a cast, the value of an observed variable."""
-    value = model.rvs_to_values[model[name]]
-    while (
-        value.owner is not None
-        and isinstance(value.owner.op, Elemwise)
-        and isinstance(value.owner.op.scalar_op, Cast)
-    ):
-        value = value.owner.inputs[0]
-    return value.name if isinstance(value, SharedVariable) and value in model.data_vars else None
-
-
 def share_data(model: pm.Model, datasets: Sequence[Arrays]) -> SharedModel:
     """Rebuild a model with its data as shared variables.
 
@@ -168,7 +156,7 @@ def share_data(model: pm.Model, datasets: Sequence[Arrays]) -> SharedModel:
         shared.set_initval(shared[rv.name], initial)
 
     names = tuple(rv.name for rv in model.observed_RVs)
-    holders = {name: holder for name in names if (holder := holder_of(model, name)) is not None}
+    holders = {name: holder for name in names if (holder := holder_of(model, name))}
     return SharedModel(shared, names, holders, gaps)
 
 

@@ -77,18 +77,25 @@ def as_tree(
     compiled: CompiledModel, task: Task, corrected: Corrected, asked: Asked, *, begin: float
 ) -> xr.DataTree:
     """Label final draws: the results that users see; `begin` is the clock when sampling began."""
+    diagnostics, treatment = corrected.diagnostics, corrected.treatment
+    if compiled.improper:
+        nothing = np.full(len(task), np.nan)
+        diagnostics = diagnostics._replace(log_evidence=nothing, log_evidence_error=nothing)
+        treatment = treatment.noted(
+            np.arange(len(task)), f"no evidence: improper prior of {', '.join(compiled.improper)}"
+        )
     z = np.asarray(corrected.drawn.z)
     constrained = constrain(compiled, z, task, asked.names)
     extra = extra_groups(compiled, task, z, asked.extra, seed=asked.seed)
     draws = assemble(
         corrected.drawn,
-        corrected.diagnostics,
+        diagnostics,
         constrained,
-        corrected.treatment.columns(),
+        treatment.columns(),
         log_weights=corrected.log_weights,
         seconds=time.perf_counter() - begin,
     )
-    engine = ", ".join(sorted(set(map(str, corrected.treatment.engine))))
+    engine = ", ".join(sorted(set(map(str, treatment.engine))))
     return posterior_tree(compiled, task, draws, engine=engine, extra=extra)
 
 

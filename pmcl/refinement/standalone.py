@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,14 +11,15 @@ import pymc as pm
 import xarray as xr
 
 from pmcl.compile import CompiledModel, Density, compile_model
-from pmcl.compile.conversion.graphs import to_host
 from pmcl.compile.refuse import model_or_context
 from pmcl.compile.variables import initial_point
 from pmcl.data.masked import check_masked
+from pmcl.data.possible import check_possible
 from pmcl.data.reading import covariates_among, layout_of, task_of
 from pmcl.data.task import Task, TaskLike
-from pmcl.draws.densities import pick, unconstrain
+from pmcl.draws.densities import pick
 from pmcl.draws.prediction import Extra
+from pmcl.draws.prior import prior_draws
 from pmcl.draws.results import flat_z, warn_of_doubts
 from pmcl.parts.datasets import Parts
 from pmcl.parts.job import Job, bytes_of, check_devices, need_store
@@ -137,7 +137,12 @@ def refine(
     if store is None:
         need_store(client)
         task = task_of(compiled, data)
-        job = RefineJob(compiled, _prior(compiled, task.dataset(0), seed), asked, devices)
+        job = RefineJob(
+            compiled,
+            prior_draws(compiled, task.dataset(0), FEWEST_STARTS, seed=seed),
+            asked,
+            devices,
+        )
         z = None if start is None else _given(compiled, start, len(task), seed)
         tree, names = job.refined(task, z, progressbar=progressbar), task.names
     else:
@@ -146,7 +151,7 @@ def refine(
         check_devices(client, devices)
         each = partial(bytes_of, compiled, asked.draws, asked.names, terms=asked.extra.terms)
         parts = Parts.of(data, layout_of(compiled), each)
-        prior = _prior(compiled, parts.first(layout_of(compiled)), seed)
+        prior = prior_draws(compiled, parts.first(layout_of(compiled)), FEWEST_STARTS, seed=seed)
         job = RefineJob(compiled, prior, asked, devices)
         tree, _ = run(job, parts, store, client=client, progressbar=progressbar)
         names = parts.names
@@ -184,7 +189,7 @@ class RefineJob(Job):
 
     def refined(self, task: Task, start: np.ndarray | None, *, progressbar: bool) -> xr.DataTree:
         """Refine the datasets of a task, from draws (dataset, draw, dim) or from the prior."""
-        task = check_masked(self.compiled, task)
+        task = check_possible(self.compiled, check_masked(self.compiled, task))
         begin = time.perf_counter()
         with precision.scope(), device_scope(self.devices):
             density = Density(self.compiled, task.layout.row)
@@ -217,17 +222,3 @@ def _given(compiled: CompiledModel, start: xr.DataTree, number: int, seed: int) 
         raise ValueError(f"start: expected draws of {number} datasets, got {given.shape[2]}.")
     z = np.moveaxis(given.reshape(-1, *given.shape[2:]), 0, 1)
     return z[:, np.random.default_rng(seed).integers(z.shape[1], size=FEWEST_STARTS)]
-
-
-def _prior(compiled: CompiledModel, dataset: Mapping[str, np.ndarray], seed: int) -> np.ndarray:
-    """Draws of z from the prior, of shape (draw, dim), non-finite ones left out."""
-    names, model = [i.name for i in compiled.free], compiled.model
-    seeded = compiled.keep("prior", lambda: to_host([], [model[n] for n in names]))
-    draw = seeded(np.random.default_rng(seed))
-    with np.errstate(all="ignore"):
-        drawn = [draw() for _ in range(FEWEST_STARTS)]
-    values = {n: np.stack([d[i] for d in drawn]) for i, n in enumerate(names)}
-    with precision.scope():
-        needed = {n: dataset[n] for n in compiled.needed_to_unconstrain}
-        z = np.asarray(unconstrain(compiled, values, needed))
-    return z[np.isfinite(z).all(axis=1)]

@@ -75,7 +75,7 @@ def to_jax(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Callable[
 
     def call(*arguments: object) -> tuple:
         result = function(*arguments)
-        return result if isinstance(result, tuple) else tuple(result)
+        return result if isinstance(result, tuple) else tuple(result or ())  # None: no outputs
 
     return call
 
@@ -97,7 +97,8 @@ class ShapedFunction:
             # The constants of the graph must not become part of a trace that is going on.
             with jax.ensure_compile_time_eval(), precision.scope():
                 self._compiled[shapes] = self._compile(shapes)
-        return self._compiled[shapes](*arrays)
+        # a constant, such as a flat density's, is a Python number
+        return tuple(map(jax.numpy.asarray, self._compiled[shapes](*arrays)))
 
     def with_shapes(self, shapes: Mapping[int, tuple[int, ...]]) -> "ShapedFunction":
         """Return the same graph for inputs, by position, of shapes that their types do not allow.

@@ -1,0 +1,152 @@
+"""Models with a density and no simulator: refinement, evidence and NUTS need no more."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from scipy import stats
+
+import pmcl
+from pmcl.compile import UnsupportedModelError
+
+Y = np.random.default_rng(0).normal(1, 1, 20)
+N, MEAN = len(Y), Y.mean()
+SQUARES = ((Y - MEAN) ** 2).sum()
+PRECISION = N + 1 / 25  # of mu ~ N(0, 5), y ~ N(mu, 1)
+EVIDENCE = stats.multivariate_normal.logpdf(Y, np.zeros(N), np.eye(N) + 25 * np.ones((N, N)))
+QUIET = {"random_seed": 1, "progressbar": False}
+
+
+def flat() -> None:
+    pm.Normal("y", pm.Flat("mu"), pm.HalfFlat("s"), observed=Y)
+
+
+def density_only() -> None:
+    # log densities are PyMC's, so that the evidence is, too
+    mu = pm.CustomDist("mu", 0.0, 5.0, logp=lambda v, *p: pm.logp(pm.Normal.dist(*p), v))
+    pm.CustomDist("y", mu, logp=lambda v, mu: pm.logp(pm.Normal.dist(mu, 1), v), observed=Y)
+
+
+def potential_alone() -> None:
+    mu = pm.Normal("mu", 0, 5)
+    pm.Potential("likelihood", pm.logp(pm.Normal.dist(mu, 1), Y).sum())
+
+
+def potential_of_data() -> None:
+    values = pm.Data("values", np.zeros(N))
+    mu = pm.Normal("mu", 0, 5)
+    pm.Potential("likelihood", pm.logp(pm.Normal.dist(mu, 1), values).sum())
+
+
+def potential_as_prior() -> None:
+    mu = pm.Flat("mu")
+    pm.Potential("prior", pm.logp(pm.Normal.dist(0, 5), mu))
+    pm.Normal("y", mu, 1, observed=Y)
+
+
+def model_of(build: Callable[[], None]) -> pm.Model:
+    with pm.Model() as model:
+        build()
+    return model
+
+
+DATA = {flat: {"y": Y}, density_only: {"y": Y}, potential_alone: {},
+        potential_of_data: {"values": Y}, potential_as_prior: {"y": Y}}  # fmt: skip
+
+
+@pytest.mark.parametrize("build", [density_only, potential_alone, potential_of_data])
+def test_posterior_and_evidence_are_right(build: Callable[[], None]) -> None:
+    tree = pmcl.refine(model_of(build), DATA[build], draws=4000, **QUIET)
+    mu = tree["posterior"]["mu"].values.ravel()
+    sd = PRECISION**-0.5
+    assert mu.mean() == pytest.approx(N * MEAN / PRECISION, abs=4 * sd / 4000**0.5)
+    assert mu.std() == pytest.approx(sd, rel=0.05)
+    assert tree["dataset_stats"]["log_evidence"].item() == pytest.approx(EVIDENCE, abs=1e-3)
+
+
+def test_an_improper_prior_has_a_posterior_and_no_evidence() -> None:
+    tree = pmcl.refine(model_of(flat), {"y": Y}, draws=4000, **QUIET)
+    mu, s = (tree["posterior"][n].values.ravel() for n in ("mu", "s"))
+    variance = SQUARES / (N * (N - 4))  # of a t with N - 2 degrees of freedom
+    assert mu.mean() == pytest.approx(MEAN, abs=4 * (variance / 4000) ** 0.5)
+    assert mu.var() == pytest.approx(variance, rel=0.15)
+    expected = stats.invgamma((N - 2) / 2, scale=SQUARES / 2)
+    assert stats.kstest(s**2, expected.cdf).statistic < 0.04
+    found = tree["dataset_stats"].to_dataset()
+    assert np.isnan(found["log_evidence"].item())
+    assert "improper prior of mu, s" in found["note"].item()
+
+
+def test_a_potential_of_parameters_is_a_term_of_the_prior() -> None:
+    model = model_of(potential_as_prior)
+    tree = pmcl.refine(model, {"y": Y}, log_prior=True, **QUIET)
+    mu = tree["posterior"]["mu"].values.ravel()
+    assert mu.std() == pytest.approx(PRECISION**-0.5, rel=0.1)
+    prior = tree["log_prior"]["prior"].values.ravel()
+    np.testing.assert_allclose(
+        prior, stats.norm.logpdf(mu, 0, 5), rtol=1e-7
+    )  # PyMC: log(5) is single
+
+
+def test_nuts_agrees() -> None:
+    for build in (potential_alone, density_only):
+        tree = pmcl.sample_reference(model_of(build), DATA[build], chains=2, **QUIET)
+        mu = tree["posterior"]["mu"].values.ravel()
+        assert mu.mean() == pytest.approx(N * MEAN / PRECISION, abs=0.03)
+
+
+def test_a_potential_by_row_is_padded() -> None:
+    """Datasets of other lengths: a Potential along the rows is left out where there are none."""
+    with pm.Model(coords={"row": range(N)}) as model:
+        weight = pm.Data("weight", np.ones(N), dims="row")
+        value = pm.Data("value", np.zeros(N), dims="row")
+        mu = pm.Normal("mu", 0, 5)
+        term = weight * pm.logp(pm.Normal.dist(mu, 1), value)
+        pm.Potential("weighted", term, dims="row")
+        pm.Normal("y", mu, 1, observed=np.zeros(N), dims="row")
+    data = {
+        name: {"y": Y[:n], "value": Y[:n], "weight": np.ones(n)} for name, n in (("a", N), ("b", 9))
+    }
+    tree = pmcl.refine(model, data, draws=4000, **QUIET)
+    for name, n in (("a", N), ("b", 9)):
+        mu = tree["posterior"]["mu"].sel(dataset=name).values.ravel()
+        precision = 2 * n + 1 / 25
+        expected = 2 * Y[:n].sum() / precision
+        assert mu.mean() == pytest.approx(expected, abs=4 * precision**-0.5 / 4000**0.5)
+
+
+def test_a_potential_without_rows_is_not_padded() -> None:
+    with pm.Model(coords={"row": range(N)}) as model:
+        value = pm.Data("value", np.zeros(N), dims="row")
+        mu = pm.Normal("mu", 0, 5)
+        pm.Potential("sum", pm.logp(pm.Normal.dist(mu, 1), value).sum())
+        pm.Normal("y", mu, 1, observed=np.zeros(N), dims="row")
+    data = {name: {"y": Y[:n], "value": Y[:n]} for name, n in (("a", N), ("b", 9))}
+    with pytest.raises(pmcl.DataError, match="different lengths along 'row'"):
+        pmcl.refine(model, data, **QUIET)
+
+
+def test_what_needs_draws_of_the_data_is_refused_by_name() -> None:
+    model = model_of(density_only)
+    with pytest.raises(UnsupportedModelError, match=r"'mu' is a `pm.CustomDist` with only `logp`"):
+        pmcl.fit_amortized(model, **QUIET)
+    with pytest.raises(UnsupportedModelError, match=r"'y' is a `pm.CustomDist` with only `logp`"):
+        pmcl.refine(model, {"y": Y}, posterior_predictive=True, **QUIET)
+    with pytest.raises(UnsupportedModelError, match="Potential 'prior' adds"):
+        pmcl.fit_online(model_of(potential_as_prior), progressbar=False)
+
+
+def vague() -> None:
+    s2 = pm.InverseGamma("s2", 0.001, 0.001)
+    pm.Normal("y", 0, pt.sqrt(s2), observed=Y)
+
+
+def test_a_prior_whose_draws_divide_by_zero_has_a_posterior() -> None:
+    tree = pmcl.refine(model_of(vague), {"y": Y}, draws=4000, **QUIET)
+    s2 = tree["posterior"]["s2"].values.ravel()
+    expected = stats.invgamma(0.001 + N / 2, scale=0.001 + (Y**2).sum() / 2)
+    assert stats.kstest(s2, expected.cdf).statistic < 0.04
+    with pytest.raises(UnsupportedModelError, match="Drawing variable 's2'.*divides by zero"):
+        pmcl.fit_amortized(model_of(vague), backend="pytensor", **QUIET)
