@@ -319,7 +319,8 @@ class AmortizedPosterior:
         check_objective(objective)
         sampler = self.sampler.remembering(self.memory)
         data = sampler.checked(task)
-        warn_of_far(sampler.far(data), len(data))
+        if self.amortizer.search is None:  # else the search tells where posteriors are
+            warn_of_far(sampler.far(data), len(data))
         now = Occasion(
             name,
             data,
@@ -486,7 +487,7 @@ class AmortizedPosterior:
             job = SampleJob(sampler, asked, devices)
             tree, notes = run(job, parts, store, client=client, progressbar=progressbar)
             names, far = parts.names, [name for note in notes for name in note["far"]]
-        warn_of_far(far, len(names))
+        warn_of_far(sampler.depending(far, names, tree), len(names))
         warn_of_doubts(names, tree)
         return tree
 
