@@ -139,6 +139,13 @@ class Beginning(NamedTuple):
     search: Search
     start: np.ndarray | None = None
 
+    def at(self, rows: np.ndarray, z: np.ndarray, number: int) -> "Beginning":
+        """The same for `number` datasets; the last start of some `rows` is z (dataset, dim)."""
+        own = np.asarray(self.search.starts) if self.start is None else self.start
+        start = np.array(np.broadcast_to(own, (number, *own.shape[-2:])))
+        start[rows, -1] = z[rows]
+        return self._replace(start=start)
+
     @classmethod
     def of_network(
         cls, amortizer: Amortizer, density: Density, drawn: Drawn, number: int
