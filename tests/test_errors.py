@@ -185,9 +185,6 @@ CASES: dict[str, tuple[Callable, type[Exception], str]] = {
     "task: wrong dims": (
         lambda m: m.p.sample(xr.Dataset({k: (("dataset", "t"), v) for k, v in task().items()})),
         D, r"expected dims \('obs',\).*'t'"),
-    "task: a table without names": (
-        lambda m: m.p.sample(frame(dataset=None)),
-        D, "column 'dataset'"),
     "task: a table with a nameless row": (
         lambda m: m.p.sample(frame(dataset=["u", None, "u"])), D, "1 rows have none"),
     "task: a table without a column": (

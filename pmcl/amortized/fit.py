@@ -8,7 +8,6 @@ from typing import Literal
 import jax
 import numpy as np
 import pymc as pm
-import xarray as xr
 
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.compile import (
@@ -20,12 +19,13 @@ from pmcl.compile import (
     make_simulator,
     read_covariates,
 )
-from pmcl.compile.covariates import Source
+from pmcl.compile.covariates import SourcesLike, sources_of
 from pmcl.compile.refuse import model_or_context
 from pmcl.compile.simulator import check_finite
 from pmcl.compile.variables import initial_point
 from pmcl.data.masked import check_masked
 from pmcl.data.simulated import simulated_task
+from pmcl.data.sources import aligned_sources
 from pmcl.data.task import Batch, DataError
 from pmcl.networks import (
     AbstractSummary,
@@ -58,7 +58,7 @@ _BYTES = 2**30  # of all of them, at most
 def fit_amortized(
     model: pm.Model | None = None,
     *,
-    covariates: Mapping[str, Source] | xr.Dataset | None = None,
+    covariates: SourcesLike | None = None,
     exchangeable: str | None = None,
     sequence: str | None = None,
     network: Network | AbstractSummary | None = None,
@@ -86,11 +86,12 @@ def fit_amortized(
     model : pymc.Model, optional
         Taken from the context when not given. Observed values are placeholders: only their shape
         and type matter.
-    covariates : mapping or xarray.Dataset, optional
+    covariates : mapping, xarray.Dataset, pandas.DataFrame or sequence of str, optional
         For each `pm.Data` that changes from dataset to dataset, where simulated ones come from: a
         PyMC distribution of one entry or one row (``pm.Normal.dist(0, 1)``), an array to resample
-        rows or whole datasets from, or a function of a `numpy.random.Generator` and a length. Any
-        other `pm.Data` is a constant.
+        rows or whole datasets from, or a function of a `numpy.random.Generator` and a length. Of
+        names alone, rows of the values that the model has are resampled. Any other `pm.Data` is a
+        constant.
     exchangeable, sequence : str, optional
         The dim of the observed variables along which order does not matter, or does. Found by
         itself where the likelihood makes it certain.
@@ -171,8 +172,12 @@ def fit_amortized(
             masking = _masking(structure, lengths, missing)
             if masking:
                 infos = masking.sized(compiled.covariates)
+                sources = aligned_sources(compiled, sources_of(model, covariates))
                 source = make_simulator(
-                    compiled, read_covariates(covariates, infos), backend=backend, masking=masking
+                    compiled,
+                    read_covariates(sources, infos),
+                    backend=backend,
+                    masking=masking,
                 )
                 _, few = simulated_task(source, structure.row, 8, random_seed=seed)
                 check_masked(compiled, few)
@@ -270,7 +275,7 @@ def _masking(structure: Structure, lengths: tuple[int, int] | None, missing: flo
 
 def simulator_of(
     model: pm.Model,
-    covariates: Mapping[str, Source] | xr.Dataset | None,
+    covariates: SourcesLike | None,
     *,
     backend: Literal["auto", "jax", "pytensor"] = "auto",
 ) -> Simulator:
@@ -281,10 +286,11 @@ def simulator_of(
     UnsupportedModelError, ValueError
         As :func:`fit_amortized` does.
     """
-    compiled = compile_model(model, covariates=tuple(map(str, covariates or ())))
+    sources = sources_of(model, covariates)
+    compiled = compile_model(model, covariates=tuple(sources))
     for copy in compiled.copies:
         warn(str(copy))
-    read = read_covariates(covariates, compiled.covariates)
+    read = read_covariates(aligned_sources(compiled, sources), compiled.covariates)
     simulator = make_simulator(compiled, read, backend=backend)
     check_finite(simulator)
     return simulator

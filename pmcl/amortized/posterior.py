@@ -30,6 +30,7 @@ from pmcl.continual import (
 )
 from pmcl.continual.learning import AdaptationOptions, Past, learn
 from pmcl.continual.objectives.objectives import check_objective
+from pmcl.data.own import own_data
 from pmcl.data.task import DATASET, Layout, TaskLike
 from pmcl.draws.densities import pick
 from pmcl.draws.network import log_q
@@ -178,6 +179,11 @@ class AmortizedPosterior:
             progressbar=progressbar,
         )
 
+    def _own(self, *, say: bool = True) -> dict[str, np.ndarray]:
+        """The model's own data."""
+        names = [i.name for i in self.compiled.covariates]
+        return own_data(self.compiled.model, names, say=say)
+
     def pretrain(
         self,
         more_steps: int,
@@ -232,7 +238,7 @@ class AmortizedPosterior:
 
     def adapt(
         self,
-        task: TaskLike,
+        task: TaskLike | None = None,
         *,
         name: str,
         strategy: StrategyLike | None = None,
@@ -253,8 +259,9 @@ class AmortizedPosterior:
 
         Parameters
         ----------
-        task : xarray.Dataset, mapping or pandas.DataFrame
-            See :func:`pmcl.as_task`.
+        task : xarray.Dataset, mapping or pandas.DataFrame, optional
+            See :func:`pmcl.as_task`. The model's own data by default, unless all its observed
+            values are equal.
         name : str
             Name of the task, shown in the history and in the memory.
         strategy : AbstractStrategy or tuple of them, optional
@@ -318,7 +325,7 @@ class AmortizedPosterior:
         )
         check_objective(objective)
         sampler = self.sampler.remembering(self.memory)
-        data = sampler.checked(task)
+        data = sampler.checked(self._own(say=progressbar) if task is None else task)
         if self.amortizer.search is None:  # else the search tells where posteriors are
             warn_of_far(sampler.far(data), len(data))
         now = Occasion(
@@ -378,7 +385,7 @@ class AmortizedPosterior:
 
     def sample(
         self,
-        data: TaskLike,
+        data: TaskLike | None = None,
         draws: int = 1000,
         *,
         refine: RefineLike = "auto",
@@ -398,8 +405,9 @@ class AmortizedPosterior:
 
         Parameters
         ----------
-        data : xarray.Dataset, mapping or pandas.DataFrame
-            See :func:`pmcl.as_task`.
+        data : xarray.Dataset, mapping or pandas.DataFrame, optional
+            See :func:`pmcl.as_task`. The model's own by default, unless all its observed values are
+            equal.
         draws : int
             Independent draws per dataset: one chain, for which r-hat is not defined.
         refine : "auto", bool or Refine
@@ -475,6 +483,7 @@ class AmortizedPosterior:
             fallback=fallback,
             extra=Extra(log_likelihood, log_prior, posterior_predictive),
         )
+        data = self._own() if data is None else data
         if store is None:
             need_store(client)
             task = sampler.checked(data)

@@ -25,7 +25,7 @@ from pmcl.compile import (
     make_simulator,
     read_covariates,
 )
-from pmcl.compile.covariates import Source
+from pmcl.compile.covariates import SourcesLike, sources_of
 from pmcl.compile.refuse import model_or_context
 from pmcl.continual import AbstractStrategy, Memory, Occasion, StrategyState, memory_of
 from pmcl.data.reading import as_task
@@ -101,7 +101,7 @@ def from_datatree(
     tree: xr.DataTree,
     model: pm.Model | None = None,
     *,
-    covariates: Mapping[str, Source] | xr.Dataset | None = None,
+    covariates: SourcesLike | None = None,
     where: str = "state",
 ) -> AmortizedPosterior:
     """Make the posterior again of which :func:`to_datatree` gave the state."""
@@ -125,8 +125,8 @@ def from_datatree(
         structure = _structure(attrs, compiled, where)
         masking = _masking(attrs, structure, where)
         infos = masking.sized(compiled.covariates)
-        found = covariates
-        if found is None:
+        found = sources_of(model, covariates)
+        if covariates is None:
             stored = group(tree, "covariates", where)
             found = sources.from_dataset(stored, infos, where=where)
         backend = attrs.get("simulator")

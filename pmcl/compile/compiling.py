@@ -224,6 +224,8 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         indices=indices,
         support=support,
         copies=copies_in(model, likelihood.call.outputs),
+        holders=(held_by := variables.holders(model)),
+        constants=tuple(v.name for v in model.data_vars if v not in data and v.name not in held_by),
     )
 
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pymc as pm
 import pytensor
 import xarray as xr
 from jax import Array
@@ -16,10 +18,16 @@ from pytensor.tensor.random.op import RandomVariable
 
 from pmcl.compile.casting import lost
 from pmcl.compile.conversion import graphs
-from pmcl.compile.variables import VariableInfo
+from pmcl.compile.variables import VariableInfo, own_value
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 type Source = (
     Variable | np.ndarray | xr.DataArray | Callable[[np.random.Generator, int], np.ndarray]
+)
+type SourcesLike = (
+    Mapping[str, Source] | xr.Dataset | pd.DataFrame | pd.Series | Sequence[str] | str
 )
 type Group = tuple[
     int, tuple[int, ...]
@@ -93,6 +101,72 @@ class Covariates:
             **{n: "function (host)" for n in self.functions},
         }
         return ", ".join(f"{n}: {k}" for n, k in kinds.items()) or "none"
+
+
+def sources_of(model: pm.Model, given: SourcesLike | None) -> dict[str, Any]:
+    """Read the user's `covariates=` argument as a mapping of names to sources.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    given : mapping, xarray.Dataset, pandas.DataFrame or Series, or sequence of str
+        The columns of a table are covariates of that name, or `X[label]` parts of one. Names stand
+        for the values that the model itself has.
+
+    Raises
+    ------
+    ValueError
+        If a name's values in the model are all equal: placeholders are no source.
+    TypeError
+        If it is something else.
+    """
+    if given is None:
+        return {}
+    if isinstance(given, xr.Dataset):
+        names = {v.name for v in model.data_vars} - {*map(str, given.dims)}
+        found = given.reset_coords([n for n in given.coords if n in names])
+        return {str(k): v for k, v in found.data_vars.items()}
+    if hasattr(given, "to_frame") and hasattr(given, "name"):  # a Series
+        given = given.to_frame()
+    if hasattr(given, "columns"):
+        return _columns(given, model)
+    if isinstance(given, Mapping):
+        return {str(k): v for k, v in given.items()}
+    if isinstance(given, str):
+        given = [given]
+    if not isinstance(given, Sequence) or not all(isinstance(name, str) for name in given):
+        raise TypeError(
+            "covariates: expected a mapping from names to distributions, tables or functions, a "
+            f"DataFrame, or a list of names, got {type(given).__name__}."
+        )
+    return {name: _own_values(model, name) for name in given}
+
+
+def _columns(table: Any, model: pm.Model) -> dict[str, np.ndarray]:
+    parts: dict[str, list[str]] = {}
+    for column in table.columns:
+        parts.setdefault(str(column).split("[")[0], []).append(column)
+    found = {}
+    for name, columns in parts.items():
+        dims = model.named_vars_to_dims.get(name) or ()
+        labels = [f"{name}[{v}]" for v in model.coords.get(dims[-1], None) or ()] if dims else []
+        if {*labels} == {*columns}:
+            columns = labels  # in the model's order
+        value = np.stack([table[c].to_numpy() for c in columns], axis=1)
+        found[name] = value if "[" in str(columns[0]) else value[:, 0]
+    return found
+
+
+def _own_values(model: pm.Model, name: str) -> np.ndarray | None:
+    if name not in {v.name for v in model.data_vars}:
+        return None  # which compilation refuses by name
+    value = own_value(model, name)
+    if not value.ndim or np.all(value == value.flat[0]):
+        raise ValueError(
+            f"covariates: {name!r} has no values in the model that differ (placeholders?); give "
+            f"their source: covariates={{{name!r}: pm.Normal.dist(0, 1)}}, or a table."
+        )
+    return value
 
 
 def read_covariates(

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from itertools import product
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,6 +17,7 @@ from pmcl.runtime.jitting import jit
 
 _MOST = 32  # ways to join axes that are tried
 _POINTS = 3
+_ORDERS = 5  # a permutation of few different values may be none
 _CANNOT = (ValueError, TypeError, IndexError, AssertionError, NotImplementedError)
 
 type _Axes = Mapping[str, int]
@@ -83,8 +85,13 @@ def _taken(data: _Dataset, axes: _Axes, rows: np.ndarray) -> _Dataset:
     return {k: np.take(v, rows, axis=axes[k]) if k in axes else v for k, v in data.items()}
 
 
+def _length(data: _Dataset, axes: _Axes) -> int:
+    name, axis = next(iter(axes.items()))
+    return data[name].shape[axis]
+
+
 def _one_more(data: _Dataset, axes: _Axes) -> _Dataset:
-    n = data[next(iter(axes))].shape[axes[next(iter(axes))]]
+    n = _length(data, axes)
     return _taken(data, axes, np.minimum(np.arange(n + 1), n - 1))
 
 
@@ -95,13 +102,15 @@ def _is_dim(compiled: CompiledModel, own: _Dataset, axes: _Axes) -> bool:
         with pytensor.config.change_flags(on_opt_error="ignore"):  # shapes that do not fit
             jax.eval_shape(compiled.log_joint, z[0], _one_more(own, axes))
         before = np.asarray(_log_likelihood(compiled, z, own))
-        rows = np.roll(np.arange(own[next(iter(axes))].shape[axes[next(iter(axes))]]), 1)
-        rows[[0, 1]] = rows[[1, 0]]  # no rotation alone
+        n = _length(own, axes)
+        orders = [np.random.default_rng(i).permutation(n) for i in range(_ORDERS)]
 
         def same(which: _Axes) -> bool:
-            after = np.asarray(_log_likelihood(compiled, z, _taken(own, which, rows)))
-            close = np.isclose(before, after, rtol=1e-9, atol=1e-9, equal_nan=True)
-            return bool(close.all())
+            after = [
+                np.asarray(_log_likelihood(compiled, z, _taken(own, which, rows)))
+                for rows in orders
+            ]
+            return np.allclose(before, after, rtol=1e-9, atol=1e-9, equal_nan=True)
 
         return bool(
             np.isfinite(before).any()
@@ -153,7 +162,7 @@ def _renamed(compiled: CompiledModel, axes: _Axes, name: str) -> CompiledModel:
             return tuple(map(renamed, value))
         return value
 
-    changed = {f.name: change(getattr(compiled, f.name)) for f in fields(compiled)}
+    changed: dict[str, Any] = {f.name: change(getattr(compiled, f.name)) for f in fields(compiled)}
     data = [i.name for i in compiled.data if i.name in axes]
     changed |= {
         "data_dims": compiled.data_dims - old,

@@ -63,6 +63,10 @@ class CompiledModel:
         Which values the observed variables can have.
     copies : tuple of Copy
         Observed values that are also constants of the likelihood.
+    holders : dict of str to str
+        The `pm.Data` that hold observations, and the observed variables.
+    constants : tuple of str
+        Any other `pm.Data` that are no covariates.
     joined : str
         Which axes without dims are read as one, in words.
     kept : dict
@@ -94,6 +98,8 @@ class CompiledModel:
     indices: Indices = field(repr=False)
     support: Support = field(repr=False)
     copies: tuple[Copy, ...] = field(repr=False)
+    holders: Mapping[str, str] = field(repr=False, default_factory=dict)
+    constants: tuple[str, ...] = field(repr=False, default=())
     joined: str = ""
     kept: dict[Hashable, Any] = field(repr=False, default_factory=dict)
 

@@ -1,5 +1,6 @@
 """What a compiled model says of its variables: names, dims, shapes, and where they lie in z."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -105,6 +106,11 @@ def own_value(model: pm.Model, name: str) -> np.ndarray:
     if isinstance(value, Constant):
         return np.asarray(value.data)
     return np.asarray(value.eval(mode=graphs.host_mode()))
+
+
+def is_nameless(dim: str) -> bool:
+    """Whether a dim has the name that ArviZ gives to those without one."""
+    return re.fullmatch(r".*_dim_\d+", dim) is not None
 
 
 def nameless(info: VariableInfo, axis: int) -> bool:

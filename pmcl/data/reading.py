@@ -8,7 +8,8 @@ import pymc as pm
 import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo
-from pmcl.compile.variables import content, dims_of, holders
+from pmcl.compile.variables import content, dims_of, holders, is_nameless
+from pmcl.data.forms import in_form, is_frame, several
 from pmcl.data.labels import aligned, array_of, together, with_labels
 from pmcl.data.stacking import stack
 from pmcl.data.task import DATASET, DataError, Layout, Task, TaskLike
@@ -24,10 +25,12 @@ def as_task(data: TaskLike, layout: Layout) -> Task:
 
     Parameters
     ----------
-    data : xarray.Dataset, mapping of arrays, mapping of Datasets, pandas.DataFrame or Task
+    data : xarray.Dataset, mapping, sequence, table or Task
         A Dataset or a mapping of arrays with a leading `dataset` dim (a single dataset may leave it
-        out); a mapping from a dataset's name to its Dataset; or a long table with a column
-        `dataset` and one column a variable (``X[label]`` for a variable with a second dim).
+        out); a table with one column a variable (``X[label]`` for a variable with a second dim),
+        and a column `dataset` where it holds several; or a mapping from a dataset's name to one
+        dataset in these forms, a sequence of them, or a table that is grouped. A table is a
+        `pandas.DataFrame`, or one that narwhals reads (polars, PyArrow).
     layout : Layout
 
     Raises
@@ -45,21 +48,26 @@ def _as_task(data: TaskLike, layout: Layout) -> Task:
     if isinstance(data, Task):
         _check_names(data.values, layout, "")
         return stack([data.dataset(i) for i in range(len(data))], data.names, layout)
-    if hasattr(data, "columns") and hasattr(data, "groupby"):
+    data = in_form(data)
+    if is_frame(data):
         return _from_frame(data, layout)  # type: ignore[arg-type]
     if not isinstance(data, Mapping):  # an xarray.Dataset is one
         raise DataError(
             "data: expected an xarray.Dataset, a mapping of arrays, a mapping from dataset names "
             f"to Datasets or a pandas.DataFrame, got {type(data).__name__}."
         )
-    if data and all(isinstance(v, Mapping) for v in data.values()):
+    if several(data, layout.names):
         parts: Mapping = data
         datasets = [_read_one(one, layout, str(name)) for name, one in parts.items()]
         return stack(datasets, [str(name) for name in data], layout)
     return stack(*_read(data, layout, ""), layout)
 
 
-def _read_one(data: Mapping, layout: Layout, name: str) -> dict[str, np.ndarray]:
+def _read_one(data: object, layout: Layout, name: str) -> dict[str, np.ndarray]:
+    data = in_form(data)
+    if is_frame(data):
+        return _rows_of(data, layout, name)  # type: ignore[arg-type]
+    assert isinstance(data, Mapping)
     found, _ = _read(data, layout, f" of dataset {name!r}")
     if len(found) != 1:
         raise DataError(f"Dataset {name!r}: expected one dataset under one name, got {len(found)}.")
@@ -70,7 +78,7 @@ def _read(
     data: Mapping, layout: Layout, where: str
 ) -> tuple[list[dict[str, np.ndarray]], list[str]]:
     """Read one dataset, or several along a dim `dataset`; return their arrays and names."""
-    data = _with_coordinates(data, layout)
+    data = _by_variable(_with_coordinates(data, layout), layout)
     _check_names(data, layout, where)
     infos = {i.name: i for i in layout.variables}
     values = {str(k): with_labels(v, infos[str(k)]) for k, v in data.items()}
@@ -92,6 +100,14 @@ def _read(
     ], names
 
 
+def _by_variable(data: Mapping, layout: Layout) -> Mapping:
+    """Give observations that came under the name of the `pm.Data` they replace the variable's."""
+    new = {k: v for k, v in layout.holders.items() if k in data and v not in data}
+    if isinstance(data, xr.Dataset):
+        return data.rename(new)
+    return {new.get(k, k): v for k, v in data.items()} if new else data
+
+
 def _with_coordinates(data: Mapping, layout: Layout) -> Mapping:
     """Take covariates that came as coordinates of a Dataset, as they do from many files."""
     if not isinstance(data, xr.Dataset):
@@ -109,10 +125,11 @@ def _variable(value: object, info: VariableInfo, layout: Layout, where: str) -> 
     """Give a variable the model's dims, in its order, with a dim `dataset` in front if it came."""
     where = f"Variable {info.name!r}{where}"
     if isinstance(value, xr.DataArray):
+        value = _by_position(value, info)
         if {*value.dims} - {DATASET} != {*info.dims}:
             raise DataError(
                 f"{where}: expected dims {info.dims}, with or without {DATASET!r}, got "
-                f"{value.dims}."
+                f"{value.dims}; `data.rename(...)` gives them the model's names."
             )
         check_decoded(value, where)
         value = value.transpose(*(d for d in (DATASET, *info.dims) if d in value.dims))
@@ -131,6 +148,16 @@ def _variable(value: object, info: VariableInfo, layout: Layout, where: str) -> 
     return xr.Variable(dims, array)
 
 
+def _by_position(value: xr.DataArray, info: VariableInfo) -> xr.DataArray:
+    """Take dims in their order where the model has no names for its own."""
+    came = [d for d in value.dims if d != DATASET]
+    new = [(old, ours) for old, ours in zip(came, info.dims, strict=False) if old != ours]
+    ours = [ours for _, ours in new]
+    if len(came) != len(info.dims) or not all(is_nameless(d) for d in ours):
+        return value
+    return value.drop_vars([old for old, _ in new if old in value.coords]).rename(dict(new))
+
+
 def _stacked(values: Sequence, info: VariableInfo, where: str) -> object:
     """Stack a list of arrays; masks stay."""
     join = np.ma.stack if any(np.ma.isMaskedArray(v) for v in values) else np.asarray
@@ -147,25 +174,22 @@ def _stacked(values: Sequence, info: VariableInfo, where: str) -> object:
 
 def _from_frame(data: "pd.DataFrame", layout: Layout) -> Task:
     if DATASET not in data.columns:
-        raise DataError(
-            f"data: expected a column {DATASET!r} that names the dataset of each row, got columns "
-            f"{list(data.columns)}."
-        )
+        return stack([_rows_of(data, layout, "0")], ["0"], layout)
     nameless = int((data[DATASET].isna() | (data[DATASET] == "")).sum())
     if nameless:
         raise DataError(
             f"data: expected a name in every row of column {DATASET!r}, {nameless} rows have none."
         )
     groups = [(str(n), rows) for n, rows in data.groupby(DATASET, sort=False, observed=True)]
+    datasets = [_rows_of(rows, layout, name) for name, rows in groups]
+    return stack(datasets, [name for name, _ in groups], layout)
+
+
+def _rows_of(rows: "pd.DataFrame", layout: Layout, name: str) -> dict[str, np.ndarray]:
+    """Read the rows of one dataset."""
+    rows = rows.rename(columns=dict(layout.holders))
     along = layout.row if layout.row else next(iter(layout.variables[0].dims), None)
-    return stack(
-        [
-            {i.name: _from_columns(rows, i, layout, along, name) for i in layout.variables}
-            for name, rows in groups
-        ],
-        [name for name, _ in groups],
-        layout,
-    )
+    return {i.name: _from_columns(rows, i, layout, along, name) for i in layout.variables}
 
 
 def _from_columns(
@@ -185,7 +209,8 @@ def _from_columns(
     missing = [c for c in wanted if c not in rows.columns]
     if missing:
         raise DataError(
-            f"Variable {info.name!r}: expected column(s) {missing}, got {list(rows.columns)}."
+            f"Variable {info.name!r} of dataset {name!r}: expected column(s) {missing} of a table "
+            f"with a row for each element of {along!r}, got {list(rows.columns)}."
         )
     # Column by column: together, flags beside numbers would become objects.
     value = np.stack([array_of(rows[c]) for c in wanted], axis=1)
@@ -194,7 +219,8 @@ def _from_columns(
         if different > 1:
             raise DataError(
                 f"Variable {info.name!r} of dataset {name!r}: expected one value for the whole "
-                f"dataset, got {different} different ones."
+                f"dataset, got {different} different ones; a table of several needs a column "
+                f"{DATASET!r}."
             )
         value = value[0]
     elif across and info.dims.index(along) == 1:
@@ -211,6 +237,12 @@ def _check_names(data: Mapping, layout: Layout, where: str) -> None:
             f"{came}). Every observed variable and every covariate is needed."
         )
     unknown = [n for n in came if n not in layout.names]
+    constant = [n for n in unknown if n in layout.constants]
+    if constant:
+        raise DataError(
+            f"data{where}: {constant} are `pm.Data` that were no covariates when the model was "
+            f"compiled: a constant. Fit it again with covariates={constant}, or leave them out."
+        )
     if unknown:
         raise DataError(
             f"data{where}: {unknown} is neither an observed variable nor a covariate of the model; "
@@ -230,18 +262,17 @@ def layout_of(compiled: CompiledModel) -> Layout:
 
 def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
     """Names of the model's `pm.Data` that come with the data, in the model's order."""
+    data = in_form(data)
+    if isinstance(data, Mapping) and several(data, list(model.named_vars)) and data:
+        data = in_form(next(iter(data.values())))
     if isinstance(data, Task):
         came: Iterable = data.values
     elif isinstance(data, xr.Dataset):
         came = _names_in(data)
-    elif hasattr(data, "columns"):
+    elif is_frame(data):
         came = {str(c).split("[")[0] for c in data.columns} - {DATASET}  # type: ignore[union-attr]
     else:
-        came = data
-        for value in data.values():  # type: ignore[union-attr]
-            if isinstance(value, xr.Dataset | dict):
-                came = _names_in(value) if isinstance(value, xr.Dataset) else value
-            break
+        came = data if isinstance(data, Mapping) else ()
     names = {str(n) for n in came}
     _warn_of_others(model, names)
     held = holders(model)

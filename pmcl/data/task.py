@@ -23,6 +23,8 @@ type TaskLike = (
     | Mapping[str, np.ndarray]
     | Mapping[str, xr.Dataset]
     | Mapping[str, Mapping[str, np.ndarray]]
+    | Mapping[str, pd.DataFrame]
+    | Sequence[Mapping[str, np.ndarray] | xr.Dataset | pd.DataFrame]
     | pd.DataFrame
     | Task
 )
@@ -75,6 +77,10 @@ class Layout:
         Which values the observed variables can have, which is checked.
     copies : tuple of Copy
         Observed values that are constants of the model, of which other data are warned.
+    holders : dict of str to str
+        The `pm.Data` that hold observations, by whose names these may come, too.
+    constants : tuple of str
+        Other `pm.Data` of the model, which data cannot be given for.
     """
 
     variables: tuple[VariableInfo, ...]
@@ -85,6 +91,8 @@ class Layout:
     indices: Indices | None = field(default=None, compare=False, repr=False)
     support: Support | None = field(default=None, compare=False, repr=False)
     copies: tuple[Copy, ...] = field(default=(), compare=False, repr=False)
+    holders: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    constants: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @classmethod
     def of(cls, compiled: CompiledModel, row: str | None) -> "Layout":
@@ -95,8 +103,10 @@ class Layout:
             compiled.data_dims,
             compiled.coords,
             compiled.indices,
-            compiled.support,
-            compiled.copies,
+            support=compiled.support,
+            copies=compiled.copies,
+            holders=compiled.holders,
+            constants=compiled.constants,
         )
 
     @property

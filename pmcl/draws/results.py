@@ -177,15 +177,15 @@ def posterior_tree(
     return xr.DataTree.from_dict(groups)
 
 
-def one(tree: xr.DataTree, dataset: str | int) -> xr.DataTree:
+def one(tree: xr.DataTree, dataset: str | int | None = None) -> xr.DataTree:
     """Return the results of one dataset as a plain ArviZ tree, without the dim `dataset`.
 
     Parameters
     ----------
     tree : xarray.DataTree
         From `sample`, `sample_reference` or `predict`.
-    dataset : str or int
-        The dataset's name, or its position.
+    dataset : str or int, optional
+        The dataset's name, or its position; the only one where there is one.
 
     Returns
     -------
@@ -198,7 +198,14 @@ def one(tree: xr.DataTree, dataset: str | int) -> xr.DataTree:
         If there is no such dataset; the message names those there are.
     """
     names = [str(n) for n in tree["posterior"].to_dataset()[DATASET].values]
-    if isinstance(dataset, str):
+    if dataset is None:
+        if len(names) != 1:
+            raise KeyError(
+                f"one: expected the name of a dataset, as there are {len(names)} "
+                f"({listed(names, 10)})."
+            )
+        position = 0
+    elif isinstance(dataset, str):
         if dataset not in names:
             raise KeyError(
                 f"one: expected the name of a dataset ({listed(names, 10)}), got {dataset!r}."

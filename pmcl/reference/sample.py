@@ -13,6 +13,7 @@ import xarray as xr
 from pmcl.compile import CompiledModel, compile_model
 from pmcl.compile.refuse import model_or_context
 from pmcl.data.masked import check_masked
+from pmcl.data.own import own_data
 from pmcl.data.possible import check_possible
 from pmcl.data.reading import covariates_among, layout_of, task_of
 from pmcl.data.task import Task, TaskLike
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 
 def sample_reference(
-    model: pm.Model | None,
-    data: TaskLike,
+    model: pm.Model | None = None,
+    data: TaskLike | None = None,
     *,
     draws: int = 1000,
     tune: int = 1000,
@@ -54,8 +55,9 @@ def sample_reference(
     ----------
     model : pymc.Model, optional
         The same model that the amortized posterior was made of; None takes it from the context.
-    data : xarray.Dataset, mapping or pandas.DataFrame
-        See :func:`pmcl.as_task`. Every `pm.Data` that it holds is a covariate.
+    data : xarray.Dataset, mapping or pandas.DataFrame, optional
+        See :func:`pmcl.as_task`. Every `pm.Data` that it holds is a covariate. The model's own by
+        default, unless all its observed values are equal.
     draws, tune, chains, cores, target_accept
         As in :func:`pymc.sample`; per dataset.
     sampler : {"nutpie", "pymc"}
@@ -84,7 +86,9 @@ def sample_reference(
         Where the data do not fit the model, naming the variable and the dataset.
     """
     model = model_or_context(model)
-    compiled = compile_model(model, covariates=covariates_among(model, data))
+    covariates = () if data is None else covariates_among(model, data)
+    data = own_data(model, say=progressbar) if data is None else data
+    compiled = compile_model(model, covariates=covariates)
     asked = _Asked(
         NutsSettings(draws, tune, chains, cores, target_accept, sampler),
         pick(compiled, var_names),

@@ -14,6 +14,7 @@ from pmcl.compile import CompiledModel, Density, compile_model
 from pmcl.compile.refuse import model_or_context
 from pmcl.compile.variables import initial_point
 from pmcl.data.masked import check_masked
+from pmcl.data.own import own_data
 from pmcl.data.possible import check_possible
 from pmcl.data.reading import covariates_among, layout_of, task_of
 from pmcl.data.task import Task, TaskLike
@@ -47,8 +48,8 @@ if TYPE_CHECKING:
 
 
 def refine(
-    model: pm.Model | CompiledModel | None,
-    data: TaskLike,
+    model: pm.Model | CompiledModel | None = None,
+    data: TaskLike | None = None,
     *,
     draws: int = 1000,
     start: xr.DataTree | None = None,
@@ -75,8 +76,9 @@ def refine(
     model : pymc.Model or CompiledModel, optional
         None takes it from the context. With what :func:`compile_model` gives, later calls compile
         nothing: data that keep arriving are refined in milliseconds.
-    data : xarray.Dataset, mapping or pandas.DataFrame
-        See :func:`pmcl.as_task`. Every `pm.Data` that it holds is a covariate.
+    data : xarray.Dataset, mapping or pandas.DataFrame, optional
+        See :func:`pmcl.as_task`. Every `pm.Data` that it holds is a covariate. The model's own by
+        default, unless all its observed values are equal.
     draws : int
         Draws per dataset.
     start : xarray.DataTree, optional
@@ -121,9 +123,14 @@ def refine(
     seed = seed_of(random_seed, None)
     if isinstance(model, CompiledModel):
         compiled = model
+        if data is None:
+            own = [i.name for i in compiled.covariates]
+            data = own_data(compiled.model, own, say=progressbar)
     else:
         model = model_or_context(model)
-        compiled = compile_model(model, covariates=covariates_among(model, data))
+        covariates = () if data is None else covariates_among(model, data)
+        data = own_data(model, say=progressbar) if data is None else data
+        compiled = compile_model(model, covariates=covariates)
     asked = Asked(
         positive("draws", draws),
         pick(compiled, var_names),

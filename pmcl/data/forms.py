@@ -1,0 +1,76 @@
+"""Forms that users' data have, before a model says what is what."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pmcl.data.task import DataError
+
+
+def in_form(data: Any) -> Any:
+    """Turn grouped tables and sequences of datasets into mappings, other tables into pandas'."""
+    if isinstance(data, xr.Dataset | Mapping) or is_frame(data):
+        return data
+    if hasattr(data, "ngroups") and hasattr(data, "groups"):  # what pandas' `groupby` gives
+        return {str(_name(name)): rows for name, rows in data}
+    if isinstance(data, np.ndarray) or hasattr(data, "to_frame") or isinstance(data, xr.DataArray):
+        raise DataError(
+            f"data: expected values by the variables' names, got {_what(data)}: write "
+            '{"y": values}.'
+        )
+    if isinstance(data, list | tuple):
+        if not all(isinstance(one, Mapping) or is_frame(one) for one in data):
+            raise DataError(
+                "data: a sequence is read as one dataset for each entry, each a mapping of arrays, "
+                f"a Dataset or a DataFrame; got {_what(data)}. Values of one variable come by its "
+                'name: {"y": values}.'
+            )
+        return {str(i): one for i, one in enumerate(data)}
+    return _as_pandas(data)
+
+
+def is_frame(data: object) -> bool:
+    """Whether data are a table of pandas."""
+    return hasattr(data, "columns") and hasattr(data, "groupby") and hasattr(data, "iloc")
+
+
+def several(data: Mapping, variables: Iterable[str]) -> bool:
+    """Whether a mapping holds datasets by their names, and not arrays by variables'."""
+    if isinstance(data, xr.Dataset) or not data:
+        return False
+    frames = not {*map(str, data)} & {*variables}
+    return all(isinstance(v, Mapping) or (frames and _is_table(v)) for v in data.values())
+
+
+def _is_table(value: object) -> bool:
+    from narwhals.dependencies import is_into_dataframe
+
+    return is_frame(value) or is_into_dataframe(value)
+
+
+def _as_pandas(data: Any) -> Any:
+    """A table of another library as one of pandas; anything else as it is."""
+    import narwhals
+
+    table = narwhals.from_native(data, pass_through=True)
+    if isinstance(table, narwhals.LazyFrame):
+        table = table.collect()
+    if not isinstance(table, narwhals.DataFrame):
+        return data
+    import pandas as pd
+
+    return pd.DataFrame({name: table[name].to_numpy() for name in table.columns})
+
+
+def _name(key: object) -> object:
+    return key[0] if isinstance(key, tuple) and len(key) == 1 else key
+
+
+def _what(data: object) -> str:
+    kind = type(data).__name__
+    if isinstance(data, Sequence) and len(data):
+        return f"a {kind} of {type(data[0]).__name__}"
+    shape = getattr(data, "shape", None)
+    return kind if shape is None else f"{kind} of shape {tuple(shape)}"
