@@ -21,6 +21,7 @@ from pmcl.refinement.settings import Asked, Beginning
 from pmcl.refinement.standing import elsewhere, objections
 from pmcl.refinement.treatment import Engine, Treatment, at, joined, replaced
 
+_HANDFUL = 5  # datasets that NUTS takes over unasked: a minute at most, with most models
 _ELSEWHERE = 8  # searches by which a refined posterior is judged
 
 
@@ -88,6 +89,10 @@ def correct(
     if asked.fallback is not None:
         doubtful = treatment.warning != ""
         which = np.flatnonzero(doubtful | (diagnostics.finite_fraction == 0))
+        if asked.fallback == "auto" and len(which) > _HANDFUL:
+            which = which[:0]
+        if len(which) and progressbar:
+            print(f"NUTS samples {len(which)} of {len(task)} datasets: others cannot be trusted.")  # noqa: T201
         found = _fallen(density.compiled, task, drawn, found, which, asked, progressbar)
     return found
 
