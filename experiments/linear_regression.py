@@ -64,7 +64,6 @@ METHODS: dict[str, tuple[Method, ...]] = {
         # at the best of the strengths that `baselines` goes through
         Method("synaptic intelligence", pmcl.SynapticIntelligence(1e2), {"steps": 400}),
         Method("online Laplace", pmcl.OnlineLaplace(strength=1e2), {"steps": 400}),
-        Method("VCL", pmcl.VariationalWeights(), {"steps": 400}),
         Method("replay + EWC", (REPLAY, consolidation(1e2))),
         Method("teacher + replay", REPLAY, {"objective": pmcl.TeacherDistillation()}),
     ),
@@ -114,7 +113,6 @@ def strength(runs: Runs) -> None:
 BASELINES = {
     "synaptic intelligence": pmcl.SynapticIntelligence,
     "online Laplace": lambda s: pmcl.OnlineLaplace(strength=s),
-    "VCL": lambda s: pmcl.VariationalWeights(s, 0.01),
 }
 
 
@@ -124,8 +122,6 @@ def baselines(runs: Runs) -> None:
         for value in STRENGTHS[::2]:
             method = Method(name, strategy(value), {"steps": 400})
             runs.kept(f"strength {name} {value:g}", lambda m=method: runs.once("ours", m, 0))
-    bayes = Method("VCL as published", pmcl.VariationalWeights(1.0, 1.0), {"steps": 400})
-    runs.kept("strength VCL as published 1", lambda: runs.once("ours", bayes, 0))
 
 
 def capacity(runs: Runs) -> None:

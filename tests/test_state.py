@@ -27,7 +27,6 @@ STRATEGIES = (
     pmcl.ElasticWeightConsolidation(strength=0.1, draws=2, simulations=8),
     pmcl.SynapticIntelligence(strength=0.1),
     pmcl.OnlineLaplace(draws=2, simulations=8),
-    pmcl.VariationalWeights(draws=2, simulations=8),
 )
 
 

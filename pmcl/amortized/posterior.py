@@ -47,7 +47,7 @@ from pmcl.refinement.settings import (
     FallbackLike,
     RefineLike,
     settings_of,
-    way_of,
+    ways_of,
 )
 from pmcl.runtime import precision
 from pmcl.runtime.arguments import positive, positive_rate, seed_of
@@ -282,9 +282,11 @@ class AmortizedPosterior:
         warmup : int
             Steps of linear warm-up.
         patience : int, optional
-            Every 25 steps the objective is evaluated at draws held back from training. Where it has
-            not improved for so many times the rate falls to a third; the third time training stops.
-            It ends with the weights that were best. None: all steps are taken.
+            No step is taken where the network's own draws of the task's datasets have a mean
+            efficiency of 0.95. Every 25 steps the objective is evaluated at draws held back from
+            training. Where it has not improved for so many times the rate falls to a third; the
+            third time training stops. It ends with the weights that were best. None: all steps are
+            taken.
         restore_best : bool
             End with the weights that were best on held-back draws without `patience`, too.
         checkpoint : path, optional
@@ -324,7 +326,8 @@ class AmortizedPosterior:
         check_objective(objective)
         sampler = self.sampler.remembering(self.memory)
         data = sampler.checked(self._own(say=progressbar) if task is None else task)
-        warn_of_far(sampler.far(data), len(data))
+        if self.amortizer.search is None:  # else the search tells where posteriors are
+            warn_of_far(sampler.far(data), len(data))
         now = Occasion(
             name,
             data,
@@ -387,7 +390,7 @@ class AmortizedPosterior:
         *,
         refine: RefineLike = "auto",
         correct: CorrectLike = "auto",
-        fallback: FallbackLike = None,
+        fallback: FallbackLike = "auto",
         var_names: Sequence[str] | None = None,
         random_seed: int | None = None,
         log_likelihood: bool = False,
@@ -415,10 +418,11 @@ class AmortizedPosterior:
             How draws come to count alike: "psis" resamples them by their Pareto-smoothed weights
             (refined draws whose k-hat is above 1 keep theirs, and a note says so). "auto": with
             refinement. None keeps the proposal's draws, to be weighted by `log_weight`.
-        fallback : "nuts" or None
-            NUTS for the datasets whose k-hat is too high, and only for those, from the best draws
-            at hand; compiled once. `dataset_stats` has the engine, r-hat, effective sample size and
-            divergences.
+        fallback : "auto", "nuts" or None
+            NUTS for the datasets whose posterior does not stand otherwise, and only for those, from
+            the best draws at hand; compiled once. `dataset_stats` has the engine, r-hat, effective
+            sample size and divergences. "auto": where these are five at most, draws are refined and
+            no fewer than 25, and there is no `store`. None: they are warned of.
         var_names : sequence of str, optional
             Variables of the group `posterior`; all free variables and deterministics by default.
         random_seed : int, optional
@@ -470,13 +474,16 @@ class AmortizedPosterior:
             Naming the datasets that are far from what was simulated, and from any that is stored.
         """
         settings, sampler = settings_of(refine), self.sampler.remembering(self.memory)
+        correct, fallback = ways_of(
+            correct, fallback, draws, refined=settings is not None, stored=store is not None
+        )
         asked = Asked(
             positive("draws", draws),
             pick(self.compiled, None if var_names is None else list(var_names)),
             seed_of(random_seed, self.seed),
             settings,
             everywhere=not isinstance(refine, str),
-            correct=way_of(correct, fallback, draws, refined=settings is not None),
+            correct=correct,
             fallback=fallback,
             extra=Extra(log_likelihood, log_prior, posterior_predictive),
         )
@@ -493,7 +500,7 @@ class AmortizedPosterior:
             job = SampleJob(sampler, asked, devices)
             tree, notes = run(job, parts, store, client=client, progressbar=progressbar)
             names, far = parts.names, [name for note in notes for name in note["far"]]
-        warn_of_far(far, len(names))
+        warn_of_far(sampler.depending(far, names, tree), len(names))
         warn_of_doubts(names, tree)
         return tree
 

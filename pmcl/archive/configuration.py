@@ -29,7 +29,6 @@ KNOWN: dict[str, type[eqx.Module]] = {
         continual.ElasticWeightConsolidation,
         continual.SynapticIntelligence,
         continual.OnlineLaplace,
-        continual.VariationalWeights,
         continual.PathGradient,
         continual.LogRatioVariance,
         continual.TeacherDistillation,

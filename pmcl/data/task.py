@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
 import xarray as xr
 from jax import Array
@@ -146,6 +147,8 @@ class Task:
         False where a value is missing; observed variables that lack some, and no others.
     maskable : bool
         Whether the likelihood is known to leave padding out, so that batches may have some.
+    place : pmcl.search.search.Place, optional
+        Where the posterior of each dataset is, once that was searched for.
     """
 
     layout: Layout
@@ -155,6 +158,7 @@ class Task:
     first: int = 0
     there: dict[str, np.ndarray] = field(default_factory=dict)
     maskable: bool = False
+    place: Any = field(default=None, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -223,7 +227,7 @@ class Task:
         """Return the arrays as compiled functions take them, of the length `room`."""
         room, row = self.room, self.layout.row
         if not self.padded:
-            return Batch(dict(self.values), self.mask)  # type: ignore[arg-type]
+            return Batch(dict(self.values), self.mask, self.place)  # type: ignore[arg-type]
         assert self.lengths is not None
         dims = {v.name: v.dims for v in self.layout.variables}
         index = np.minimum(np.arange(room), self.width - 1)
@@ -235,7 +239,8 @@ class Task:
             }
 
         rows = np.arange(room) < self.lengths[:, None]
-        return Batch(filled(self.values), Mask(rows, filled(self.there)))  # type: ignore[arg-type]
+        mask = Mask(rows, filled(self.there))  # type: ignore[arg-type]
+        return Batch(filled(self.values), mask, self.place)  # type: ignore[arg-type]
 
     def with_nan(self, name: str) -> np.ndarray:
         """Values of a variable, NaN where one is missing."""
@@ -282,6 +287,7 @@ class Task:
             # kept where nothing of it is missing: the shapes that functions are compiled for stay
             there={k: v[index] for k, v in self.there.items()},
             maskable=self.maskable,
+            place=jax.tree.map(lambda x: x[index], self.place),
         )
 
     def parts(self, size: int) -> Iterator["Task"]:

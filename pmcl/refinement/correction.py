@@ -1,6 +1,7 @@
 """From amortized draws to a posterior's final draws: refined, reweighted, NUTS where asked."""
 
 import time
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,11 @@ from pmcl.networks import Amortizer
 from pmcl.refinement.engine import poor, refine_task
 from pmcl.refinement.fallback import by_nuts
 from pmcl.refinement.settings import Asked, Beginning
+from pmcl.refinement.standing import elsewhere, objections
 from pmcl.refinement.treatment import Engine, Treatment, at, joined, replaced
+
+_HANDFUL = 5  # datasets that NUTS takes over unasked: a minute at most, with most models
+_ELSEWHERE = 8  # searches by which a refined posterior is judged
 
 
 class Corrected(NamedTuple):
@@ -59,16 +64,35 @@ def correct(
             density, amortizer, task, drawn, beginning, asked, progressbar=progressbar
         )
     assert drawn is not None and diagnostics is not None
-    limit = khat_threshold(max(asked.draws, 2))
-    # With so few draws k-hat cannot be computed, which says nothing of the posterior.
-    high = (diagnostics.khat > limit) & (asked.draws >= FEWEST_DRAWS)
-    text = np.char.add(np.char.mod("k-hat %.2f is above ", diagnostics.khat), f"{limit:.2f}")
-    treatment = treatment._replace(warning=np.where(high, text, "").astype(object))
+    against = objections(drawn, diagnostics, asked.draws)
+    if beginning is not None and asked.draws >= FEWEST_DRAWS:
+        look = partial(elsewhere, beginning.search, task)
+        starts = _ELSEWHERE if asked.refine is not None and asked.everywhere else 1
+        good = np.flatnonzero(against == "")
+        missed, z = look(good, drawn, diagnostics, starts=starts, seed=asked.seed)
+        rows = np.flatnonzero(missed != "")
+        if len(rows) and asked.refine is not None:
+            begin = beginning.at(rows, z, len(task))
+            new, done = refine_task(density, amortizer, task, begin, asked, which=rows)
+            drawn = replaced(drawn, rows, new)
+            diagnostics = replaced(diagnostics, rows, judge(new))
+            treatment = _put(treatment, rows, done).noted(rows, "begun again at another mode")
+            against[rows] = objections(new, judge(new), asked.draws)
+            missed[rows] = ""
+            good = rows[against[rows] == ""]
+            missed, _ = look(good, drawn, diagnostics, starts=starts, seed=asked.seed + 1)
+        against = joined(against, missed)
+    treatment = treatment._replace(warning=joined(treatment.warning, against))
     found = Corrected(drawn, diagnostics, diagnostics.log_weights, treatment)
     if asked.correct is not None:
         found = _alike(found, task, asked)
     if asked.fallback is not None:
-        which = np.flatnonzero(high | (diagnostics.finite_fraction == 0))
+        doubtful = treatment.warning != ""
+        which = np.flatnonzero(doubtful | (diagnostics.finite_fraction == 0))
+        if asked.fallback == "auto" and len(which) > _HANDFUL:
+            which = which[:0]
+        if len(which) and progressbar:
+            print(f"NUTS samples {len(which)} of {len(task)} datasets: others cannot be trusted.")  # noqa: T201
         found = _fallen(density.compiled, task, drawn, found, which, asked, progressbar)
     return found
 
@@ -133,12 +157,22 @@ def _refined(
     use = ~worse & np.isfinite(after.efficiency) & (after.efficiency > 0)
     done = done.noted(~use, "refinement did not help")
     done.engine[~use] = Engine.AMORTIZED
+    done.warning[~use] = ""
     rows = which[use]
     return (
         replaced(drawn, rows, at(found, use)),
         replaced(before, rows, at(after, use)),
         replaced(treatment, which, done),
     )
+
+
+def _put(treatment: Treatment, rows: np.ndarray, done: Treatment) -> Treatment:
+    """Put what was done to some datasets; what is said of the network's draws stays."""
+    old = at(treatment, rows)
+    done = done._replace(
+        khat_amortized=old.khat_amortized, efficiency_amortized=old.efficiency_amortized
+    )
+    return replaced(treatment, rows, done)
 
 
 def _alike(found: Corrected, task: Task, asked: Asked) -> Corrected:

@@ -151,10 +151,6 @@ class AbstractStrategy(eqx.Module):
         """Begin what is followed over the steps of a task: a pytree of arrays, or None."""
         return None
 
-    def perturb(self, trace: Any, weights: Amortizer, key: Array) -> tuple[Any, Amortizer]:
-        """Return the weights at which a step's loss and gradient are taken, and the trace."""
-        return trace, weights
-
     def follow(self, trace: Any, gradient: Amortizer, change: Amortizer) -> Any:
         """Follow one step: the gradient of the data's loss, and the change of the weights."""
         return trace
