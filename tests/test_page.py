@@ -156,7 +156,7 @@ def test_what_is_poor_is_at_the_top(posterior, results, tmp_path):
     )
     text = " ".join(" ".join(Outline(made.read_text()).text).split())
     top = text[: text.index("The model What was written")]
-    assert "The posterior of 1 of 3 datasets has a high Pareto k-hat ('usual')" in top
+    assert "The posterior of 1 of 3 datasets should not be trusted ('usual'; of 'usual': " in top
     assert "Draws differ from the reference's, most on" in top
     assert "calibrat" not in top
 

@@ -436,7 +436,8 @@ def test_teacher_with_replay_and_pseudo_datasets(occasion, layout):
 # --- steps ----------------------------------------------------------------------------------------
 
 
-def test_training_stops_where_there_is_no_more_progress(occasion, layout):
+def test_training_stops_where_there_is_no_more_progress(occasion, layout, monkeypatch):
+    monkeypatch.setattr("pmcl.continual.adaptation._RIGHT", 2.0)  # else it does not begin
     now = occasion(task_of(layout, [1, 2]), EXACT)
     found = run(now, Naive(), objective=PathGradient(), steps=1000, patience=2)
     assert found.record.stopped == "no more progress"

@@ -176,6 +176,25 @@ def test_a_network_that_is_not_whitened_sees_fresh_simulations():
     assert found.pretraining[0].simulations == 0
 
 
+def test_a_network_that_is_right_is_left_as_it_is(capsys):
+    with pm.Model(coords={"obs": range(ROWS)}) as model:
+        mu = pm.Normal("mu", 0, 1)  # normal posteriors, which a search alone finds
+        pm.Normal("y", mu, 1, observed=np.zeros(ROWS), dims="obs")
+    exact = pmcl.fit_amortized(model, network=NETWORK, steps=1, simulations=50, **QUIET)
+    capsys.readouterr()
+    y = np.random.default_rng(3).normal(size=(4, ROWS))
+    found = exact.adapt({"y": y}, name="same", random_seed=0, progressbar=True)
+    record = found.records[0].record
+    assert (record.steps, record.stopped) == (0, "nothing to gain")
+    assert "same: no step is taken" in " ".join(capsys.readouterr().out.split())
+    for a, b in zip(*(jax.tree.leaves(p.sampler.amortizer) for p in (exact, found)), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert len(found.memory) == 1  # what comes later rehearses it all the same
+    assert np.isnan(found.history["adaptation"]["objective_at_end"].values).all()
+    taken = exact.adapt({"y": y}, name="same", steps=2, patience=None, **QUIET)
+    assert taken.records[0].record.steps == 2
+
+
 def test_searches_are_not_made_again_by_a_training_that_goes_on(tmp_path, monkeypatch):
     """A checkpoint holds what was found, not the data; one of other simulations is not used."""
     path = tmp_path / "run"

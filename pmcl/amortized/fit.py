@@ -37,7 +37,7 @@ from pmcl.networks import (
 )
 from pmcl.networks.familiarity import familiar_inputs
 from pmcl.runtime import precision
-from pmcl.runtime.arguments import positive, positive_rate, seed_of
+from pmcl.runtime.arguments import positive, positive_rate, seed_of, warn
 from pmcl.runtime.devices import DevicesLike, mesh_of, settled
 from pmcl.runtime.devices import scope as device_scope
 from pmcl.runtime.progress import working
@@ -286,6 +286,8 @@ def simulator_of(
     """
     sources = sources_of(model, covariates)
     compiled = compile_model(model, covariates=tuple(sources))
+    for copy in compiled.copies:
+        warn(str(copy))
     read = read_covariates(sources, compiled.covariates)
     simulator = make_simulator(compiled, read, backend=backend)
     check_finite(simulator)

@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,16 +15,19 @@ import xarray as xr
 from pmcl.compile import CompiledModel, Density, Masking
 from pmcl.continual import Memory
 from pmcl.data.masked import check_masked
+from pmcl.data.possible import check_possible
 from pmcl.data.reading import as_task
 from pmcl.data.task import Layout, Task, TaskLike
 from pmcl.draws.drawn import Drawn
 from pmcl.draws.network import draw
 from pmcl.networks import Amortizer, Network, Structure
+from pmcl.networks.contexts import placed
 from pmcl.networks.familiarity import Familiar, FarDataWarning, input_features
 from pmcl.networks.structure import skeleton
 from pmcl.parts.job import packed, unpacked
 from pmcl.refinement import FEWEST_STARTS, Asked, Beginning, Refine
 from pmcl.refinement.correction import as_tree, correct
+from pmcl.refinement.treatment import Engine
 from pmcl.runtime import precision
 from pmcl.runtime.arguments import listed
 from pmcl.runtime.devices import DevicesLike
@@ -83,7 +87,9 @@ class Sampler(NamedTuple):
         DataError
             Naming the variable and the dataset.
         """
-        return check_masked(self.compiled, as_task(data, self.layout))
+        return check_possible(
+            self.compiled, check_masked(self.compiled, as_task(data, self.layout))
+        )
 
     def far(self, task: Task) -> list[str]:
         """Names of datasets that are far from simulations, and like none that is stored."""
@@ -105,6 +111,7 @@ class Sampler(NamedTuple):
         n = max(asked.draws, FEWEST_STARTS if asked.refine else 1)
         begin = time.perf_counter()
         with device_scope(devices), precision.scope():
+            task = replace(task, place=placed(self.amortizer, task.batch()).place)
             start = draw(
                 self.amortizer,
                 self.density,
@@ -118,14 +125,30 @@ class Sampler(NamedTuple):
                 self.amortizer,
                 task,
                 Drawn(*(v[:, : asked.draws] for v in start)),
-                None if asked.refine is None else self._beginning(start, asked.refine),
+                self._beginning(start, asked.refine),
                 asked,
                 progressbar=progressbar,
             )
             return as_tree(self.compiled, task, corrected, asked, begin=begin)
 
-    def _beginning(self, start: Drawn, settings: Refine) -> Beginning:
-        return Beginning.of_network(self.amortizer, self.density, start, settings.starts)
+    def _beginning(self, start: Drawn, settings: Refine | None) -> Beginning | None:
+        if settings is not None:
+            return Beginning.of_network(self.amortizer, self.density, start, settings.starts)
+        return None if self.amortizer.search is None else Beginning(self.amortizer.search)
+
+    def depending(self, far: Sequence[str], names: Sequence[str], tree: xr.DataTree) -> list[str]:
+        """Those of the far datasets whose draws depend on it.
+
+        Draws that are not the network's do not; nor do those around what a search found, as long
+        as nothing speaks against them.
+        """
+        if not far:
+            return []
+        stats = tree["dataset_stats"].to_dataset()
+        depends = stats["engine"].values == Engine.AMORTIZED
+        if self.amortizer.search is not None:
+            depends &= stats["warning"].values != ""
+        return sorted(set(far) & {n for n, d in zip(names, depends, strict=True) if d})
 
     def __reduce__(self) -> tuple:
         weights = [*map(np.asarray, jax.tree.leaves(eqx.filter(self.amortizer, eqx.is_array)))]

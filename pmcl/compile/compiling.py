@@ -16,6 +16,7 @@ from pytensor.graph.traversal import ancestors
 
 from pmcl.compile import causal, variables
 from pmcl.compile.conversion import graphs
+from pmcl.compile.copies import copies_in
 from pmcl.compile.indices import Indices
 from pmcl.compile.joining import joined
 from pmcl.compile.model import COMPILED, CompiledModel, Function
@@ -27,6 +28,7 @@ from pmcl.compile.refuse import (
     model_or_context,
     trace_or_name,
 )
+from pmcl.compile.support import Support
 from pmcl.compile.variables import VariableInfo, fingerprint
 from pmcl.runtime import precision
 from pmcl.runtime.jitting import compiling
@@ -188,12 +190,11 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
             for term, step in zip(terms[len(free) :], by_step, strict=True)
         ]
         steps, by_term = function(arguments, split, names_observed)
+    by_data = (inputs, lengths, {symbol: about[symbol] for symbol in symbols.values()})
     indices = Indices(
-        [sized[var] for var in (*free, *model.deterministics, *model.observed_RVs)],
-        inputs,
-        lengths,
-        {symbol: about[symbol] for symbol in symbols.values()},
+        [sized[var] for var in (*free, *model.deterministics, *model.observed_RVs)], *by_data
     )
+    support = Support({rv.name: sized[rv] for rv in model.observed_RVs}, *by_data)
     unconstrain, _ = function(list(parameters.values()), forward, names)
     return CompiledModel(
         model=model,
@@ -221,6 +222,8 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         _constrain=constrain,
         _unconstrain=unconstrain,
         indices=indices,
+        support=support,
+        copies=copies_in(model, likelihood.call.outputs),
         holders=(held_by := variables.holders(model)),
         constants=tuple(v.name for v in model.data_vars if v not in data and v.name not in held_by),
     )
@@ -240,7 +243,7 @@ def _covariate_variables(model: pm.Model, names: Sequence[str]) -> list[SharedVa
                     f"covariates: {name!r} holds the observations of {rv.name!r}, which are data "
                     "anyway; leave it out."
                 )
-    reached = variables.used(model)
+    reached = variables.content([*model.basic_RVs, *model.deterministics, *model.potentials])
     nothing = [name for name in names if known[name] not in reached]
     if nothing:
         raise UnsupportedModelError(

@@ -16,6 +16,7 @@ from pymc.distributions.shape_utils import change_dist_size
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.op import RandomVariable
 
+from pmcl.compile.casting import lost
 from pmcl.compile.conversion import graphs
 from pmcl.compile.variables import VariableInfo, own_value
 
@@ -244,8 +245,12 @@ def _cast(value: np.ndarray, info: VariableInfo) -> np.ndarray:
             f"{where}: expected finite values, got {bad} that are not; drop or fill them."
         )
     cast = value.astype(info.dtype)
-    if np.issubdtype(cast.dtype, np.integer) and not np.array_equal(cast, value):
+    whole = np.dtype(info.dtype).kind in "iu"
+    if whole and value.dtype.kind == "f" and not np.array_equal(np.round(value), value):
         raise ValueError(f"{where}: expected integers ({info.dtype}), got fractions.")
+    told = lost(value, info.dtype)
+    if told:
+        raise ValueError(f"{where}: {told}")
     return cast
 
 

@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
+from pymc.distributions.distribution import SymbolicRandomVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
 from pmcl.compile.conversion import graphs
@@ -65,6 +67,53 @@ class Misplaced(NamedTuple):
         )
 
 
+class OfData:
+    """What of a model's graph follows from data alone, evaluated on the host.
+
+    Parameters
+    ----------
+    outputs : sequence of Variable
+    inputs, lengths : mapping of Variable to Variable
+        Covariates, and lengths of dims, as functions of the data.
+    symbols : mapping of Variable to VariableInfo
+        Data as inputs of that graph.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[Variable],
+        inputs: Mapping[Variable, Variable],
+        lengths: Mapping[Variable, Variable],
+        symbols: Mapping[Variable, VariableInfo],
+    ) -> None:
+        self._symbols = dict(symbols)
+        self._outputs = graphs.bind(outputs, {**inputs, **lengths})[0] if outputs else []
+
+    @cached_property
+    def _function(self) -> Callable[..., list[np.ndarray]]:
+        return graphs.to_host(list(self._symbols), self._outputs)(np.random.default_rng(0))
+
+    def __call__(self, dataset: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Evaluate the outputs at one dataset; zero stands for what is missing."""
+        if not self._outputs:
+            return []
+        lengths = {
+            dim: n
+            for info in self._symbols.values()
+            if info.name in dataset
+            for dim, n in zip(info.dims, np.shape(dataset[info.name]), strict=True)
+        }
+
+        def given(info: VariableInfo) -> np.ndarray:
+            if info.name in dataset:
+                return np.nan_to_num(np.asarray(dataset[info.name])).astype(info.dtype)
+            # local variables are no data; only how many there are may count
+            shape = zip(info.dims, info.shape, strict=True)
+            return np.zeros([lengths.get(d, n) for d, n in shape], info.dtype)
+
+        return self._function(*map(given, self._symbols.values()))
+
+
 class Indices:
     """All places of a model where data index something.
 
@@ -87,36 +136,17 @@ class Indices:
     ) -> None:
         places = _places(outputs, inputs)
         self.places = [index for index, _, _ in places]
-        self._symbols = dict(symbols)
         flat = [v for _, index, size in places for v in (index.min(), index.max(), size)]
-        self._outputs = graphs.bind(flat, {**inputs, **lengths})[0] if flat else []
+        self._found = OfData(flat, inputs, lengths, symbols)
 
     def __reduce__(self) -> tuple:
         return _nothing, ()  # data were checked before they were sent elsewhere
-
-    @cached_property
-    def _function(self) -> Callable[..., list[np.ndarray]]:
-        return graphs.to_host(list(self._symbols), self._outputs)(np.random.default_rng(0))
 
     def misplaced(self, dataset: Mapping[str, np.ndarray]) -> Misplaced | None:
         """Return the first index of a dataset that is out of range; gaps are none."""
         if not self.places:
             return None
-        lengths = {
-            dim: n
-            for info in self._symbols.values()
-            if info.name in dataset
-            for dim, n in zip(info.dims, np.shape(dataset[info.name]), strict=True)
-        }
-
-        def given(info: VariableInfo) -> np.ndarray:
-            if info.name in dataset:
-                return np.nan_to_num(np.asarray(dataset[info.name])).astype(info.dtype)
-            # local variables are no data; only how many there are may count
-            shape = zip(info.dims, info.shape, strict=True)
-            return np.zeros([lengths.get(d, n) for d, n in shape], info.dtype)
-
-        found = self._function(*map(given, self._symbols.values()))
+        found = self._found(dataset)
         for place, low, high, size in zip(
             self.places, found[::3], found[1::3], found[2::3], strict=True
         ):
@@ -159,7 +189,7 @@ def _data_of(index: Variable, data: Mapping[Variable, Variable]) -> list[str] | 
             names.append(str(var.name))
         elif var.owner is None and not isinstance(var, Constant) and not hasattr(var, "get_value"):
             return None
-        elif _is_random(var):
+        elif is_random(var):
             return None
     return names or None
 
@@ -174,9 +204,12 @@ def _named(array: Variable) -> str:
     """Name of what is indexed, or of what it is computed from."""
     if array.name:
         return repr(array.name)
-    above = {v.name for v in ancestors([array]) if _is_random(v) and v.name}
+    above = {v.name for v in ancestors([array]) if is_random(v) and v.name}
     return f"what is computed from {sorted(above)}" if above else "a constant"
 
 
-def _is_random(var: Variable) -> bool:
-    return var.owner is not None and hasattr(var.owner.op, "rng_param")
+def is_random(var: Variable) -> bool:
+    """Whether a variable of a graph is a draw."""
+    return var.owner is not None and isinstance(
+        var.owner.op, RandomVariable | SymbolicRandomVariable
+    )

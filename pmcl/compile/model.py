@@ -14,8 +14,10 @@ from jax import Array
 from pytensor.graph.traversal import ancestors
 
 from pmcl.compile.conversion import graphs
+from pmcl.compile.copies import Copy
 from pmcl.compile.indices import Indices
 from pmcl.compile.mask import Mask
+from pmcl.compile.support import Support
 from pmcl.compile.variables import ValueSlice, VariableInfo, one_after_another
 
 Dataset = Mapping[str, Array]
@@ -57,6 +59,10 @@ class CompiledModel:
         Free variables whose prior has no finite integral.
     indices : Indices
         Where data index something.
+    support : Support
+        Which values the observed variables can have.
+    copies : tuple of Copy
+        Observed values that are also constants of the likelihood.
     holders : dict of str to str
         The `pm.Data` that hold observations, and the observed variables.
     constants : tuple of str
@@ -90,6 +96,8 @@ class CompiledModel:
     _constrain: Function = field(repr=False)
     _unconstrain: Function = field(repr=False)
     indices: Indices = field(repr=False)
+    support: Support = field(repr=False)
+    copies: tuple[Copy, ...] = field(repr=False)
     holders: Mapping[str, str] = field(repr=False, default_factory=dict)
     constants: tuple[str, ...] = field(repr=False, default=())
     joined: str = ""

@@ -49,6 +49,7 @@ def check_model(model: pm.Model) -> None:
     UnsupportedModelError
         Naming the variable, what is wrong with it and what to do.
     """
+    _check_names(model)
     _check_imputed(model)  # first: imputation also changes the free and the observed variables
     _check_observed(model)
     _check_discrete(model)
@@ -208,6 +209,22 @@ def invalid_parameters(
         "simulated. Give each parameter a prior with the support that the distribution needs (a "
         "positive one for a scale, say)."
     )
+
+
+# Dims of results, and the column that names datasets.
+_RESERVED = ("chain", "draw", "dataset")
+
+
+def _check_names(model: pm.Model) -> None:
+    named = [str(name) for name in model.named_vars]
+    dims = [str(d) for given in model.named_vars_to_dims.values() for d in given or () if d]
+    for kind, names in (("Variable", named), ("Dim", dims)):
+        for name in _RESERVED:
+            if name in names:
+                raise UnsupportedModelError(
+                    f"{kind} {name!r}: expected a name of its own, as {list(_RESERVED)} are dims "
+                    f"of all results. Rename it in the model ({name + '_number'!r}, say)."
+                )
 
 
 def _check_imputed(model: pm.Model) -> None:

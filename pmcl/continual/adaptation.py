@@ -13,12 +13,13 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from pmcl.compile import Density, ahead
+from pmcl.compile import ahead
 from pmcl.continual.objectives.objectives import AbstractObjective
 from pmcl.continual.pool import Gathered, Pool, gather
 from pmcl.continual.problem import SelfConsistency, mean_loss_and_efficiency
 from pmcl.continual.strategies.strategy import AbstractStrategy, Occasion, Rehearsal
-from pmcl.data.task import Batch, Task
+from pmcl.data.task import Batch
+from pmcl.draws.drawn import judge
 from pmcl.draws.network import look
 from pmcl.networks import Amortizer
 from pmcl.networks.contexts import placed
@@ -35,6 +36,7 @@ _TOGETHER = 16  # datasets whose gradients a device takes at once
 _MOST = 2**27  # bytes of datasets that are given to one call
 _SAVED = 4  # blocks between two checkpoints
 _PROGRESS = 1e-3  # nats per dataset that count as progress
+_RIGHT = 0.95  # mean efficiency with which a network is left as it is
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,9 @@ class AdaptationSettings:
     warmup: int
     patience: int | None = None
     restore_best: bool = False
+
+
+type Stopped = Literal["all steps taken", "no more progress", "nothing to gain"]
 
 
 class AdaptationRecord(NamedTuple):
@@ -81,7 +86,7 @@ class AdaptationRecord(NamedTuple):
     held_back: np.ndarray
     efficiency: np.ndarray
     steps: int
-    stopped: Literal["all steps taken", "no more progress"]
+    stopped: Stopped
     skipped: int
     datasets: int
     rehearsed: int
@@ -126,13 +131,23 @@ def adapt(
     """
     begin = time.perf_counter()
     with working(f"Looking at {now.name}", enabled=progressbar):
-        finite = finite_fractions(now.amortizer, now.density, now.task, seed=now.seed)
+        drawn = look(now.amortizer, now.density, now.task.batch(), seed=now.seed)
+    finite = np.isfinite(drawn.log_prior + drawn.log_likelihood).mean(axis=1)
     excluded = tuple(n for n, f in zip(now.task.names, finite, strict=True) if f == 0)
     _warn_of(excluded, len(now.task))
     kept = now.task.select(np.flatnonzero(finite > 0))
+    efficiency = float(judge(drawn).efficiency[finite > 0].mean())
+    right = settings.patience is not None and efficiency >= _RIGHT
+    if right:
+        settings = replace(settings, steps=0)
+        if progressbar:
+            print(  # noqa: T201  (what was done is shown, as PyMC shows its samplers)
+                f"{now.name}: no step is taken. The network's own draws have an efficiency of "
+                f"{efficiency:.2f} there, which adaptation would hardly raise."
+            )
     states = [s.begin(t, now) for s, t in zip(strategies, states, strict=True)]
     plans = [s.rehearsal(t) for s, t in zip(strategies, states, strict=True)]
-    plan = next((p for p in plans if p is not None), None)
+    plan = None if right else next((p for p in plans if p is not None), None)
     gathered = gather(now, finite > 0, plan, objective, progressbar=progressbar)
     problem = _problem(now, plan, strategies, states, objective, settings)
     amortizer, found = _train(now, problem, gathered, settings, checkpoint, progressbar)
@@ -145,7 +160,7 @@ def adapt(
         held_back=found.judged[:blocks, 0],
         efficiency=found.judged[:blocks, 1],
         steps=len(losses),
-        stopped="no more progress" if found.done else "all steps taken",
+        stopped=_stopped(right, bool(found.done)),
         skipped=int(found.state.skipped),
         datasets=len(kept),
         rehearsed=gathered.stored,
@@ -156,6 +171,12 @@ def adapt(
     )
     ended = [s.end(t, traces.get(type(s)), after) for s, t in zip(strategies, states, strict=True)]
     return Adapted(amortizer, record, tuple(ended))
+
+
+def _stopped(right: bool, done: bool) -> Stopped:
+    if right:
+        return "nothing to gain"
+    return "no more progress" if done else "all steps taken"
 
 
 def _problem(
@@ -298,11 +319,3 @@ def _warn_of(excluded: Sequence[str], number: int) -> None:
             f"adapt: the log density is not finite for any of the {number} datasets; expected "
             "at least one with a finite density."
         )
-
-
-def finite_fractions(
-    amortizer: Amortizer, density: Density, task: Task, *, seed: int
-) -> np.ndarray:
-    """Fraction of amortized draws with a finite log density, for each dataset."""
-    drawn = look(amortizer, density, task.batch(), seed=seed)
-    return np.isfinite(drawn.log_prior + drawn.log_likelihood).mean(axis=1)

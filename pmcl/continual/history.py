@@ -104,12 +104,16 @@ def _adaptation(records: Sequence[TaskRecord], tasks: list[str]) -> xr.Dataset:
         "excluded": [", ".join(r.record.excluded) for r in records],
         "untrusted": [", ".join(r.record.untrusted) for r in records],
         "lost": [", ".join(r.lost) for r in records],
-        "objective_at_end": [float(r.record.held_back[-1]) for r in records],
+        "objective_at_end": [_last(r.record.held_back) for r in records],
     }
     found = xr.Dataset({k: ("task", v) for k, v in columns.items()}, coords={"task": tasks})
     found["seconds"] = ("task", [r.record.seconds for r in records], {"units": "s"})
     found["objective_at_end"].attrs["units"] = "nats per dataset"
     return found
+
+
+def _last(values: np.ndarray) -> float:
+    return float(values[-1]) if len(values) else np.nan
 
 
 def _described(options: AbstractStrategy | AbstractObjective) -> str:

@@ -1,6 +1,5 @@
 """Users' data, in any of the forms that they have, as a task."""
 
-import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,11 +8,13 @@ import pymc as pm
 import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo
-from pmcl.compile.variables import dims_of, holders, is_nameless, used
+from pmcl.compile.variables import content, dims_of, holders, is_nameless
 from pmcl.data.forms import in_form, is_frame, several
+from pmcl.data.labels import aligned, array_of, together, with_labels
 from pmcl.data.stacking import stack
 from pmcl.data.task import DATASET, DataError, Layout, Task, TaskLike
-from pmcl.runtime.arguments import listed
+from pmcl.data.values import check_decoded, check_values
+from pmcl.runtime.arguments import listed, warn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,9 +38,14 @@ def as_task(data: TaskLike, layout: Layout) -> Task:
     DataError
         Naming the variable and the dataset, what was expected and what came.
     """
-    if isinstance(data, Task):
-        if data.layout.variables == layout.variables and data.layout.row == layout.row:
+    if isinstance(data, Task) and data.layout.variables == layout.variables:
+        if data.layout.row == layout.row:
             return data
+    return check_values(_as_task(data, layout))
+
+
+def _as_task(data: TaskLike, layout: Layout) -> Task:
+    if isinstance(data, Task):
         _check_names(data.values, layout, "")
         return stack([data.dataset(i) for i in range(len(data))], data.names, layout)
     data = in_form(data)
@@ -74,17 +80,20 @@ def _read(
     """Read one dataset, or several along a dim `dataset`; return their arrays and names."""
     data = _by_variable(_with_coordinates(data, layout), layout)
     _check_names(data, layout, where)
-    # Labelled arrays are brought in one order of labels, whatever they came in.
-    labelled = xr.Dataset({k: v for k, v in data.items() if isinstance(v, xr.DataArray)})
-    values = {**data, **labelled}
+    infos = {i.name: i for i in layout.variables}
+    values = {str(k): with_labels(v, infos[str(k)]) for k, v in data.items()}
+    values |= together({k: v for k, v in values.items() if isinstance(v, xr.DataArray)}, where)
     found = {i.name: _variable(values[i.name], i, layout, where) for i in layout.variables}
     counts = {k: v.sizes[DATASET] for k, v in found.items() if DATASET in v.dims}
     if len({*counts.values()}) > 1:
         raise DataError(f"data{where}: variables have different numbers of datasets: {counts}.")
     n = next(iter(counts.values()), 1)
     names = [*map(str, range(n))]
-    if DATASET in labelled.coords and labelled.coords[DATASET].size == n:
-        names = [*map(str, np.atleast_1d(labelled.coords[DATASET].values))]
+    for value in values.values():
+        if isinstance(value, xr.DataArray) and value.coords.get(DATASET, value).size == n:
+            if DATASET in value.coords:
+                names = [*map(str, np.atleast_1d(value.coords[DATASET].values))]
+                break
     return [
         {k: (v[{DATASET: i}] if DATASET in v.dims else v).values for k, v in found.items()}
         for i in range(n)
@@ -122,12 +131,9 @@ def _variable(value: object, info: VariableInfo, layout: Layout, where: str) -> 
                 f"{where}: expected dims {info.dims}, with or without {DATASET!r}, got "
                 f"{value.dims}; `data.rename(...)` gives them the model's names."
             )
+        check_decoded(value, where)
         value = value.transpose(*(d for d in (DATASET, *info.dims) if d in value.dims))
-        return _align(value, info, layout, where).variable
-    if hasattr(value, "columns") and len(info.dims) == 2:  # a DataFrame: rows, then columns
-        labels = {info.dims[1]: list(value.columns)}  # type: ignore[attr-defined]
-        frame = xr.DataArray(np.asarray(value), dims=info.dims, coords=labels)
-        return _align(frame, info, layout, where).variable
+        return aligned(value, info, layout, where).variable
     if isinstance(value, list | tuple):
         value = _stacked(value, info, where)
     if np.ma.isMaskedArray(value):
@@ -164,40 +170,6 @@ def _stacked(values: Sequence, info: VariableInfo, where: str) -> object:
             f"lengths are a mapping from each one's name to its values: "
             f'{{"name": {{{info.name!r}: ...}}, ...}}.'
         ) from error
-
-
-def _align(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str) -> xr.DataArray:
-    """Put a dim's labels in the model's order; they are the same, or one side has none."""
-    for dim in info.dims:
-        if dim in layout.data_dims or dim not in layout.coords or dim not in value.coords:
-            continue
-        ours = [*map(_label, layout.coords[dim])]
-        theirs = [*map(_label, value.coords[dim].values)]
-        numbered = [*map(str, range(len(theirs)))]
-        if len(ours) != len(theirs) or ours == theirs:
-            continue  # of another length it has the wrong shape, which is said later
-        if numbered in (ours, theirs) and {*ours} != {*theirs}:
-            continue  # no labels, but positions
-        twice = sorted({v for labels in (ours, theirs) for v in labels if labels.count(v) > 1})
-        if {*ours} != {*theirs} or twice:
-            what = f"{twice} came more than once" if twice else "they differ"
-            raise DataError(
-                f"{where}: labels of dim {dim!r} are {theirs}, the model's are {ours}: {what}. "
-                "Rename them, give the model the same labels, or leave them out: then positions "
-                "count."
-            )
-        value = value.isel({dim: [theirs.index(label) for label in ours]})
-    return value
-
-
-def _label(label: object) -> str:
-    """Text of a label, by which labels are compared; 1.0 is 1, a date is a date."""
-    if isinstance(label, np.datetime64) or hasattr(label, "isoformat"):
-        import pandas as pd
-
-        return pd.Timestamp(label).isoformat()  # type: ignore[arg-type]
-    whole = isinstance(label, float | np.floating) and label.is_integer()
-    return str(int(label)) if whole else str(label)  # type: ignore[call-overload]
 
 
 def _from_frame(data: "pd.DataFrame", layout: Layout) -> Task:
@@ -241,7 +213,7 @@ def _from_columns(
             f"with a row for each element of {along!r}, got {list(rows.columns)}."
         )
     # Column by column: together, flags beside numbers would become objects.
-    value = np.stack([rows[c].to_numpy() for c in wanted], axis=1)
+    value = np.stack([array_of(rows[c]) for c in wanted], axis=1)
     if along not in info.dims:
         different = max(len({*column.tolist()}) for column in value.T)
         if different > 1:
@@ -310,7 +282,8 @@ def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
 def _warn_of_others(model: pm.Model, came: set[str]) -> None:
     """Say which of the model's data along the rows did not come, and stay as they are there."""
     rows = {d for rv in model.observed_RVs for d in dims_of(model, rv) if d is not None}
-    reached, held = used(model), holders(model)
+    reached = content([*model.basic_RVs, *model.deterministics, *model.potentials])
+    held = holders(model)
     stay = [
         v.name
         for v in model.data_vars
@@ -324,8 +297,7 @@ def _warn_of_others(model: pm.Model, came: set[str]) -> None:
         if alike:
             raise DataError(f"data: expected {name!r}, as the model calls it, got {alike[0]!r}.")
     if stay:
-        warnings.warn(
+        warn(
             f"{listed(stay)} did not come with the data: the values that the model has are taken "
-            "for every dataset. Pass them with the data if they differ.",
-            stacklevel=4,
+            "for every dataset. Pass them with the data if they differ."
         )

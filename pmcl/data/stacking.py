@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pmcl.compile import VariableInfo
+from pmcl.compile.casting import lost
 from pmcl.data.task import DataError, Layout, Task
 
 
@@ -136,19 +137,9 @@ def _check(one: Mapping[str, np.ndarray], name: str, layout: Layout) -> int | No
 
 def _check_cast(value: np.ndarray, info: VariableInfo, where: str) -> None:
     """Refuse values that the type of the model's data cannot hold."""
-    kind = np.dtype(info.dtype)
-    if kind.kind not in "biu":
-        return
-    with np.errstate(invalid="ignore"):
-        same = (value.astype(kind) == value) | np.isnan(value.astype(float))
-    if not same.all():
-        low, high = (0, 1) if kind.kind == "b" else (np.iinfo(kind).min, np.iinfo(kind).max)
-        first = value[~same].flat[0]
-        raise DataError(
-            f"{where}: expected values of type {info.dtype}, which holds {low} to {high}, got "
-            f"{first!r}. Declare the `pm.Data` with values of a type that holds more, such as "
-            "int64 or float64."
-        )
+    told = lost(value, info.dtype)
+    if told:
+        raise DataError(f"{where}: {told}")
 
 
 def _pad(value: np.ndarray, info: VariableInfo, row: str | None, longest: int | None) -> np.ndarray:

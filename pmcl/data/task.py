@@ -4,12 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
 import xarray as xr
 from jax import Array
 
 from pmcl.compile import CompiledModel, Mask, VariableInfo
+from pmcl.compile.copies import Copy
 from pmcl.compile.indices import Indices
+from pmcl.compile.support import Support
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,6 +73,10 @@ class Layout:
         The model's coordinates.
     indices : Indices, optional
         Where data index something, which is checked.
+    support : Support, optional
+        Which values the observed variables can have, which is checked.
+    copies : tuple of Copy
+        Observed values that are constants of the model, of which other data are warned.
     holders : dict of str to str
         The `pm.Data` that hold observations, by whose names these may come, too.
     constants : tuple of str
@@ -82,6 +89,8 @@ class Layout:
     data_dims: frozenset[str]
     coords: dict[str, np.ndarray]
     indices: Indices | None = field(default=None, compare=False, repr=False)
+    support: Support | None = field(default=None, compare=False, repr=False)
+    copies: tuple[Copy, ...] = field(default=(), compare=False, repr=False)
     holders: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     constants: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
@@ -94,6 +103,8 @@ class Layout:
             compiled.data_dims,
             compiled.coords,
             compiled.indices,
+            compiled.support,
+            compiled.copies,
             holders=compiled.holders,
             constants=compiled.constants,
         )
@@ -136,6 +147,8 @@ class Task:
         False where a value is missing; observed variables that lack some, and no others.
     maskable : bool
         Whether the likelihood is known to leave padding out, so that batches may have some.
+    place : pmcl.search.search.Place, optional
+        Where the posterior of each dataset is, once that was searched for.
     """
 
     layout: Layout
@@ -145,6 +158,7 @@ class Task:
     first: int = 0
     there: dict[str, np.ndarray] = field(default_factory=dict)
     maskable: bool = False
+    place: Any = field(default=None, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -212,8 +226,10 @@ class Task:
     def batch(self) -> Batch:
         """Return the arrays as compiled functions take them, of the length `room`."""
         room, row = self.room, self.layout.row
+        if not self.values:  # a model whose likelihood is a constant's: how many still counts
+            return Batch({"": np.zeros(len(self))}, None)  # type: ignore[dict-item]
         if not self.padded:
-            return Batch(dict(self.values), self.mask)  # type: ignore[arg-type]
+            return Batch(dict(self.values), self.mask, self.place)  # type: ignore[arg-type]
         assert self.lengths is not None
         dims = {v.name: v.dims for v in self.layout.variables}
         index = np.minimum(np.arange(room), self.width - 1)
@@ -225,7 +241,8 @@ class Task:
             }
 
         rows = np.arange(room) < self.lengths[:, None]
-        return Batch(filled(self.values), Mask(rows, filled(self.there)))  # type: ignore[arg-type]
+        mask = Mask(rows, filled(self.there))  # type: ignore[arg-type]
+        return Batch(filled(self.values), mask, self.place)  # type: ignore[arg-type]
 
     def with_nan(self, name: str) -> np.ndarray:
         """Values of a variable, NaN where one is missing."""
@@ -272,6 +289,7 @@ class Task:
             # kept where nothing of it is missing: the shapes that functions are compiled for stay
             there={k: v[index] for k, v in self.there.items()},
             maskable=self.maskable,
+            place=jax.tree.map(lambda x: x[index], self.place),
         )
 
     def parts(self, size: int) -> Iterator["Task"]:

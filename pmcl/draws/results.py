@@ -246,13 +246,14 @@ def doubts(names: Sequence[str], stats: Mapping[str, np.ndarray]) -> list[str]:
     """Say which datasets' posteriors should not be trusted, and what to do."""
     rows = [*zip(names, stats["warning"], stats["engine"], strict=True)]
     chains = [n for n, warning, engine in rows if warning and engine == "nuts"]
-    weights = [n for n, warning, engine in rows if warning and engine != "nuts"]
+    weights = {n: warning for n, warning, engine in rows if warning and engine != "nuts"}
     found = []
     if weights:
         found.append(
-            f"The posterior of {len(weights)} of {len(names)} datasets has a high Pareto "
-            f"k-hat ({listed(weights)}): adapt to data like these, or sample them with "
-            "`fallback='nuts'`. `dataset_stats` has the values."
+            f"The posterior of {len(weights)} of {len(names)} datasets should not be trusted "
+            f"({listed([*weights])}; of {next(iter(weights))!r}: {next(iter(weights.values()))}): "
+            "adapt to data like these, or sample them with `fallback='nuts'`. `dataset_stats` has "
+            "the cause of each as `warning`."
         )
     if chains:
         found.append(

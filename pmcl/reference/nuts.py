@@ -267,4 +267,9 @@ def _explained(doing: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise RuntimeError(f"NUTS failed {doing}: {error}") from error
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise RuntimeError(
+            f"NUTS failed {doing}: {said.rstrip('.')}. Where its log density is finite nowhere "
+            "near the initial point, give variables an `initval`, or look for values that the "
+            "model cannot take."
+        ) from error

@@ -14,6 +14,7 @@ from pmcl.compile import CompiledModel, compile_model
 from pmcl.compile.refuse import model_or_context
 from pmcl.data.masked import check_masked
 from pmcl.data.own import own_data
+from pmcl.data.possible import check_possible
 from pmcl.data.reading import covariates_among, layout_of, task_of
 from pmcl.data.task import Task, TaskLike
 from pmcl.draws.densities import constrain, densities, pick
@@ -148,6 +149,7 @@ class ReferenceJob(Job):
         """Sample the datasets of a task, each with its seed."""
         if task.there or not task.ragged:
             task = check_masked(self.compiled, task)
+        check_possible(self.compiled, task)
         draws, chains = self.asked.settings.draws, self.asked.settings.chains
         found = nuts(
             self.compiled.model,

@@ -17,7 +17,10 @@ from pmcl.networks import Amortizer
 from pmcl.refinement.engine import poor, refine_task
 from pmcl.refinement.fallback import by_nuts
 from pmcl.refinement.settings import Asked, Beginning
+from pmcl.refinement.standing import elsewhere, objections
 from pmcl.refinement.treatment import Engine, Treatment, at, joined, replaced
+
+_ELSEWHERE = 2  # searches by which a refined posterior is judged
 
 
 class Corrected(NamedTuple):
@@ -59,16 +62,21 @@ def correct(
             density, amortizer, task, drawn, beginning, asked, progressbar=progressbar
         )
     assert drawn is not None and diagnostics is not None
-    limit = khat_threshold(max(asked.draws, 2))
-    # With so few draws k-hat cannot be computed, which says nothing of the posterior.
-    high = (diagnostics.khat > limit) & (asked.draws >= FEWEST_DRAWS)
-    text = np.char.add(np.char.mod("k-hat %.2f is above ", diagnostics.khat), f"{limit:.2f}")
-    treatment = treatment._replace(warning=np.where(high, text, "").astype(object))
+    against = objections(drawn, diagnostics, asked.draws)
+    if beginning is not None and asked.draws >= FEWEST_DRAWS:
+        starts = _ELSEWHERE if asked.everywhere and asked.refine is not None else 1
+        found_none = elsewhere(
+            beginning.search, task, np.flatnonzero(against == ""), drawn, diagnostics,
+            starts=starts, seed=asked.seed,
+        )  # fmt: skip
+        against = joined(against, found_none)
+    treatment = treatment._replace(warning=joined(treatment.warning, against))
     found = Corrected(drawn, diagnostics, diagnostics.log_weights, treatment)
     if asked.correct is not None:
         found = _alike(found, task, asked)
     if asked.fallback is not None:
-        which = np.flatnonzero(high | (diagnostics.finite_fraction == 0))
+        doubtful = treatment.warning != ""
+        which = np.flatnonzero(doubtful | (diagnostics.finite_fraction == 0))
         found = _fallen(density.compiled, task, drawn, found, which, asked, progressbar)
     return found
 
@@ -133,6 +141,7 @@ def _refined(
     use = ~worse & np.isfinite(after.efficiency) & (after.efficiency > 0)
     done = done.noted(~use, "refinement did not help")
     done.engine[~use] = Engine.AMORTIZED
+    done.warning[~use] = ""
     rows = which[use]
     return (
         replaced(drawn, rows, at(found, use)),

@@ -18,7 +18,7 @@ from pmcl.refinement.choice import Pilot, choose, mixture_log_q
 from pmcl.refinement.groups import ProposalArrays
 from pmcl.refinement.settings import Asked, Beginning, Refine
 from pmcl.refinement.stages import BLOCK, Keys
-from pmcl.refinement.treatment import Treatment, at, replaced
+from pmcl.refinement.treatment import Engine, Treatment, at, replaced
 from pmcl.runtime import devices
 from pmcl.runtime.progress import progress_bar
 from pmcl.search.many import searched, several
@@ -127,7 +127,8 @@ class _Run(NamedTuple):
             gradients=np.sum(found.gradients, axis=1),
         )
         unconverged = ~np.asarray(modes.converged)[:, 0]
-        treatment = treatment.noted(unconverged, "the search for the mode did not converge")
+        text = "the search for the mode did not converge"
+        treatment = treatment.noted(unconverged, text)
         context = None
         if self.amortizer is not None:
             context = contexts(self.amortizer, self.whole, self.part)
@@ -161,7 +162,9 @@ class _Run(NamedTuple):
             engine = replaced(engine, rows, choice.engine[~worse])
             treatment = treatment.noted(rows, "population Monte Carlo")
             treatment = treatment.noted(weak[worse], "population Monte Carlo did not help")
-        return drawn, treatment._replace(engine=engine)
+        rests = unconverged & np.isin(engine, (Engine.ALIGNED, Engine.REFINED))
+        warning = np.where(rests, text, "").astype(object)
+        return drawn, treatment._replace(engine=engine, warning=warning)
 
     @property
     def populates(self) -> bool:

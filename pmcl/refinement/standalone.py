@@ -15,6 +15,7 @@ from pmcl.compile.refuse import model_or_context
 from pmcl.compile.variables import initial_point
 from pmcl.data.masked import check_masked
 from pmcl.data.own import own_data
+from pmcl.data.possible import check_possible
 from pmcl.data.reading import covariates_among, layout_of, task_of
 from pmcl.data.task import Task, TaskLike
 from pmcl.draws.densities import pick
@@ -195,7 +196,7 @@ class RefineJob(Job):
 
     def refined(self, task: Task, start: np.ndarray | None, *, progressbar: bool) -> xr.DataTree:
         """Refine the datasets of a task, from draws (dataset, draw, dim) or from the prior."""
-        task = check_masked(self.compiled, task)
+        task = check_possible(self.compiled, check_masked(self.compiled, task))
         begin = time.perf_counter()
         with precision.scope(), device_scope(self.devices):
             density = Density(self.compiled, task.layout.row)

@@ -1,6 +1,8 @@
 """What users pass, checked: numbers, seeds, and names in messages."""
 
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jax
@@ -13,6 +15,11 @@ if TYPE_CHECKING:
 def listed(names: Sequence[object], most: int = 5) -> str:
     """Names for a message: the first few, and dots where there are more."""
     return ", ".join(map(repr, names[:most])) + (", ..." if len(names) > most else "")
+
+
+def warn(text: str) -> None:
+    """Warn at the line outside of pmcl from which it was called."""
+    warnings.warn(text, skip_file_prefixes=(str(Path(__file__).parents[1]),))
 
 
 def positive(name: str, value: int) -> int:

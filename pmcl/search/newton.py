@@ -187,12 +187,13 @@ def lbfgs(log_density: LogDensity, z: Array, spread: Array, *, steps: int, tol: 
 
     def climb(carry: tuple, _: None) -> tuple[tuple, None]:
         z, count, _ = carry
-        scale, _ = units(z)
+        scale = units(z)[0]
         v, n, done = _ascend(lambda v: log_density(scale * v), z / scale, steps=steps, tol=tol)
         return (scale * v, count + n, done), None
 
     start = (z, jnp.zeros((), jnp.int32), jnp.zeros((), bool))
-    (z, count, done), _ = jax.lax.scan(climb, start, length=2)
+    end, _ = jax.lax.scan(climb, start, length=2)
+    z, count, done = end
     scale, curved = units(z)
     low_rank, positive = _low_rank(lambda v: scale * times(z, scale * v), scale)
     log_p = log_density(z)
@@ -261,9 +262,12 @@ def _low_rank(times: Callable[[Array], Array], diagonal: Array) -> tuple[LowRank
     projected = basis @ jax.lax.map(times, basis).T
     projected = jnp.where(jnp.isfinite(projected), projected, 0.0) + jnp.diag(1.0 * ~there)
     values, vectors = jnp.linalg.eigh(0.5 * (projected + projected.T))
-    logs = jnp.log(jnp.maximum(jnp.abs(values), _FLATTEST))
-    centre = jnp.median(logs)  # that of all directions in which nothing is special
-    most = jnp.argsort(-jnp.abs(logs - centre))[: min(dim, 2 * MEMORY)]
+    size = jnp.maximum(jnp.abs(values), _FLATTEST)
+    logs = jnp.log(size)
+    most = jnp.argsort(-jnp.abs(logs - jnp.median(logs)))[: min(dim, 2 * MEMORY)]
+    # the diagonal is one, so that the trace says what is left for the other directions
+    others = (dim - jnp.sum(size[most])) / max(dim - len(most), 1)
+    level = jnp.clip(others, 0.1, 1.0) if dim > len(most) else jnp.ones(())
     directions = (vectors[:, most].T @ basis).T
-    core = jnp.diag(jnp.exp(-0.5 * (logs[most] - centre)))
-    return LowRank(diagonal * jnp.exp(-0.5 * centre), directions, core), (values > 0).all()
+    core = jnp.diag(jnp.sqrt(level / size[most]))
+    return LowRank(diagonal / jnp.sqrt(level), directions, core), (values > 0).all()

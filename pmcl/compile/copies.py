@@ -1,0 +1,84 @@
+"""Observed values that a model also holds as a constant, where they do not follow the data."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pymc as pm
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.traversal import ancestors
+
+from pmcl.compile.variables import own_value
+
+_FARTHEST = 24  # rows by which a copy may be moved
+
+
+class Copy(NamedTuple):
+    """A constant of the likelihood that holds observed values.
+
+    Attributes
+    ----------
+    variable : str
+        The observed variable.
+    values : array
+        What the model itself has for it.
+    rows : int
+        How far they are moved.
+    """
+
+    variable: str
+    values: np.ndarray
+    rows: int
+
+    def __str__(self) -> str:
+        moved = f", moved by {self.rows} row{'s' * (self.rows > 1)}" if self.rows else ""
+        return (
+            f"Variable {self.variable!r}: the model also has its own `observed` values as a "
+            f"constant array{moved}, which stays as it is whatever data come. Write a dependence "
+            "on earlier values as a distribution (`pm.AR`, or `pm.CustomDist` with `dist=`), or "
+            "make the array a `pm.Data`, and give its values with each dataset."
+        )
+
+
+def copies_in(model: pm.Model, likelihood: Sequence[Variable]) -> tuple[Copy, ...]:
+    """Find observed values among the constants of a log likelihood."""
+    constants = [
+        np.asarray(v.data, float)
+        for v in ancestors(list(likelihood))
+        if isinstance(v, Constant) and np.ndim(v.data) and np.asarray(v.data).dtype.kind in "iuf"
+    ]
+    found = []
+    for rv in model.observed_RVs:
+        own = own_value(model, rv.name).astype(float)
+        rows = [r for c in constants if own.ndim for r in [_moved(own, c)] if r is not None]
+        if rows:
+            found.append(Copy(rv.name, own, min(rows)))
+    return tuple(found)
+
+
+def _moved(own: np.ndarray, constant: np.ndarray) -> int | None:
+    """By how many rows a constant, or a column of it, is moved against observed values."""
+    if constant.ndim == own.ndim + 1:
+        columns = np.moveaxis(constant, -1, 0)[:64]
+        return next((r for c in columns for r in [_moved(own, c)] if r is not None), None)
+    if constant.ndim != own.ndim or constant.shape[1:] != own.shape[1:]:
+        return None
+    least = max(min(len(own), len(constant)) // 2, 1)
+    for rows in range(_FARTHEST + 1):
+        for one, other in ((own, constant[rows:]), (own[rows:], constant)):
+            n = min(len(one), len(other))
+            if n >= least and np.allclose(one[:n], other[:n], rtol=1e-6, atol=0):
+                return rows if _telling(one[:n]) else None
+    return None
+
+
+def _telling(values: np.ndarray) -> bool:
+    """Whether that arrays hold the same values can be no chance: not of counters, or few codes."""
+    flat = np.ravel(values)
+    counts = np.unique(flat, return_counts=True)[1]
+    if len(counts) < 2 or (len(flat) > 1 and np.ptp(np.diff(flat)) == 0):
+        return False
+    each = 20.0 if (flat != np.round(flat)).any() and len(counts) > 2 else 0.0
+    share = counts / len(flat)
+    bits = len(flat) * max(each, float(-(share * np.log2(share)).sum()))
+    return bits > 30

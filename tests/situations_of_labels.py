@@ -1,0 +1,311 @@
+"""Labels, names of datasets, masks, coordinates, and the forms that data come in."""
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import xarray as xr
+from situation import Read, Refused, Situation, Warned, reals
+
+import pmcl
+
+DAYS = pd.date_range("2020-01-01", periods=3)
+MATRIX = np.arange(12.0).reshape(4, 3)
+Y = np.array([0.5, 1.0, 1.5, 2.0])
+
+
+class Columns:
+    """A model with a labelled dim of parameters; one for each set of labels."""
+
+    def __init__(self, labels: object, of_parameters: bool = True) -> None:
+        self.labels, self.of_parameters = labels, of_parameters
+
+    def __call__(self) -> pm.Model:
+        with pm.Model(coords={"obs": range(10, 14), "p": self.labels}) as made:
+            X = pm.Data("X", np.zeros((4, 3)), dims=("obs", "p"))
+            b = pm.Normal("b", dims="p") if self.of_parameters else pm.Normal("b", shape=3)
+            pm.Normal("y", X @ b, 1, **reals())
+        return made
+
+
+TEXT, DATES = Columns(["dose", "age", "bmi"]), Columns(DAYS)
+ZONED = Columns(DAYS.tz_localize("UTC"))
+PERIODS = Columns(pd.period_range("2020-01", periods=3, freq="M"))
+NUMBERS, NONE = Columns([1, 2, 3]), Columns(range(3))
+PADDED, TWICE = Columns(["01", "02", "03"]), Columns(["Lincoln", "Adams", "Lincoln"])
+FLAGS = Columns([True, False, "unknown"])
+SHAPED = Columns(["dose", "age", "bmi"], of_parameters=False)
+
+
+def array(labels: object) -> dict[str, object]:
+    return {"X": xr.DataArray(MATRIX, dims=("obs", "p"), coords={"p": labels}), "y": Y}
+
+
+def frame(labels: object) -> dict[str, object]:
+    return {"X": pd.DataFrame(MATRIX, columns=labels), "y": Y}
+
+
+STRAIGHT = Read({"X": [MATRIX]})
+BACK = Read({"X": [MATRIX[:, ::-1]]})
+DIFFER = Refused(r"'X': labels of dim 'p' are .*, the model's are .*: they differ\.")
+CASE_OR_BLANKS = Refused("'p' are .* the model's are .*: they differ in case or blanks")
+
+# model, labels that come, what comes of it
+OF_COLUMNS = {
+    "the same": (TEXT, ["dose", "age", "bmi"], STRAIGHT),
+    "in another order": (TEXT, ["bmi", "age", "dose"], BACK),
+    "of another case": (TEXT, ["BMI", "Age", "Dose"], CASE_OR_BLANKS),
+    "with a blank": (TEXT, ["bmi", " age", "dose"], CASE_OR_BLANKS),
+    "others": (TEXT, ["bmi", "weight", "dose"], DIFFER),
+    "twice": (TEXT, ["bmi", "bmi", "dose"], Refused("'bmi'. came more than once")),
+    "numbers of positions": (TEXT, [0, 1, 2], STRAIGHT),
+    "dates backwards": (DATES, DAYS[::-1], BACK),
+    "dates of Python": (DATES, [d.date() for d in DAYS[::-1]], BACK),
+    "dates as text": (DATES, [str(d.date()) for d in DAYS[::-1]], DIFFER),
+    "other dates": (DATES, DAYS + pd.Timedelta(days=1), DIFFER),
+    "dates with a zone for none": (DATES, DAYS.tz_localize("UTC")[::-1], DIFFER),
+    "the same instants in another zone": (
+        ZONED,
+        DAYS.tz_localize("UTC").tz_convert("Asia/Tokyo")[::-1],
+        BACK,
+    ),
+    "the same clock in another zone": (ZONED, DAYS.tz_localize("Asia/Tokyo")[::-1], DIFFER),
+    "periods": (PERIODS, pd.period_range("2020-01", periods=3, freq="M")[::-1], BACK),
+    "other periods": (PERIODS, pd.period_range("2021-01", periods=3, freq="M"), DIFFER),
+    "categories": (TEXT, pd.CategoricalIndex(["bmi", "age", "dose"]), BACK),
+    "whole numbers as floats": (NUMBERS, [3.0, 2.0, 1.0], BACK),
+    "numbers for text with zeros": (PADDED, [3, 2, 1], DIFFER),
+    "a model without labels": (NONE, ["c", "b", "a"], STRAIGHT),
+    "a model's positions, in another order": (NONE, [2, 1, 0], BACK),
+    "twice on both sides": (TWICE, ["Lincoln", "Adams", "Lincoln"], STRAIGHT),
+    "twice on both sides, in another order": (
+        TWICE,
+        ["Adams", "Lincoln", "Lincoln"],
+        Refused("'Lincoln'. came more than once"),
+    ),
+    "flags": (FLAGS, ["unknown", False, True], BACK),
+}
+CASES: dict[str, Situation] = {
+    f"labels, {form.__name__}: {name}": Situation(model, partial(form, labels), outcome)
+    for form in (array, frame)
+    for name, (model, labels, outcome) in OF_COLUMNS.items()
+}
+
+
+def line() -> pm.Model:
+    with pm.Model(coords={"obs": range(10, 14)}) as made:
+        x = pm.Data("x", np.zeros(4), dims="obs")
+        pm.Normal("y", pm.Normal("b") * x, 1, **reals())
+    return made
+
+
+def panel() -> pm.Model:
+    """Two dims that are no parameters'; the first has the rows."""
+    with pm.Model(coords={"obs": range(4), "year": [2001, 2002, 2003]}) as made:
+        pm.Normal("y", pm.Normal("a"), 1, observed=np.zeros((4, 3)), dims=("obs", "year"))
+    return made
+
+
+def named(name: str, kind: str = "free") -> pm.Model:
+    coords = {name: range(4)} if kind == "dim" else {}
+    with pm.Model(coords=coords) as made:
+        a = pm.Normal(name if kind == "free" else "a", dims=name if kind == "dim" else None)
+        pm.Deterministic(name if kind == "deterministic" else "twice", 2 * a)
+        x = pm.Data(name if kind == "data" else "x", np.ones(4))
+        pm.Normal(name if kind == "observed" else "y", a * x, 1, observed=np.ones(4))
+    return made
+
+
+def without_use() -> pm.Model:
+    with pm.Model(coords={"obs": range(4)}) as made:
+        pm.Data("x", np.zeros(4), dims="obs")
+        pm.Normal("y", pm.Normal("b") * np.ones(4), 1, **reals())
+    return made
+
+
+def only_counted() -> pm.Model:
+    """Of the covariate only the length counts: the values beside it are an array."""
+    with pm.Model() as made:
+        pm.Data("x", np.zeros(4), dims="match")
+        pm.Normal("y", pm.Normal("b") * np.ones(4), 1, observed=np.zeros(4), dims="match")
+    return made
+
+
+X = np.array([1.0, 2.0, 3.0, 4.0])
+FOUR_DAYS = pd.date_range("2020-01-01", periods=4)
+ROWS = ["a", "b", "c", "d"]
+
+
+def rows(x_labels: object, y_labels: object) -> dict[str, object]:
+    return {
+        "x": xr.DataArray(X, dims="obs", coords={"obs": x_labels}),
+        "y": xr.DataArray(Y, dims="obs", coords={"obs": y_labels}),
+    }
+
+
+def series(x_labels: object, y_labels: object) -> dict[str, object]:
+    return {"x": pd.Series(X, index=x_labels), "y": pd.Series(Y, index=y_labels)}
+
+
+def datasets(x_names: object, y_names: object) -> dict[str, object]:
+    return {
+        "x": xr.DataArray([X, X + 1], dims=("dataset", "obs"), coords={"dataset": x_names}),
+        "y": xr.DataArray([Y, Y + 1], dims=("dataset", "obs"), coords={"dataset": y_names}),
+    }
+
+
+def years(labels: object) -> xr.Dataset:
+    return xr.Dataset({"y": (("obs", "year"), MATRIX)}, coords={"year": labels})
+
+
+def masked(*values: float) -> np.ma.MaskedArray:
+    return np.ma.masked_equal(values, -999.0)
+
+
+GAP = masked(0.5, -999.0, 1.5, 2.0)
+NAN = [0.5, np.nan, 1.5, 2.0]
+UNLIKE = Refused("'y': labels of 'obs' are .*, those of 'x' are .*: they differ. Rows that belong")
+RESERVED = partial(Refused, kind=pmcl.UnsupportedModelError)
+
+CASES |= {
+    "labels: a dim whose length is written in the model": Situation(
+        SHAPED, partial(array, ["bmi", "age", "dose"]), BACK
+    ),
+    "labels: others along a dim that may be of the data": Situation(
+        SHAPED, partial(array, ["BMI", "age", "dose"]), Warned("labels of dim 'p'.*by position")
+    ),
+    "labels: years of a panel": Situation(
+        panel, partial(years, [2003, 2002, 2001]), Read({"y": [MATRIX[:, ::-1]]})
+    ),
+    "labels: other years of a panel": Situation(
+        panel, partial(years, [2011, 2012, 2013]), Warned("'year' are .'2011'.*by position")
+    ),
+    "rows: labels unlike the model's": Situation(line, partial(rows, ROWS, ROWS), Read({"x": [X]})),
+    "rows: the same in another order": Situation(
+        line, partial(rows, ROWS, ROWS[::-1]), Read({"x": [X], "y": [Y[::-1]]})
+    ),
+    "rows: others": Situation(line, partial(rows, ROWS, ["b", "c", "d", "e"]), UNLIKE),
+    "rows: dates a day apart": Situation(
+        line,
+        partial(
+            rows, pd.date_range("2020-01-01", periods=4), pd.date_range("2020-01-02", periods=4)
+        ),
+        UNLIKE,
+    ),
+    "rows: some twice, in another order": Situation(
+        line, partial(rows, ["a", "a", "b", "c"], ["a", "b", "a", "c"]), Refused("more than once")
+    ),
+    "rows: labels of one variable only": Situation(
+        line,
+        {"x": xr.DataArray(X, dims="obs", coords={"obs": ROWS}), "y": Y},
+        Read({"x": [X], "y": [Y]}),
+    ),
+    "rows: Series of one index": Situation(
+        line, partial(series, [7, 9, 3, 5], [7, 9, 3, 5]), Read({"x": [X], "y": [Y]})
+    ),
+    "rows: Series, one of them sorted": Situation(
+        line, partial(series, [7, 9, 3, 5], [5, 3, 9, 7]), Read({"x": [X], "y": [Y[::-1]]})
+    ),
+    "rows: Series of different index": Situation(
+        line, partial(series, [7, 9, 3, 5], [8, 9, 3, 5]), UNLIKE
+    ),
+    "rows: Series without an index of its own": Situation(
+        line, partial(series, [7, 9, 3, 5], None), Read({"x": [X], "y": [Y]})
+    ),
+    "datasets: the same names in another order": Situation(
+        line,
+        partial(datasets, ["u", "v"], ["v", "u"]),
+        Read({"x": [X, X + 1], "y": [Y + 1, Y]}, ("u", "v")),
+    ),
+    "datasets: other names": Situation(
+        line, partial(datasets, ["u", "v"], ["u", "w"]), Refused("'dataset' are .*they differ")
+    ),
+    "names: numbers and text that are one": Situation(
+        line, {1: {"x": X, "y": Y}, "1": {"x": X, "y": Y}}, Refused("'1'. came more than once")
+    ),
+    "names: text that looks like numbers": Situation(
+        line,
+        {n: {"x": X, "y": Y} for n in ("007", "7", "1.1", "1.10", "NA")},
+        Read({}, ("007", "7", "1.1", "1.10", "NA")),
+    ),
+    "masked: one array": Situation(line, {"x": X, "y": GAP}, Read({"y": [NAN]})),
+    "masked: a list of arrays": Situation(
+        line, {"x": [X, X], "y": [GAP, GAP]}, Read({"y": [NAN, NAN]})
+    ),
+    "masked: a list of which one is": Situation(
+        line, {"x": [X, X], "y": [Y, GAP]}, Read({"y": [Y, NAN]})
+    ),
+    "masked: a tuple, in a mapping": Situation(
+        line, {"u": {"x": tuple(X), "y": GAP}}, Read({"y": [NAN]}, ("u",))
+    ),
+    "masked: a covariate": Situation(
+        line, {"x": [masked(1.0, -999.0, 2.0, 3.0)], "y": [Y]}, Refused("'x'.*without gaps, got 1")
+    ),
+    "ragged: a list": Situation(
+        line,
+        {"x": [X, X[:2]], "y": [Y, Y[:2]]},
+        Refused("'y': expected arrays of one length, got lengths .2, 4.*mapping"),
+    ),
+    "ragged: a list of masked arrays": Situation(
+        line, {"x": [X, X[:2]], "y": [GAP, GAP[:2]]}, Refused("'y': expected arrays of one length")
+    ),
+    "ragged: a mapping": Situation(
+        line,
+        {"u": {"x": X, "y": Y}, "v": {"x": X[:2], "y": Y[:2]}},
+        Read({"y": [Y, [*Y[:2], Y[1], Y[1]]]}, ("u", "v")),
+    ),
+    "NA: a nullable Series": Situation(
+        line,
+        {"x": X, "y": pd.Series([1, None, 2, 3], dtype="Int64")},
+        Read({"y": [[1, np.nan, 2, 3]]}),
+    ),
+    "NA: a nullable covariate": Situation(
+        line,
+        {"x": pd.Series([1, None, 2, 3], dtype="Int64"), "y": Y},
+        Refused("'x'.*without gaps"),
+    ),
+    "NA: a column of a table": Situation(
+        line,
+        pd.DataFrame({"dataset": "u", "x": X, "y": pd.Series([1, None, 2, 3], dtype="Int64")}),
+        Read({"y": [[1, np.nan, 2, 3]]}, ("u",)),
+    ),
+    "codes: a Series of categories": Situation(
+        line, {"x": pd.Series(list("abca"), dtype="category"), "y": Y}, Refused("'x'.*numbers")
+    ),
+    "covariate: a coordinate": Situation(
+        line,
+        xr.Dataset({"y": ("obs", Y)}, coords={"x": ("obs", X)}),
+        Read({"x": [X], "y": [Y]}),
+    ),
+    "covariate: did not come": Situation(
+        line, {"y": Y}, Warned("'x' did not come with the data: the values that the model has")
+    ),
+    "covariate: of another case": Situation(
+        line, {"y": Y, "X": X}, Refused("expected 'x', as the model calls it, got 'X'")
+    ),
+    "covariate: nothing depends on it": Situation(
+        without_use, {"y": Y, "x": X}, RESERVED("nothing in the model depends on .'x'")
+    ),
+    "covariate: only its length counts": Situation(
+        only_counted, {"y": Y, "x": X}, RESERVED("nothing in the model depends on .'x'")
+    ),
+    "unknown: a variable": Situation(
+        line, {"y": Y, "x": X, "weight": X}, Refused("'weight'. is neither an observed")
+    ),
+    "unknown: a typing error": Situation(line, {"x": X, "yy": Y}, Refused("'y'. did not come")),
+    **{
+        f"name: {kind} {name!r}": Situation(
+            partial(named, name, kind), {"y": Y}, RESERVED(f"'{name}': expected a name of its own")
+        )
+        for kind, name in [
+            ("free", "chain"),
+            ("free", "draw"),
+            ("free", "dataset"),
+            ("deterministic", "draw"),
+            ("data", "dataset"),
+            ("observed", "dataset"),
+            ("dim", "dataset"),
+        ]
+    },
+}
