@@ -271,8 +271,16 @@ CASES |= {
     "table: one column for a variable": Situation(
         line, {"x": pd.DataFrame({"x": X}), "y": table()[["y"]]}, Read({"x": [X], "y": [Y]})
     ),
+    "array: rows first": Situation(
+        line,
+        {"x": np.stack([X, X], 1), "y": np.stack([Y, Y], 1)},
+        Warned("4 datasets of 2 rows,.*own has 4 rows.*transpose"),
+    ),
+    "array: as many datasets as rows": Situation(
+        line, {"x": [X] * 4, "y": [Y] * 4}, Read({"x": [X] * 4, "y": [Y] * 4})
+    ),
     "array: column vectors": Situation(
-        line, {"x": X[:, None], "y": Y[:, None]}, Warned("4 datasets of one row each.*ravel")
+        line, {"x": X[:, None], "y": Y[:, None]}, Warned("4 datasets of one row,.*ravel")
     ),
     "table: a nameless row": Situation(
         line, table(dataset=["u", None, "u", "u"]), Refused("1 rows have none")

@@ -43,11 +43,14 @@ def as_task(data: TaskLike, layout: Layout) -> Task:
         if data.layout.row == layout.row:
             return data
     task = check_values(_as_task(data, layout))
-    plain = [*task.names] == numbers(len(task))
-    if plain and len(task) > 1 and task.width == 1 and layout.length > 1:
+    n, own = len(task), layout.length
+    unlike = task.width == 1 or n == own
+    if n > 1 and own > 1 and unlike and task.width != own and [*task.names] == numbers(n):
+        rows = "one row" if task.width == 1 else f"{task.width} rows"
         warn(
-            f"data: arrays are read as {len(task)} datasets of one row each, as the first dim is "
-            "that of datasets. Column vectors of one dataset are to be given as `y.ravel()`."
+            f"data: arrays are read as {n} datasets of {rows}, as the first dim is that of "
+            f"datasets; the model's own has {own} rows. If rows come first, transpose them "
+            "(`y.T`), or give the column of one dataset as `y.ravel()`."
         )
     return task
 
