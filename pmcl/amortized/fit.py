@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -19,7 +19,8 @@ from pmcl.compile import (
     make_simulator,
     read_covariates,
 )
-from pmcl.compile.covariates import SourcesLike, sources_of
+from pmcl.compile.covariates import MADE, SourcesLike, sources_of
+from pmcl.compile.made import SimulatorFunction, names_made
 from pmcl.compile.refuse import model_or_context
 from pmcl.compile.simulator import check_finite
 from pmcl.compile.variables import initial_point
@@ -71,6 +72,7 @@ def fit_amortized(
     clip: float = 1.0,
     validation: int = 512,
     patience: int | None = 4,
+    simulator: SimulatorFunction | None = None,
     backend: Literal["auto", "jax", "pytensor"] = "auto",
     lengths: tuple[int, int] | None = None,
     missing: float = 0.0,
@@ -114,6 +116,12 @@ def fit_amortized(
         Simulations held back, by whose loss the best weights are chosen.
     patience : int, optional
         Stop after this many blocks of 100 steps without a better validation loss; None: never.
+    simulator : callable, optional
+        Makes the data in place of the model's distributions, for a model whose density is known
+        and that cannot be simulated (`pm.Potential`, a `pm.CustomDist` with only `logp`): a
+        function of the free variables and covariates by name and a `numpy.random.Generator`, that
+        returns the observed variables, and any `pm.Data` that hold data, by name. Simulations are
+        weighed by the Potentials of parameters alone.
     backend : {"auto", "jax", "pytensor"}
         Where simulations are made; "auto" takes JAX where it can sample the model.
     lengths : tuple of int, optional
@@ -164,7 +172,7 @@ def fit_amortized(
     )
     with precision.scope():
         with working("Compiling the model", enabled=progressbar):
-            source = simulator_of(model, covariates, backend=backend)
+            source = simulator_of(model, covariates, backend=backend, function=simulator)
             compiled = source.compiled
             structure = read_structure(
                 compiled, source, exchangeable=exchangeable, sequence=sequence
@@ -172,12 +180,13 @@ def fit_amortized(
             masking = _masking(structure, lengths, missing)
             if masking:
                 infos = masking.sized(compiled.covariates)
-                sources = aligned_sources(compiled, sources_of(model, covariates))
+                sources = aligned_sources(compiled, _sources(model, covariates, simulator))
                 source = make_simulator(
                     compiled,
                     read_covariates(sources, infos),
                     backend=backend,
                     masking=masking,
+                    function=simulator,
                 )
                 _, few = simulated_task(source, structure.row, 8, random_seed=seed)
                 check_masked(compiled, few)
@@ -273,11 +282,21 @@ def _masking(structure: Structure, lengths: tuple[int, int] | None, missing: flo
     return Masking(structure.row, (int(pair[0]), int(pair[1])), float(missing))
 
 
+def _sources(
+    model: pm.Model, covariates: SourcesLike | None, function: SimulatorFunction | None
+) -> dict[str, Any]:
+    """Sources of the covariates, those that the user's simulator makes among them."""
+    given = sources_of(model, covariates)
+    made = [] if function is None else names_made(model, function)
+    return {**dict.fromkeys((n for n in made if n not in given), MADE), **given}
+
+
 def simulator_of(
     model: pm.Model,
     covariates: SourcesLike | None,
     *,
     backend: Literal["auto", "jax", "pytensor"] = "auto",
+    function: SimulatorFunction | None = None,
 ) -> Simulator:
     """Compile a model and derive its simulator, with all that is refused refused.
 
@@ -286,11 +305,11 @@ def simulator_of(
     UnsupportedModelError, ValueError
         As :func:`fit_amortized` does.
     """
-    sources = sources_of(model, covariates)
+    sources = _sources(model, covariates, function)
     compiled = compile_model(model, covariates=tuple(sources))
     for copy in compiled.copies:
         warn(str(copy))
     read = read_covariates(aligned_sources(compiled, sources), compiled.covariates)
-    simulator = make_simulator(compiled, read, backend=backend)
+    simulator = make_simulator(compiled, read, backend=backend, function=function)
     check_finite(simulator)
     return simulator

@@ -26,6 +26,7 @@ from pmcl.compile import (
     read_covariates,
 )
 from pmcl.compile.covariates import SourcesLike, sources_of
+from pmcl.compile.made import SimulatorFunction
 from pmcl.compile.refuse import model_or_context
 from pmcl.continual import AbstractStrategy, Memory, Occasion, StrategyState, memory_of
 from pmcl.data.reading import as_task
@@ -102,6 +103,7 @@ def from_datatree(
     model: pm.Model | None = None,
     *,
     covariates: SourcesLike | None = None,
+    simulator: SimulatorFunction | None = None,
     where: str = "state",
 ) -> AmortizedPosterior:
     """Make the posterior again of which :func:`to_datatree` gave the state."""
@@ -130,10 +132,25 @@ def from_datatree(
             stored = group(tree, "covariates", where)
             found = sources.from_dataset(stored, infos, where=where)
         backend = attrs.get("simulator")
-        if backend not in ("jax", "pytensor"):
-            raise StateError(f"{where}: expected a simulator 'jax' or 'pytensor', got {backend!r}.")
-        simulator = make_simulator(
-            compiled, read_covariates(found, infos), backend=backend, masking=masking
+        if backend not in ("jax", "pytensor", "function"):
+            raise StateError(
+                f"{where}: expected a simulator 'jax', 'pytensor' or 'function', got {backend!r}."
+            )
+        if (backend == "function") != (simulator is not None):
+            raise StateError(
+                f"{where}: simulator: expected "
+                + (
+                    "the function that made the data, which a state does not hold."
+                    if simulator is None
+                    else "none: the model's own distributions made the data."
+                )
+            )
+        source = make_simulator(
+            compiled,
+            read_covariates(found, infos),
+            backend="auto" if backend == "function" else backend,
+            masking=masking,
+            function=simulator,
         )
         network = decode(
             loads(attrs.get("network"), where=where), where=f"{where}: network", expected=Network
@@ -159,7 +176,7 @@ def from_datatree(
             )
         posterior = AmortizedPosterior(
             compiled,
-            simulator,
+            source,
             structure,
             network,
             amortizer,
@@ -195,7 +212,7 @@ def _attrs(p: AmortizedPosterior) -> dict[str, Any]:
         "versions": dumps({name: version(name) for name in _PACKAGES}),
         "created_at": datetime.now(UTC).isoformat(),
         "seed": p.seed,
-        "simulator": p.simulator.backend,
+        "simulator": p.simulator.backend if p.simulator.function is None else "function",
         "structure": dumps(list(p.structure)),
         "lengths": dumps(p.simulator.masking.lengths),
         "missing": p.simulator.masking.missing,

@@ -1,10 +1,8 @@
 """A posterior as one file: save and load."""
 
 import os
-from collections.abc import Mapping
 
 import pymc as pm
-import xarray as xr
 
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.archive import amortized, online
@@ -13,7 +11,8 @@ from pmcl.archive.zipped import read_archive, write_archive
 from pmcl.compile import (
     UnsupportedModelError,
 )
-from pmcl.compile.covariates import Source
+from pmcl.compile.covariates import SourcesLike
+from pmcl.compile.made import SimulatorFunction
 from pmcl.compile.refuse import model_or_context
 from pmcl.online.stream import AbstractStream
 
@@ -50,7 +49,8 @@ def load(
     path: str | os.PathLike,
     model: pm.Model | None = None,
     *,
-    covariates: Mapping[str, Source] | xr.Dataset | None = None,
+    covariates: SourcesLike | None = None,
+    simulator: SimulatorFunction | None = None,
 ) -> AmortizedPosterior | AbstractStream:
     """Read a posterior that was saved; the file holds data only, and is checked before use.
 
@@ -63,6 +63,8 @@ def load(
         state was made with.
     covariates : mapping or xarray.Dataset, optional
         Sources as in :func:`fit_amortized`, needed where one was a function.
+    simulator : callable, optional
+        As in :func:`fit_amortized`, needed where a function made the data.
 
     Returns
     -------
@@ -81,7 +83,9 @@ def load(
     try:
         if tree.attrs.get("kind") == online.KIND:
             return online.from_datatree(tree, model, where=str(path))
-        return amortized.from_datatree(tree, model, covariates=covariates, where=str(path))
+        return amortized.from_datatree(
+            tree, model, covariates=covariates, simulator=simulator, where=str(path)
+        )
     except (StateError, UnsupportedModelError):
         raise
     except Exception as error:  # whatever a file made by somebody else may hold

@@ -14,7 +14,7 @@ from pmcl.archive.configuration import dumps, loads
 from pmcl.archive.errors import StateError
 from pmcl.compile import VariableInfo
 from pmcl.compile.conversion import graphs
-from pmcl.compile.covariates import Covariates
+from pmcl.compile.covariates import MADE, Covariates
 
 # Random variables by name, and nothing else that a file could ask for.
 _DISTRIBUTIONS: dict[str, RandomVariable] = {
@@ -28,7 +28,9 @@ def to_dataset(covariates: Covariates) -> xr.Dataset:
     kinds: dict[str, Any] = {}
     for info in covariates.infos:
         name = info.name
-        if name in covariates.functions:
+        if name in covariates.made:
+            kinds[name] = {"kind": MADE}
+        elif name in covariates.functions:
             kinds[name] = {"kind": "function"}
         elif name in covariates.distributions:
             op, parameters = _read(covariates.distributions[name])
@@ -73,7 +75,9 @@ def from_dataset(
                 "distribution, which a state does not hold; pass "
                 f"covariates={{{info.name!r}: ...}} to load."
             )
-        if kind.get("kind") == "distribution":
+        if kind.get("kind") == MADE:
+            found[info.name] = MADE
+        elif kind.get("kind") == "distribution":
             op = _DISTRIBUTIONS.get(str(kind.get("name")))
             number = kind.get("parameters")
             labels = [

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 type Source = (
     Variable | np.ndarray | xr.DataArray | Callable[[np.random.Generator, int], np.ndarray]
 )
+MADE = "made"  # in the place of a source: the user's simulator makes it
 type SourcesLike = (
     Mapping[str, Source] | xr.Dataset | pd.DataFrame | pd.Series | Sequence[str] | str
 )
@@ -47,6 +48,8 @@ class Covariates:
         resampled together, so that columns of one table stay aligned.
     functions : dict of str to callable
         Called on the host with a generator and a length.
+    made : set of str
+        Made with the observations, by the user's simulator.
     """
 
     infos: tuple[VariableInfo, ...]
@@ -54,6 +57,7 @@ class Covariates:
     rows: dict[str, np.ndarray] = field(default_factory=dict)
     datasets: dict[str, np.ndarray] = field(default_factory=dict)
     functions: dict[str, Callable] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
 
     def tables(self, key: Array) -> dict[str, Array]:
         """Draw the covariates that are resampled from tables, inside jit."""
@@ -99,6 +103,7 @@ class Covariates:
             **{n: f"rows of a table of {len(t)}" for n, t in self.rows.items()},
             **{n: f"one of {len(t)} datasets" for n, t in self.datasets.items()},
             **{n: "function (host)" for n in self.functions},
+            **{n: "made by the simulator" for n in self.made},
         }
         return ", ".join(f"{n}: {k}" for n, k in kinds.items()) or "none"
 
@@ -198,7 +203,9 @@ def read_covariates(
     found = Covariates(infos=tuple(infos))
     for info in infos:
         source = given[info.name]
-        if isinstance(source, Variable):
+        if source is MADE:
+            found.made.add(info.name)
+        elif isinstance(source, Variable):
             found.distributions[info.name] = _resize(source, info)
         elif callable(source):
             found.functions[info.name] = source

@@ -14,6 +14,7 @@ from jax import Array
 
 from pmcl.compile.covariates import Covariates
 from pmcl.compile.drawing import Draws, Z, host_draw, jax_draw
+from pmcl.compile.made import SimulatorFunction, made_draw
 from pmcl.compile.mask import Mask, Masking
 from pmcl.compile.model import CompiledModel
 from pmcl.compile.refuse import UnsupportedModelError, check_simulable
@@ -79,6 +80,8 @@ class Simulator:
     masking : Masking
         Lengths and missing values of what is simulated; everything is drawn whole, and :meth:`mask`
         says what of it counts.
+    function : callable, optional
+        The user's, which makes the data.
     """
 
     compiled: CompiledModel = field(repr=False)
@@ -87,6 +90,7 @@ class Simulator:
     reason: str
     _draw: Callable = field(repr=False)
     masking: Masking = Masking()  # noqa: RUF009  (immutable)
+    function: SimulatorFunction | None = field(repr=False, default=None)
 
     def mask(self, key: Array) -> Mask | None:
         """Draw what of one simulation counts; None for all of it."""
@@ -205,6 +209,7 @@ def make_simulator(
     *,
     backend: Literal["auto", "jax", "pytensor"] = "auto",
     masking: Masking | None = None,
+    function: SimulatorFunction | None = None,
 ) -> Simulator:
     """Derive the simulator of a compiled model.
 
@@ -220,6 +225,8 @@ def make_simulator(
     masking : Masking, optional
         Lengths other than the model's own (`covariates` have to be of the longest), and missing
         values.
+    function : callable, optional
+        Makes the data from the parameters; then the model needs no simulator of its own.
 
     Raises
     ------
@@ -232,6 +239,10 @@ def make_simulator(
     """
     if backend not in ("auto", "jax", "pytensor"):
         raise ValueError(f"backend: expected 'auto', 'jax' or 'pytensor', got {backend!r}.")
+    if function is not None:
+        masking, reason = Masking() if masking is None else masking, "a function makes the data"
+        draw = made_draw(compiled, covariates, masking, function)
+        return Simulator(compiled, covariates, "pytensor", reason, draw, masking, function)
     check_simulable(compiled.model)
     reason = "it was asked for"
     masking = Masking() if masking is None else masking
