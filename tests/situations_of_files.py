@@ -105,6 +105,9 @@ FILES = {
     "no column of a covariate": File(
         "d.csv", table("u,1", head="dataset,y"), Refused("'x'.*got .'dataset', 'y'")
     ),
+    "no column of datasets": File(
+        "d.csv", table("ann,1,2", "bob,2,3", head="who,x,y"), Refused("'who', 'x', 'y'.; `--data")
+    ),
     "a column with a blank": File(
         "d.csv", table(*GOOD, head="dataset,x, y"), Refused("got .'dataset', 'x', ' y'")
     ),

@@ -156,6 +156,34 @@ def test_the_command_line_says_it_in_a_line(made, name: str, capsys) -> None:
             raise pmcl.DataError(err)
 
 
+@pytest.mark.parametrize("name", [n for n in WRONG if n != "a count below 0"])
+def test_new_covariates_of_predictions_are_checked(made, name: str) -> None:
+    wrong, said = WRONG[name]
+    with pytest.raises(pmcl.DataError, match=f"new_covariates: .*{said}"):
+        made[1].predict(data(), {k: v for k, v in wrong.items() if k != "y"}, draws=4)
+
+
+def test_predictions_are_at_the_new_covariates_of_their_dataset(made) -> None:
+    """Names of datasets decide, and labels of columns."""
+    two = {"u": data(), "v": data()}
+    large = [np.full(ROWS, 1.0), np.full(ROWS, 1000.0)]
+    new = xr.Dataset(
+        {
+            "exposure": (("dataset", "obs"), large),
+            "arm_of": ("obs", np.zeros(ROWS, int)),
+            "X": (("obs", "arm"), X[:, ::-1]),
+        },
+        coords={"dataset": ["v", "u"], "arm": ["drug", "placebo"]},
+    )
+    found = made[1].predict(two, new, draws=20, random_seed=1)
+    means = found["predictions"]["y"].mean(("chain", "draw", "obs"))
+    assert float(means.sel(dataset="u")) > 50 * float(means.sel(dataset="v"))
+    constant = found["predictions_constant_data"]
+    np.testing.assert_array_equal(constant["X"].sel(dataset="u"), X)
+    with pytest.raises(pmcl.DataError, match="expected the datasets 'u', 'v', got 'u', 'w'"):
+        made[1].predict(two, new.assign_coords(dataset=["u", "w"]), draws=4)
+
+
 def test_a_stream_refuses_them(made) -> None:
     model, _, _ = made
     names = ["exposure", "arm_of", "X"]
@@ -209,7 +237,8 @@ def test_a_source_may_be_a_coordinate(made) -> None:
 
 def test_json_is_what_the_standard_says() -> None:
     text = to_json({"khat": -np.inf, "of": [np.nan, 1.5, {"n": None}], 3: "x"})
-    assert json.loads(text) == {"khat": None, "of": [None, 1.5, {"n": None}], "3": "x"}
+    largest = np.finfo(float).max
+    assert json.loads(text) == {"khat": -largest, "of": [None, 1.5, {"n": None}], "3": "x"}
     assert from_json(text) == json.loads(text)
     for wrong in ('{"a": NaN}', '{"a": 1, "a": 2}', "[-Infinity]", "{"):
         with pytest.raises(ValueError, match="key comes twice|expected a number|Expecting"):

@@ -56,14 +56,16 @@ def read_data(path: Path, *, dataset: str = DATASET) -> "xr.Dataset | pd.DataFra
         raise
     except Exception as error:  # whatever the readers say of a damaged file
         raise DataError(f"{path}: could not be read ({error}).") from error
-    if dataset != DATASET:
-        known = found.columns if isinstance(found, pd.DataFrame) else found.variables
-        if dataset not in known and dataset not in getattr(found, "dims", ()):
-            raise DataError(f"{path}: expected a column or dim {dataset!r}, got {[*known]}.")
-        if isinstance(found, pd.DataFrame):
-            return found.rename(columns={dataset: DATASET})
-        return found.rename({dataset: DATASET})
-    return found
+    frame = isinstance(found, pd.DataFrame)
+    known = [*found.columns] if frame else [*found.variables, *found.dims]
+    if dataset not in known and (frame or dataset != DATASET):
+        raise DataError(
+            f"{path}: expected a {'column' if frame else 'dim'} {dataset!r} that tells datasets "
+            f"apart, got {known}; `--dataset` says which it is."
+        )
+    if dataset == DATASET:
+        return found
+    return found.rename(columns={dataset: DATASET}) if frame else found.rename({dataset: DATASET})
 
 
 @contextmanager

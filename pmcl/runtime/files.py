@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,14 +17,16 @@ if TYPE_CHECKING:
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
-    """JSON text, with null for numbers that are not finite: JSON has no other word for them."""
+    """JSON text as the standard has it: null for NaN, the largest numbers for infinite ones."""
 
     def plain(one: Any) -> Any:
         if isinstance(one, Mapping):
             return {str(k): plain(v) for k, v in one.items()}
         if isinstance(one, list | tuple):
             return [plain(v) for v in one]
-        return None if isinstance(one, float) and not math.isfinite(one) else one
+        if isinstance(one, float) and not math.isfinite(one):
+            return None if math.isnan(one) else math.copysign(sys.float_info.max, one)
+        return one
 
     return json.dumps(plain(value), indent=indent, allow_nan=False)
 
