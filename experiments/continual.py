@@ -319,9 +319,7 @@ def paper_methods(
 
 def paper_replay(capacity: int, per_task: int = 1) -> pmcl.Replay:
     """Return the paper's replay: nothing but the stored datasets, each alike."""
-    return pmcl.Replay(
-        capacity=capacity, per_task=per_task, weighting="dataset", pseudo=0, simulations=0
-    )
+    return pmcl.Replay(capacity=capacity, per_task=per_task, weighting="dataset")
 
 
 def consolidation(strength: float) -> pmcl.ElasticWeightConsolidation:

@@ -51,8 +51,8 @@ BEST = 1e4  # of the strengths, for consolidation alone
 
 PAPER = paper_options(steps=30, draws=16)
 PAPER_REPLAY = paper_replay(capacity=20)
-# Ours: the defaults, with more pseudo-datasets.
-REPLAY = pmcl.Replay(capacity=20, pseudo=2000, simulations=32)
+# Ours: the defaults.
+REPLAY = pmcl.Replay(capacity=20)
 METHODS: dict[str, tuple[Method, ...]] = {
     "paper": paper_methods(PAPER_REPLAY, PAPER, 1e2),
     "ours": (
