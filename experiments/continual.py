@@ -325,3 +325,16 @@ def paper_replay(capacity: int, per_task: int = 1) -> pmcl.Replay:
 def consolidation(strength: float) -> pmcl.ElasticWeightConsolidation:
     """Return ours: the Fisher information of q, summed over tasks, simulations first."""
     return pmcl.ElasticWeightConsolidation(strength, decay=1.0)
+
+
+def our_methods(replay: pmcl.Replay, steps: int) -> tuple[Method, ...]:
+    """Return ours: the defaults, and every strategy with all steps, needed or not."""
+    every = {"steps": steps, "patience": None}
+    return (
+        Method("adapt", replay, refined=True),  # no step where the network is right already
+        Method("naive", pmcl.Naive(), every),
+        Method("replay", replay, every),
+        Method("EWC", consolidation(1e2), every),
+        Method("replay + EWC", (replay, consolidation(1e2)), every),
+        Method("test-time", None, every),
+    )
