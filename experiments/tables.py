@@ -28,8 +28,8 @@ def write(
 ) -> None:
     """Read all runs; write the experiment's `.json`, `.md` and figures.
 
-    `note` says what differs from the paper. What was measured before, over more seeds or with runs that are no longer
-    there, stays in the tables.
+    `note` says what differs from the paper. What was measured before, over more seeds or with runs
+    that are no longer there, stays in the tables.
     """
     found = {p.stem: json.loads(p.read_text()) for p in sorted(runs.glob("*.json"))}
     if not found:
@@ -110,7 +110,6 @@ def _sweep(found: dict[str, dict], sweep: str) -> dict[str, dict]:
         for k, v in found.items()
         if k.startswith(f"{sweep}_")
     }
-    if rows:
     return {name: _over_seeds([run]) for name, run in rows.items()}
 
 
