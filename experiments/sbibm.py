@@ -114,11 +114,12 @@ def written(runs: Path, results: Path) -> None:
     lines = [
         "# Benchmark of simulation-based inference", "",
         "`python experiments/sbibm.py`: C2ST to the reference (0.5: no difference), mean over "
-        "observations 1 to 5, with the benchmark's classifier. *Raw* learned from simulations alone, "
-        "*search* is the normals at the modes that a search of the density finds, *amortized* the "
-        "network that learns what is left; *corrected* draws are refined and weighted. Published: "
-        "neural posterior estimation (NPE, which is amortized), and the best algorithm on these "
-        "observations. Reached: corrected at most 0.01 above the best at 100,000, or above 0.5.", "",
+        "observations 1 to 5, with the benchmark's classifier. *Raw* learned from simulations "
+        "alone, *search* is the normals at the modes that a search of the density finds, "
+        "*amortized* the network that learns what is left; *corrected* draws are refined and "
+        "weighted. Published: neural posterior estimation (NPE, which is amortized), and the best "
+        "algorithm on these observations. Reached: corrected at most 0.01 above the best at "
+        "100,000, or above 0.5.", "",
         f"| task | {' | '.join(KINDS)} | efficiency | corrected: efficiency | NPE at 10,000 "
         "| best at 10,000 | best at 100,000 | reached |",
         "|---|" + "---|" * (len(KINDS) + 6),
