@@ -1,13 +1,14 @@
 """What people do with data: each situation has its right value, its error or its warning."""
 
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 import situations_of_labels as labels
 import situations_of_values as values
-from situation import Read, Refused, Situation, compiled, read
+from situation import Read, Refused, Situation, Warned, compiled, read
 from situations_of_files import FILES
 
 from pmcl.cli.files import read_data
@@ -19,6 +20,15 @@ CASES: dict[str, Situation] = {**values.CASES, **labels.CASES}
 
 def test_there_are_more_than_a_hundred_and_twenty() -> None:
     assert len(CASES) + len(FILES) >= 120
+
+
+def test_the_page_on_trust_gives_these_counts() -> None:
+    found = Counter(type(one.outcome) for one in [*CASES.values(), *FILES.values()])
+    page = (Path(__file__).parents[1] / "docs" / "trust.md").read_text(encoding="utf-8")
+    text = " ".join(page.split())
+    assert f"{len(CASES) + len(FILES)} situations of data, types, labels and files" in text
+    assert f"{found[Refused]} are refused" in text and f"{found[Warned]} are warned of" in text
+    assert f"in {found[Read]} the values that are read are the right ones" in text
 
 
 def check(task: Task, outcome: Read) -> None:
