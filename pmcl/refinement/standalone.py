@@ -13,13 +13,16 @@ import xarray as xr
 
 from pmcl.compile import CompiledModel, Density, compile_model
 from pmcl.compile.conversion.graphs import to_host
-from pmcl.compile.refuse import model_or_context
+from pmcl.compile.refuse import UnsupportedModelError, model_or_context
+from pmcl.compile.variables import initial_point
 from pmcl.data.masked import check_masked
 from pmcl.data.reading import covariates_among, layout_of, task_of
 from pmcl.data.task import Task, TaskLike
 from pmcl.draws.densities import pick, unconstrain
 from pmcl.draws.prediction import Extra
 from pmcl.draws.results import flat_z, warn_of_doubts
+from pmcl.levels.find import find
+from pmcl.levels.structure import Levels, NoLevels
 from pmcl.parts.datasets import Parts
 from pmcl.parts.job import Job, bytes_of, check_devices, need_store
 from pmcl.parts.run import run
@@ -50,6 +53,7 @@ def refine(
     draws: int = 1000,
     start: xr.DataTree | None = None,
     refine: Refine | None = None,
+    levels: bool | None = None,
     correct: CorrectLike = "psis",
     fallback: FallbackLike = None,
     var_names: list[str] | None = None,
@@ -81,6 +85,10 @@ def refine(
         datasets, in the same order.
     refine : Refine, optional
         Hyper-parameters.
+    levels : bool, optional
+        Whether to look for the levels of a multilevel model, and to integrate its groups out; by
+        default they are looked for. False: all parameters are refined alike. True: an error where
+        there are none. The results' attribute `levels` says what was found.
     correct : "psis" or None
         How draws come to count alike, as in `AmortizedPosterior.sample`. None keeps the proposal's
         draws, to be weighted by `log_weight`.
@@ -115,6 +123,8 @@ def refine(
     UserWarning
         Naming the datasets whose k-hat says that the draws should not be trusted.
     """
+    if levels not in (None, True, False):
+        raise ValueError(f"levels: expected None, True or False, got {levels!r}.")
     seed = seed_of(random_seed, None)
     if isinstance(model, CompiledModel):
         compiled = model
@@ -131,10 +141,12 @@ def refine(
         fallback=fallback,
         extra=Extra(log_likelihood, log_prior, posterior_predictive),
     )
+    initial = None if levels is False else initial_point(compiled.model)
     if store is None:
         need_store(client)
         task = task_of(compiled, data)
-        job = RefineJob(compiled, _prior(compiled, task.dataset(0), seed), asked, devices)
+        prior = _prior(compiled, task.dataset(0), seed)
+        job = RefineJob(compiled, prior, asked, devices, initial, levels is True)
         z = None if start is None else _given(compiled, start, len(task), seed)
         tree, names = job.refined(task, z, progressbar=progressbar), task.names
     else:
@@ -144,7 +156,7 @@ def refine(
         each = partial(bytes_of, compiled, asked.draws, asked.names, terms=asked.extra.terms)
         parts = Parts.of(data, layout_of(compiled), each)
         prior = _prior(compiled, parts.first(layout_of(compiled)), seed)
-        job = RefineJob(compiled, prior, asked, devices)
+        job = RefineJob(compiled, prior, asked, devices, initial, levels is True)
         tree, _ = run(job, parts, store, client=client, progressbar=progressbar)
         names = parts.names
     warn_of_doubts(names, tree)
@@ -162,6 +174,10 @@ class RefineJob(Job):
         What searches start from.
     asked : Asked
     devices : int, sequence of jax.Device or jax.sharding.Mesh, optional
+    initial : array of shape (dim,), optional
+        The model's initial point, about which levels are looked for; None: they are not.
+    required : bool
+        Whether there have to be levels.
     """
 
     description: ClassVar[str] = "Refining"
@@ -170,10 +186,12 @@ class RefineJob(Job):
     prior: np.ndarray
     asked: Asked
     devices: DevicesLike
+    initial: np.ndarray | None = None
+    required: bool = False
 
     def label(self) -> dict[str, Any]:
         """Tell this job by what was asked for."""
-        return {"refine": repr(self.asked)}
+        return {"refine": repr(self.asked), "levels": self.initial is not None}
 
     def work(self, task: Task) -> tuple[xr.DataTree, dict[str, Any]]:
         """Refine, silently."""
@@ -186,16 +204,30 @@ class RefineJob(Job):
         if start is None:
             start = np.broadcast_to(self.prior, (len(task), *self.prior.shape))
         with precision.scope(), device_scope(self.devices):
+            density = Density(self.compiled, task.layout.row)
+            levels = self.levels(density, task)
             corrected = corrected_task(
-                Density(self.compiled, task.layout.row),
+                density,
                 None,
                 task,
                 None,
                 Beginning.of_prior(self.prior, start),
                 self.asked,
+                levels=levels if isinstance(levels, Levels) else None,
                 progressbar=progressbar,
             )
-            return as_tree(self.compiled, task, corrected, self.asked, begin=begin)
+            tree = as_tree(self.compiled, task, corrected, self.asked, begin=begin)
+        tree["posterior"].attrs["levels"] = str(levels)
+        return tree
+
+    def levels(self, density: Density, task: Task) -> Levels | NoLevels:
+        """Find the levels of the model for these datasets."""
+        if self.initial is None:
+            return NoLevels("no levels: switched off")
+        found = find(density, task, self.initial)
+        if self.required and isinstance(found, NoLevels):
+            raise UnsupportedModelError(f"levels=True: expected a multilevel model; {found}.")
+        return found
 
 
 def _given(compiled: CompiledModel, start: xr.DataTree, number: int, seed: int) -> np.ndarray:
