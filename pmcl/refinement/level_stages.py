@@ -63,8 +63,8 @@ def mixture_at(found: Modes, order: np.ndarray, number: np.ndarray) -> Mixture:
     evidence = evidence - evidence[:, :1] - np.where(again, np.log(5.0), 0.0)
     share = np.exp(np.where(np.isfinite(evidence), evidence, -20.0))
     degrees = max(_DEGREES, shift.shape[-1])
-    parts = Student(shift, jax.vmap(jax.vmap(Dense.of))(jnp.asarray(lower)), degrees)
-    parts = jax.tree.map(np.asarray, parts)
+    scale: Any = Dense(lower, np.linalg.inv(lower))  # type: ignore[arg-type]
+    parts = Student(shift, scale, degrees)  # type: ignore[arg-type]
     return Mixture(parts, share / share.sum(axis=1, keepdims=True))  # type: ignore[arg-type]
 
 

@@ -27,7 +27,7 @@ _TOGETHER = 4  # datasets, or parts of their draws, that a device works on toget
 _PART = 64  # datasets whose draws are made before the next are searched for
 _ROUNDS = 2  # of fitting mixtures, at least
 _DRAWS = 512  # of a round, at least
-_POINTS = (8, 32, 128)  # proposals a group: the first with which the noise is small
+_POINTS = (8, 16, 64)  # proposals a group: the first with which the noise is small
 _NOISE = 0.1  # variance of log weights at given global parameters that is small
 
 
