@@ -57,7 +57,8 @@ def mixture_at(found: Modes, order: np.ndarray, number: np.ndarray) -> Mixture:
     rows = np.arange(n)[:, None]
     again = np.maximum(np.arange(most) - number[:, None] + 1, 0)  # 0: a mode of its own
     lower = np.asarray(found.mode.scale.lower)[rows, order]  # type: ignore[attr-defined]
-    lower = lower * 1.5 ** again[..., None, None]
+    wider = 1.5 ** min(1.0, 3.0 / lower.shape[-1])  # less where there are many parameters
+    lower = lower * wider ** again[..., None, None]
     shift = np.asarray(found.mode.z)[rows, order]
     evidence = np.asarray(found.evidence)[rows, order]
     evidence = evidence - evidence[:, :1] - np.where(again, np.log(5.0), 0.0)

@@ -130,7 +130,8 @@ class _Run(NamedTuple):
         found = self.staged(
             lambda batch, z: stages.search_globals(self.marginal, batch, z, centre, spread, search),
             np.arange(len(self.rows)),
-            z[self.rows, :FEWEST_STARTS],
+            # as many for every seed: draws of a vague prior are not all finite
+            z[self.rows][:, np.arange(FEWEST_STARTS) % z.shape[1]],
         )
         return jax.tree.map(np.asarray, found), *distinct(found)
 
@@ -149,8 +150,14 @@ class _Run(NamedTuple):
     def drawn(self, mixture: Mixture, treatment: Treatment) -> tuple[GroupDraws, Treatment]:
         """Fit mixtures and draw; fit on where draws are poor."""
         settings, everyone = self.settings, np.arange(len(self.rows))
+        first, reached = mixture, []
         for turn in range(_ROUNDS):
-            mixture, _ = self.fitted(mixture, everyone, turn)
+            mixture, efficiency = self.fitted(mixture, everyone, turn)
+            reached.append(efficiency)
+        # of few draws for many parameters a fit may be worse than none
+        mixture = replaced(
+            mixture, (rows := np.flatnonzero(reached[0] > reached[1])), at(first, rows)
+        )
         points, noise = self.points(mixture, everyone)
         draws = self.draw(mixture, everyone, points, turn=0)
         weak = self.weak(draws)
@@ -168,9 +175,9 @@ class _Run(NamedTuple):
         return draws, treatment._replace(group_noise=noise, group_points=points)
 
     def fitted(self, mixture: Mixture, which: np.ndarray, turn: int) -> tuple[Mixture, np.ndarray]:
-        """Fit the mixtures of the datasets `which` once more."""
+        """Fit the mixtures of the datasets `which` once more, and say how efficient they were."""
         number = max(_DRAWS, 64 * self.marginal.dim)
-        return self.staged(
+        new, log_weight = self.staged(
             lambda batch, mixture, keys: stages.fitted(
                 self.marginal, batch, mixture, _keys(keys), number
             ),
@@ -178,6 +185,7 @@ class _Run(NamedTuple):
             mixture,
             self.keys(20 + turn, which, np.zeros(len(which), int)),
         )
+        return new, importance_diagnostics(log_weight).efficiency
 
     def points(self, mixture: Mixture, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Choose how many proposals a group has; the variance of log weights with so many."""

@@ -206,6 +206,10 @@ class RefineJob(Job):
         with precision.scope(), device_scope(self.devices):
             density = Density(self.compiled, task.layout.row)
             levels = self.levels(density, task)
+            if self.initial is not None and isinstance(levels, Levels):
+                start = np.concatenate(
+                    [np.broadcast_to(self.initial, start[:, :1].shape), start], 1
+                )
             corrected = corrected_task(
                 density,
                 None,
