@@ -111,7 +111,7 @@ def moving_average() -> pm.Model:
         mu, theta, sigma = pm.Normal("mu", 0, 2), pm.Normal("theta", 0, 0.5), pm.HalfNormal("s", 2)
         errors = pytensor.scan(
             lambda now, before, mu, theta: now - mu - theta * before,
-            sequences=[pt.as_tensor(y)], outputs_info=[pt.as_tensor(0.0)],
+            sequences=[pt.as_tensor(y)], outputs_info=[pt.constant(0.0, dtype="float64")],
             non_sequences=[mu, theta], return_updates=False,
         )  # fmt: skip
         pm.Potential("likelihood", pm.logp(pm.Normal.dist(0, sigma), errors).sum())
