@@ -24,7 +24,6 @@ from .continual import Rehearsal as Rehearsal
 from .continual import Replay as Replay
 from .continual import SynapticIntelligence as SynapticIntelligence
 from .continual import TeacherDistillation as TeacherDistillation
-from .continual import VariationalWeights as VariationalWeights
 from .data.reading import as_task as as_task
 from .data.task import DataError as DataError
 from .diagnostics import calibrate as calibrate
@@ -129,7 +128,6 @@ __all__ = [
     "SynapticIntelligence",
     "TeacherDistillation",
     "UnsupportedModelError",
-    "VariationalWeights",
     "Wiener",
     "as_prior",
     "as_task",

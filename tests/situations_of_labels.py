@@ -168,7 +168,105 @@ NAN = [0.5, np.nan, 1.5, 2.0]
 UNLIKE = Refused("'y': labels of 'obs' are .*, those of 'x' are .*: they differ. Rows that belong")
 RESERVED = partial(Refused, kind=pmcl.UnsupportedModelError)
 
+
+def schools() -> pm.Model:
+    """Rows are elements of a dim of parameters: their labels are the model's."""
+    with pm.Model(coords={"school": ["A", "B", "C", "D"]}) as made:
+        theta = pm.Normal("theta", dims="school")
+        se = pm.Data("x", np.ones(4), dims="school")
+        pm.Normal("y", theta, se, observed=np.zeros(4), dims="school")
+    return made
+
+
+def table(**columns: object) -> pd.DataFrame:
+    return pd.DataFrame({"dataset": "u", "x": X, "y": Y, **columns})
+
+
+def grouped(groups: list[object]) -> object:
+    return pd.DataFrame({"g": groups, "x": X, "y": Y}).groupby("g")
+
+
+def by_cast() -> pm.Model:
+    """An index that came as numbers of any kind, cut to integers in the model."""
+    with pm.Model(coords={"obs": range(4), "g": range(3)}) as made:
+        x = pm.Data("x", np.zeros(4), dims="obs")
+        pm.Normal("y", pm.Normal("b", dims="g")[x.astype("int64")], 1, **reals())
+    return made
+
+
+def by_bins() -> pm.Model:
+    with pm.Model(coords={"obs": range(4), "g": range(3)}) as made:
+        x = pm.Data("x", np.zeros(4), dims="obs")
+        pm.Normal("y", pm.Normal("b", dims="g")[(x / 10).astype("int64")], 1, **reals())
+    return made
+
+
 CASES |= {
+    "index: fractions that the model cuts off": Situation(
+        by_cast, {"x": [0, 1.5, 2, 1], "y": Y}, Refused("'x'.*indexes 'b'.*whole numbers, got 1.5")
+    ),
+    "index: whole numbers as floats": Situation(
+        by_cast, {"x": [0, 1.0, 2, 1], "y": Y}, Read({"x": [[0, 1, 2, 1]]})
+    ),
+    "index: numbers from 1, as floats": Situation(
+        by_cast, {"x": [1.0, 2, 3, 1], "y": Y}, Refused("'x'.*Numbers counted from 1")
+    ),
+    "index: bins": Situation(by_bins, {"x": [5, 17, 28, 9], "y": Y}, Read({"x": [[5, 17, 28, 9]]})),
+    "index: bins that there are not": Situation(
+        by_bins, {"x": [5, 17, 30, 9], "y": Y}, Refused("0 to 2, got 0 to 3 .computed from x")
+    ),
+    "table: rows labelled in another order": Situation(
+        schools,
+        table(school=["D", "C", "B", "A"]),
+        Read({"x": [X[::-1]], "y": [Y[::-1]]}),
+    ),
+    "table: rows labelled otherwise": Situation(
+        schools, table(school=["a", "B", "C", "D"]), Refused("'school' of dataset 'u'.*case or bl")
+    ),
+    "table: rows without labels": Situation(schools, table(), Read({"x": [X], "y": [Y]})),
+    "table: a column twice": Situation(
+        line,
+        pd.DataFrame([[1, 2, 3, "u"]] * 4, columns=["x", "y", "y", "dataset"]),
+        Refused("columns .'y'. come more than once"),
+    ),
+    "table: no column of datasets": Situation(
+        line, table().drop(columns="dataset"), Read({"y": [Y]}, ("0",))
+    ),
+    "table: a column of names that nobody reads": Situation(
+        line,
+        table(who=["ann", "ann", "bob", "bob"]).drop(columns="dataset"),
+        Warned("one dataset of 4 rows. Do 'who' tell datasets apart"),
+    ),
+    "table: a nameless row": Situation(
+        line, table(dataset=["u", None, "u", "u"]), Refused("1 rows have none")
+    ),
+    "table: rows of datasets mixed": Situation(
+        line,
+        table(dataset=["u", "v", "u", "v"]),
+        Read({"x": [X[::2], X[1::2]]}, ("u", "v")),
+    ),
+    "groupby": Situation(
+        line, grouped(["u", "v", "u", "v"]), Read({"y": [Y[::2], Y[1::2]]}, ("u", "v"))
+    ),
+    "groupby: rows without a group": Situation(
+        line, grouped(["u", None, "u", "v"]), Refused("1 rows have no group")
+    ),
+    "groupby: names that are one as text": Situation(
+        line, partial(grouped, [1, "1", 1, "1"]), Refused("'1'. came more than once")
+    ),
+    "groupby: as a dictionary": Situation(
+        line, partial(lambda g: dict([*grouped(g)]), ["u", "v", "u", "v"]), Read({}, ("u", "v"))
+    ),
+    "list: of labelled arrays": Situation(
+        TEXT,
+        {"X": [array(["bmi", "age", "dose"])["X"]], "y": [Y]},
+        BACK,
+    ),
+    "list: of frames": Situation(
+        TEXT,
+        {"X": [frame(["bmi", "age", "dose"])["X"]] * 2, "y": [Y, Y]},
+        Read({"X": [MATRIX[:, ::-1]] * 2}),
+    ),
     "labels: a dim whose length is written in the model": Situation(
         SHAPED, partial(array, ["bmi", "age", "dose"]), BACK
     ),

@@ -53,7 +53,7 @@ def test_a_model_is_fitted_over_lengths_and_gaps(work):
 
 def answer(capsys) -> dict:
     """What a program reads: nothing but JSON on standard output."""
-    return json.loads(capsys.readouterr().out)
+    return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
 
 
 def test_fit_adapt_sample_reference_compare(work, capsys):
@@ -232,7 +232,7 @@ def test_data_files_of_every_kind_are_the_same_data(tmp_path):
         found = read_data(tmp_path / name, dataset="who")
         assert list(found["dataset"].values) == ["a", "b"]
         np.testing.assert_array_equal(found["y"], data["y"])
-    with pytest.raises(DataError, match="a column or dim 'who'"):
+    with pytest.raises(DataError, match="expected a column 'who' that tells"):
         read_data(tmp_path / "d.csv.gz", dataset="who")
     (tmp_path / "d.nc").write_bytes(b"nonsense")
     with pytest.raises(DataError, match="could not be read"):

@@ -9,6 +9,7 @@ import pymc as pm
 import pytest
 import xarray as xr
 from scipy import stats
+from scipy.integrate import quad
 
 import pmcl
 from pmcl.compile import compile_model
@@ -197,8 +198,8 @@ def test_a_mode_without_draws_is_seen_from_elsewhere(more, both, said):
         assert both or (judged.khat[0] < 0 and judged.efficiency[0] > 0.99)
         task = Task(Layout((), 0, None, frozenset(), {}), {"y": np.zeros((1, 1))}, ("a",), None)
         search = Search.at(density, np.zeros((1, 2)), np.ones(2))
-        found = elsewhere(search, task, np.arange(1), drawn, judged, starts=8, seed=0)
-    assert (found != "").sum() == said
+        found, at = elsewhere(search, task, np.arange(1), drawn, judged, starts=8, seed=0)
+    assert (found != "").sum() == said == np.isfinite(at).all(axis=1).sum()
     assert not said or "found a mode of +5.0 nats of evidence" in found[0]
 
 
@@ -213,3 +214,25 @@ def test_few_effective_draws_and_rounded_densities_are_objections():
     assert found[0] == "" and "efficiency 0.06" in found[1]
     assert found[2].endswith("the log density is of the order of 1e+15: no resolution is left")
     assert (objections(drawn, judge(drawn), 10)[:2] == "").all()  # of ten draws nothing is known
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_refinement_begins_again_at_a_mode_that_its_searches_missed(seed):
+    """With seed 0 both searches end at one of two modes; then another look finds the other."""
+    with pm.Model(coords={"obs": range(10)}) as model:
+        x = pm.Normal("x", 0.5, 2)
+        pm.Normal("y", abs(x), 0.5, observed=np.zeros(10), dims="obs")
+    tree = pmcl.refine(
+        model,
+        {"y": np.full((1, 10), 3.0)},
+        refine=pmcl.Refine(starts=2),
+        random_seed=seed,
+        progressbar=False,
+    )
+    stats_ = tree["dataset_stats"].to_dataset()
+    assert stats_["warning"].values == [""]
+    assert ("begun again" in stats_["note"].values[0]) == (seed == 0)
+    density = lambda u: stats.norm.pdf(u, 0.5, 2) * stats.norm.pdf(abs(u), 3, 0.5 / 10**0.5)  # noqa: E731
+    left, right = quad(density, -5, 0)[0], quad(density, 0, 5)[0]
+    share = float((tree["posterior"]["x"] > 0).mean())
+    assert share == pytest.approx(right / (left + right), abs=0.03)

@@ -26,6 +26,7 @@ from pmcl.compile.simulator import check_finite
 from pmcl.compile.variables import initial_point
 from pmcl.data.masked import check_masked
 from pmcl.data.simulated import simulated_task
+from pmcl.data.sources import aligned_sources
 from pmcl.data.task import Batch, DataError
 from pmcl.networks import (
     AbstractSummary,
@@ -185,9 +186,10 @@ def fit_amortized(
             masking = _masking(structure, lengths, missing)
             if masking:
                 infos = masking.sized(compiled.covariates)
+                sources = aligned_sources(compiled, _sources(model, covariates, simulator))
                 source = make_simulator(
                     compiled,
-                    read_covariates(_sources(model, covariates, simulator), infos),
+                    read_covariates(sources, infos),
                     backend=backend,
                     masking=masking,
                     function=simulator,
@@ -313,7 +315,7 @@ def simulator_of(
     compiled = compile_model(model, covariates=tuple(sources))
     for copy in compiled.copies:
         warn(str(copy))
-    read = read_covariates(sources, compiled.covariates)
+    read = read_covariates(aligned_sources(compiled, sources), compiled.covariates)
     simulator = make_simulator(compiled, read, backend=backend, function=function)
     check_finite(simulator)
     return simulator

@@ -48,7 +48,7 @@ from pmcl.refinement.settings import (
     FallbackLike,
     RefineLike,
     settings_of,
-    way_of,
+    ways_of,
 )
 from pmcl.runtime import precision
 from pmcl.runtime.arguments import positive, positive_rate, seed_of
@@ -406,7 +406,7 @@ class AmortizedPosterior:
         *,
         refine: RefineLike = "auto",
         correct: CorrectLike = "auto",
-        fallback: FallbackLike = None,
+        fallback: FallbackLike = "auto",
         var_names: Sequence[str] | None = None,
         random_seed: int | None = None,
         log_likelihood: bool = False,
@@ -434,10 +434,11 @@ class AmortizedPosterior:
             How draws come to count alike: "psis" resamples them by their Pareto-smoothed weights
             (refined draws whose k-hat is above 1 keep theirs, and a note says so). "auto": with
             refinement. None keeps the proposal's draws, to be weighted by `log_weight`.
-        fallback : "nuts" or None
-            NUTS for the datasets whose k-hat is too high, and only for those, from the best draws
-            at hand; compiled once. `dataset_stats` has the engine, r-hat, effective sample size and
-            divergences.
+        fallback : "auto", "nuts" or None
+            NUTS for the datasets whose posterior does not stand otherwise, and only for those, from
+            the best draws at hand; compiled once. `dataset_stats` has the engine, r-hat, effective
+            sample size and divergences. "auto": where these are five at most, draws are refined and
+            no fewer than 25, and there is no `store`. None: they are warned of.
         var_names : sequence of str, optional
             Variables of the group `posterior`; all free variables and deterministics by default.
         random_seed : int, optional
@@ -489,13 +490,16 @@ class AmortizedPosterior:
             Naming the datasets that are far from what was simulated, and from any that is stored.
         """
         settings, sampler = settings_of(refine), self.sampler.remembering(self.memory)
+        correct, fallback = ways_of(
+            correct, fallback, draws, refined=settings is not None, stored=store is not None
+        )
         asked = Asked(
             positive("draws", draws),
             pick(self.compiled, None if var_names is None else list(var_names)),
             seed_of(random_seed, self.seed),
             settings,
             everywhere=not isinstance(refine, str),
-            correct=way_of(correct, fallback, draws, refined=settings is not None),
+            correct=correct,
             fallback=fallback,
             extra=Extra(log_likelihood, log_prior, posterior_predictive),
         )

@@ -9,6 +9,7 @@ import equinox as eqx
 
 from pmcl import continual, networks, online, refinement
 from pmcl.archive.errors import StateError
+from pmcl.runtime.files import from_json
 
 _LARGEST_SIZE = 2**16  # of anything in a network
 _DEEPEST = 256
@@ -28,7 +29,6 @@ KNOWN: dict[str, type[eqx.Module]] = {
         continual.ElasticWeightConsolidation,
         continual.SynapticIntelligence,
         continual.OnlineLaplace,
-        continual.VariationalWeights,
         continual.PathGradient,
         continual.LogRatioVariance,
         continual.TeacherDistillation,
@@ -122,7 +122,7 @@ def loads(text: Any, *, where: str) -> Any:
     if not isinstance(text, str):
         raise StateError(f"{where}: expected JSON text, got {type(text).__name__}.")
     try:
-        return json.loads(text)
+        return from_json(text)
     except (ValueError, RecursionError) as error:
         raise StateError(f"{where}: not JSON ({error}).") from error
 

@@ -17,7 +17,7 @@ import numpy as np
 import xarray as xr
 
 from pmcl.archive.errors import StateError
-from pmcl.runtime.files import written_whole
+from pmcl.runtime.files import from_json, written_whole
 
 MANIFEST = "pmcl-manifest.json"
 LARGEST = 2**31  # bytes, after decompression
@@ -149,7 +149,7 @@ def _checked(source: Path, largest: int) -> dict[str, bytes]:
         if MANIFEST not in names:
             raise StateError(f"{source}: not a pmcl state (it has no {MANIFEST}).")
         text = _bounded(archive, archive.getinfo(MANIFEST), _LONGEST_METADATA * 4)
-        listed = json.loads(text)["files"]
+        listed = from_json(text)["files"]
         if sorted(listed) != sorted(n for n in names if n != MANIFEST):
             raise StateError(f"{source}: its files are not those of its manifest.")
         sizes = [entry["bytes"] for entry in listed.values()]
@@ -191,7 +191,7 @@ def _check_metadata(source: Path, name: str, data: bytes, files: dict[str, bytes
     """Check a group's or an array's metadata against what `write_archive` writes."""
     if len(data) > _LONGEST_METADATA:
         raise StateError(f"{source}: {name} is too long.")
-    found = json.loads(data)
+    found = from_json(data)
     where = f"{source}: {name}"
     _expect(found.get("zarr_format") == 3, where, "zarr_format 3", found.get("zarr_format"))
     _expect(isinstance(found.get("attributes", {}), dict), where, "attributes", "others")

@@ -121,7 +121,7 @@ def _keep_compiled() -> None:
 
 def _expected(error: Exception) -> bool:
     """Whether an error is about what the user gave, and says so itself."""
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) or type(error).__module__.startswith("pmcl."):
         return True
     # The errors of pmcl are all of these kinds; none needs to be imported to be known.
     return isinstance(error, ValueError | ImportError | KeyError)

@@ -1,12 +1,13 @@
 """What the commands share: options, where answers and progress go."""
 
 import contextlib
-import json
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
+
+from pmcl.runtime.files import to_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +31,7 @@ def apart() -> Iterator[None]:
 
 def answer(facts: Any, as_json: bool, text: str) -> None:
     """Print an answer: as JSON for a program, as text for a person."""
-    print(json.dumps(facts, indent=1) if as_json else text)
+    print(to_json(facts, indent=1) if as_json else text)
 
 
 def console() -> "Console":

@@ -1,10 +1,14 @@
 """Data files as `as_task` takes them: CSV, Parquet, netCDF and Zarr."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import xarray as xr
 
+from pmcl.cli.tables import read_table
 from pmcl.data.task import DATASET, DataError
 
 if TYPE_CHECKING:
@@ -37,19 +41,14 @@ def read_data(path: Path, *, dataset: str = DATASET) -> "xr.Dataset | pd.DataFra
     name = path.name.removesuffix(".gz")
     try:
         if name.endswith((".csv", ".tsv")):
-            separator = "\t" if name.endswith(".tsv") else ","
-            # names are text as it stands: 007 is not 7, and NA is a name
-            found = pd.read_csv(path, sep=separator)
-            if dataset in found:
-                text = {"usecols": [dataset], "dtype": str, "keep_default_na": False}
-                found[dataset] = pd.read_csv(path, sep=separator, **text)[dataset]
+            found = read_table(path, "\t" if name.endswith(".tsv") else ",", dataset)
         elif name.endswith((".parquet", ".pq")):
             found = pd.read_parquet(path)
         elif name.endswith((".nc", ".nc4", ".h5")):
             with xr.open_dataset(path) as opened:
                 found = opened.load()
         elif name.endswith(".zarr"):
-            with xr.open_zarr(path) as opened:
+            with _plainly(), xr.open_zarr(path) as opened:
                 found = opened.load()
         else:
             raise DataError(f"{path}: expected one of {_SUFFIXES}.")
@@ -57,14 +56,24 @@ def read_data(path: Path, *, dataset: str = DATASET) -> "xr.Dataset | pd.DataFra
         raise
     except Exception as error:  # whatever the readers say of a damaged file
         raise DataError(f"{path}: could not be read ({error}).") from error
-    if dataset != DATASET:
-        known = found.columns if isinstance(found, pd.DataFrame) else found.variables
-        if dataset not in known and dataset not in getattr(found, "dims", ()):
-            raise DataError(f"{path}: expected a column or dim {dataset!r}, got {[*known]}.")
-        if isinstance(found, pd.DataFrame):
-            return found.rename(columns={dataset: DATASET})
-        return found.rename({dataset: DATASET})
-    return found
+    frame = isinstance(found, pd.DataFrame)
+    known = [*found.columns] if frame else [*found.variables, *found.dims]
+    if dataset not in known and (frame or dataset != DATASET):
+        raise DataError(
+            f"{path}: expected a {'column' if frame else 'dim'} {dataset!r} that tells datasets "
+            f"apart, got {known}; `--dataset` says which it is."
+        )
+    if dataset == DATASET:
+        return found
+    return found.rename(columns={dataset: DATASET}) if frame else found.rename({dataset: DATASET})
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """Read a Zarr folder as it is: whether its metadata are in one place is no concern of ours."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*consolidated")
+        yield
 
 
 def read_results(path: Path) -> xr.DataTree:
@@ -78,7 +87,9 @@ def read_results(path: Path) -> xr.DataTree:
     if not path.exists():
         raise DataError(f"{path}: expected results (.nc or .zarr), there is nothing.")
     try:
-        return xr.open_datatree(path, engine=None if path.is_file() else "zarr")
+        if path.is_file():
+            return xr.open_datatree(path)
+        return xr.open_datatree(path, engine="zarr", consolidated=False)
     except Exception as error:
         raise DataError(f"{path}: could not be read as results ({error}).") from error
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pmcl.amortized.posterior import AmortizedPosterior
 
 
-Strategies = Literal["replay", "naive", "ewc", "replay+ewc", "si", "laplace", "vcl"]
+Strategies = Literal["replay", "naive", "ewc", "replay+ewc", "si", "laplace"]
 
 
 def fit(
@@ -397,7 +397,6 @@ def _strategy(name: Strategies | None) -> Any:
         "replay+ewc": lambda: (pmcl.Replay(), pmcl.ElasticWeightConsolidation(100.0)),
         "si": lambda: pmcl.SynapticIntelligence(),
         "laplace": lambda: pmcl.OnlineLaplace(),
-        "vcl": lambda: pmcl.VariationalWeights(),
     }
     return None if name is None else made[name]()
 

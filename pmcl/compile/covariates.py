@@ -128,7 +128,9 @@ def sources_of(model: pm.Model, given: SourcesLike | None) -> dict[str, Any]:
     if given is None:
         return {}
     if isinstance(given, xr.Dataset):
-        return {str(k): v for k, v in given.data_vars.items()}
+        names = {v.name for v in model.data_vars} - {*map(str, given.dims)}
+        found = given.reset_coords([n for n in given.coords if n in names])
+        return {str(k): v for k, v in found.data_vars.items()}
     if hasattr(given, "to_frame") and hasattr(given, "name"):  # a Series
         given = given.to_frame()
     if hasattr(given, "columns"):

@@ -9,6 +9,8 @@ import pytensor.tensor as pt
 from pymc.distributions.distribution import SymbolicRandomVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.scalar import Cast
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
@@ -41,7 +43,7 @@ class Misplaced(NamedTuple):
     ----------
     place : Index
     values : tuple of float
-        What came, at its lowest and its highest.
+        What came, at its lowest and its highest; a fraction twice where one came.
     size : int
         How many elements there are.
     """
@@ -52,6 +54,11 @@ class Misplaced(NamedTuple):
 
     def __str__(self) -> str:
         low, high = self.values
+        if not low.is_integer():
+            return (
+                f"it indexes {self.place.indexed}: expected whole numbers, got {low:g}, which the "
+                "model would cut off. Round them, and make the `pm.Data` one of integers."
+            )
         what, size = self.place.indexed, self.size
         came = f"{low:g}" if low == high else f"{low:g} to {high:g}"
         computed = "" if self.place.plain else f" (computed from {self.place.data})"
@@ -136,7 +143,11 @@ class Indices:
     ) -> None:
         places = _places(outputs, inputs)
         self.places = [index for index, _, _ in places]
-        flat = [v for _, index, size in places for v in (index.min(), index.max(), size)]
+        flat = [
+            v
+            for _, index, size in places
+            for v in (index.min(), index.max(), size, _fraction(index, inputs))
+        ]
         self._found = OfData(flat, inputs, lengths, symbols)
 
     def __reduce__(self) -> tuple:
@@ -147,9 +158,11 @@ class Indices:
         if not self.places:
             return None
         found = self._found(dataset)
-        for place, low, high, size in zip(
-            self.places, found[::3], found[1::3], found[2::3], strict=True
+        for place, low, high, size, fraction in zip(
+            self.places, found[::4], found[1::4], found[2::4], found[3::4], strict=True
         ):
+            if fraction:
+                return Misplaced(place, (float(fraction), float(fraction)), int(size))
             if low < 0 or high >= size:
                 return Misplaced(place, (float(low), float(high)), int(size))
         return None
@@ -198,6 +211,20 @@ def _is_plain(index: Variable, data: Mapping[Variable, Variable]) -> bool:
     while index not in data and index.owner is not None and len(index.owner.inputs) == 1:
         index = index.owner.inputs[0]
     return index in data
+
+
+def _fraction(index: Variable, data: Mapping[Variable, Variable]) -> Variable:
+    """Data of the largest fraction, where they are cast to integers as they stand; else 0."""
+    while index not in data and index.owner is not None and (
+        isinstance(index.owner.op, DimShuffle)
+        or (isinstance(index.owner.op, Elemwise) and isinstance(index.owner.op.scalar_op, Cast))
+    ):  # fmt: skip
+        index = index.owner.inputs[0]
+    if index not in data or not index.type.dtype.startswith("float"):
+        return pt.constant(0.0)
+    flat = index.ravel()
+    part = pt.abs(flat - pt.round(flat))
+    return pt.switch(part.max() > 0, flat[part.argmax()], 0.0)
 
 
 def _named(array: Variable) -> str:

@@ -30,7 +30,6 @@ from pmcl.continual.strategies.strategy import (
     StrategyLike,
     strategies_of,
 )
-from pmcl.continual.strategies.variational import VariationalWeights
 from pmcl.continual.strategies.weight_importance import importance, weighted_distance
 
 __all__ = [
@@ -57,7 +56,6 @@ __all__ = [
     "TaskRecord",
     "TeacherDistillation",
     "Teaching",
-    "VariationalWeights",
     "adapt",
     "adapt_covering",
     "forgotten",

@@ -73,8 +73,8 @@ class AdaptationRecord(NamedTuple):
         Why no more.
     skipped : int
         Steps that were not finite.
-    datasets, rehearsed, pseudo : int
-        Of the task, of the memory, and made from both.
+    datasets, rehearsed : int
+        Of the task, and of the memory.
     excluded : tuple of str
         Datasets without a finite density.
     untrusted : tuple of str
@@ -90,7 +90,6 @@ class AdaptationRecord(NamedTuple):
     skipped: int
     datasets: int
     rehearsed: int
-    pseudo: int
     excluded: tuple[str, ...]
     untrusted: tuple[str, ...]
     seconds: float
@@ -169,7 +168,6 @@ def adapt(
         skipped=int(found.state.skipped),
         datasets=len(kept),
         rehearsed=gathered.stored,
-        pseudo=gathered.pseudo,
         excluded=excluded,
         untrusted=gathered.untrusted,
         seconds=time.perf_counter() - begin,
@@ -283,11 +281,11 @@ def _label(
 
 def _split(gathered: Gathered) -> tuple[Pool, Pool]:
     """Hold a quarter of a teacher's labels back; the other objectives make draws of their own."""
-    pool, judged = gathered.pool, gathered.judged
-    if pool.labels is None or judged.labels is None:
-        return pool, judged
+    pool = gathered.pool
+    if pool.labels is None:
+        return pool, pool
     cut = pool.labels.shape[1] - pool.labels.shape[1] // 4
-    held = judged._replace(labels=judged.labels[:, cut:])
+    held = pool._replace(labels=pool.labels[:, cut:])
     return pool._replace(labels=pool.labels[:, :cut]), held
 
 

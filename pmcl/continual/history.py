@@ -126,7 +126,6 @@ def _adaptation(records: Sequence[TaskRecord], tasks: list[str]) -> xr.Dataset:
         "skipped": [r.record.skipped for r in records],
         "n_datasets": [r.record.datasets for r in records],
         "rehearsed": [r.record.rehearsed for r in records],
-        "pseudo": [r.record.pseudo for r in records],
         "excluded": [", ".join(r.record.excluded) for r in records],
         "untrusted": [", ".join(r.record.untrusted) for r in records],
         "lost": [", ".join(r.lost) for r in records],

@@ -99,15 +99,6 @@ class SelfConsistency(Problem):
         pairs = zip(self.strategies, self.states, strict=True)
         return tuple(s.trace(state, params) for s, state in pairs)
 
-    def perturb(
-        self, trace: tuple[Any, ...], params: Amortizer, key: Array
-    ) -> tuple[tuple[Any, ...], Amortizer]:
-        found = []
-        for i, (s, t) in enumerate(zip(self.strategies, trace, strict=True)):
-            t, params = s.perturb(t, params, jax.random.fold_in(key, i))
-            found.append(t)
-        return tuple(found), params
-
     def follow(
         self, trace: tuple[Any, ...], gradient: Amortizer, change: Amortizer
     ) -> tuple[Any, ...]:

@@ -1,5 +1,6 @@
 """Forms that users' data have, before a model says what is what."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ def in_form(data: Any) -> Any:
     if isinstance(data, xr.Dataset | Mapping) or is_frame(data):
         return data
     if hasattr(data, "ngroups") and hasattr(data, "groups"):  # what pandas' `groupby` gives
-        return {str(_name(name)): rows for name, rows in data}
+        return _groups(data)
     if isinstance(data, np.ndarray) or hasattr(data, "to_frame") or isinstance(data, xr.DataArray):
         raise DataError(
             f"data: expected values by the variables' names, got {_what(data)}: write "
@@ -29,6 +30,20 @@ def in_form(data: Any) -> Any:
             )
         return {str(i): one for i, one in enumerate(data)}
     return _as_pandas(data)
+
+
+def _groups(data: Any) -> dict[str, Any]:
+    found = [(str(_name(name)), rows) for name, rows in data]
+    twice = sorted(name for name, n in Counter(name for name, _ in found).items() if n > 1)
+    if twice:
+        raise DataError(f"data: names of groups must differ as text; {twice} came more than once.")
+    nameless = len(data.obj) - sum(len(rows) for _, rows in found)
+    if nameless:
+        raise DataError(
+            f"data: {nameless} rows have no group, and `groupby` leaves them out: give them one, "
+            "or drop them before."
+        )
+    return dict(found)
 
 
 def is_frame(data: object) -> bool:

@@ -85,6 +85,15 @@ def together(arrays: Mapping[str, xr.DataArray], where: str) -> dict[str, xr.Dat
     return found
 
 
+def in_order(rows: Any, along: str | None, layout: Layout, where: str) -> Any:
+    """Put the rows of a table in the model's order, where they are labelled elements of a dim."""
+    if along is None or along == layout.row or along in layout.names or along not in rows:
+        return rows
+    found = xr.DataArray(np.arange(len(rows)), dims=along, coords={along: text(rows[along])})
+    info = VariableInfo(along, (along,), (len(rows),), "int64")
+    return rows.iloc[aligned(found, info, layout, where).values]
+
+
 def with_labels(value: object, info: VariableInfo) -> object:
     """Give pandas' Series and DataFrames the labels that they have; all else stays."""
     if not hasattr(value, "reindex") or isinstance(value, xr.DataArray | xr.Dataset):

@@ -10,7 +10,7 @@ import xarray as xr
 from pmcl.compile import CompiledModel, VariableInfo
 from pmcl.compile.variables import content, dims_of, holders, is_nameless
 from pmcl.data.forms import in_form, is_frame, several
-from pmcl.data.labels import aligned, array_of, together, with_labels
+from pmcl.data.labels import aligned, array_of, in_order, together, with_labels
 from pmcl.data.stacking import stack
 from pmcl.data.task import DATASET, DataError, Layout, Task, TaskLike
 from pmcl.data.values import check_decoded, check_values
@@ -123,6 +123,10 @@ def _names_in(data: xr.Dataset) -> list[Hashable]:
 
 def _variable(value: object, info: VariableInfo, layout: Layout, where: str) -> xr.Variable:
     """Give a variable the model's dims, in its order, with a dim `dataset` in front if it came."""
+    if isinstance(value, list | tuple):
+        parts = [with_labels(v, info) for v in value]
+        if any(isinstance(v, xr.DataArray) for v in parts):
+            value = [_variable(v, info, layout, where).values for v in parts]
     where = f"Variable {info.name!r}{where}"
     if isinstance(value, xr.DataArray):
         value = _by_position(value, info)
@@ -174,6 +178,7 @@ def _stacked(values: Sequence, info: VariableInfo, where: str) -> object:
 
 def _from_frame(data: "pd.DataFrame", layout: Layout) -> Task:
     if DATASET not in data.columns:
+        _warn_of_names(data, layout)
         return stack([_rows_of(data, layout, "0")], ["0"], layout)
     nameless = int((data[DATASET].isna() | (data[DATASET] == "")).sum())
     if nameless:
@@ -185,10 +190,28 @@ def _from_frame(data: "pd.DataFrame", layout: Layout) -> Task:
     return stack(datasets, [name for name, _ in groups], layout)
 
 
+def _warn_of_names(data: "pd.DataFrame", layout: Layout) -> None:
+    """Say which columns of text that nobody reads may name datasets."""
+    own = {*layout.names, *layout.coords, *layout.holders}
+    text = [
+        c
+        for c in data.columns
+        if str(c).split("[")[0] not in own
+        and data[c].dtype.kind not in "biufcmM"
+        and 1 < data[c].nunique() < len(data)
+    ]
+    if text:
+        warn(
+            f"data: a table without a column {DATASET!r} is read as one dataset of {len(data)} "
+            f"rows. Do {listed(text)} tell datasets apart? Then pass `data.groupby({text[0]!r})`."
+        )
+
+
 def _rows_of(rows: "pd.DataFrame", layout: Layout, name: str) -> dict[str, np.ndarray]:
     """Read the rows of one dataset."""
     rows = rows.rename(columns=dict(layout.holders))
     along = layout.row if layout.row else next(iter(layout.variables[0].dims), None)
+    rows = in_order(rows, along, layout, f"Column {along!r} of dataset {name!r}")
     return {i.name: _from_columns(rows, i, layout, along, name) for i in layout.variables}
 
 
@@ -212,6 +235,9 @@ def _from_columns(
             f"Variable {info.name!r} of dataset {name!r}: expected column(s) {missing} of a table "
             f"with a row for each element of {along!r}, got {list(rows.columns)}."
         )
+    twice = [c for c in wanted if [*rows.columns].count(c) > 1]
+    if twice:
+        raise DataError(f"data: columns {twice} come more than once; leave one of each.")
     # Column by column: together, flags beside numbers would become objects.
     value = np.stack([array_of(rows[c]) for c in wanted], axis=1)
     if along not in info.dims:

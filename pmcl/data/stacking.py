@@ -8,6 +8,7 @@ import numpy as np
 
 from pmcl.compile import VariableInfo
 from pmcl.compile.casting import lost
+from pmcl.compile.support import in_row
 from pmcl.data.task import DataError, Layout, Task
 
 
@@ -105,20 +106,27 @@ def _check(one: Mapping[str, np.ndarray], name: str, layout: Layout) -> int | No
         if value.ndim != len(info.shape) or not fixed:
             raise DataError(f"{where}: expected shape {layout.expected(info)}, got {value.shape}.")
         if value.dtype.kind not in "biuf":
-            raise DataError(f"{where}: expected numbers ({info.dtype}), got {value.dtype}.")
+            first = f", such as {value.flat[0]!r}" if value.size else ""
+            raise DataError(f"{where}: expected numbers ({info.dtype}), got {value.dtype}{first}.")
         real = value.astype(float)
         bad = int(np.isnan(real).sum())
         if bad and info.name not in layout.names[: layout.n_observed]:
             raise DataError(
-                f"{where}: expected a covariate without gaps, got {bad} missing values (NaN); drop "
-                "those rows, or model the covariate."
+                f"{where}: expected a covariate without gaps, got {bad} missing values (NaN), the "
+                f"first{_first(np.isnan(real))}; drop those rows, or model the covariate."
             )
         if np.isinf(real).any():
-            raise DataError(f"{where}: expected finite values, got infinite ones.")
-        if np.issubdtype(np.dtype(info.dtype), np.integer) and not np.array_equal(
-            real, np.round(real), equal_nan=True
-        ):
-            raise DataError(f"{where}: expected integers ({info.dtype}), got fractions.")
+            raise DataError(
+                f"{where}: expected finite values, got infinite ones, the first"
+                f"{_first(np.isinf(real))}."
+            )
+        fractions = real != np.round(real)
+        if np.issubdtype(np.dtype(info.dtype), np.integer) and fractions[~np.isnan(real)].any():
+            fractions &= ~np.isnan(real)
+            raise DataError(
+                f"{where}: expected integers ({info.dtype}), got fractions, the first "
+                f"{real[fractions].flat[0]:g}{_first(fractions)}."
+            )
         for dim, n in zip(info.dims, value.shape, strict=True):
             if sizes.setdefault(dim, (info.name, n))[1] != n:
                 other, m = sizes[dim]
@@ -133,6 +141,10 @@ def _check(one: Mapping[str, np.ndarray], name: str, layout: Layout) -> int | No
         data = misplaced.place.data
         raise DataError(f"Variable {data!r} of dataset {name!r}: {misplaced}")
     return sizes[layout.row][1] if layout.row in sizes else None
+
+
+def _first(which: np.ndarray) -> str:
+    return in_row(tuple(map(int, np.argwhere(which)[0])))
 
 
 def _check_cast(value: np.ndarray, info: VariableInfo, where: str) -> None:

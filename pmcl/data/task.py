@@ -103,8 +103,8 @@ class Layout:
             compiled.data_dims,
             compiled.coords,
             compiled.indices,
-            compiled.support,
-            compiled.copies,
+            support=compiled.support,
+            copies=compiled.copies,
             holders=compiled.holders,
             constants=compiled.constants,
         )

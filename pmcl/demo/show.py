@@ -1,6 +1,5 @@
 """What the demo leaves behind: a table, a figure, and the draws."""
 
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import xarray as xr
 from rich.table import Table
 
 from pmcl.draws.results import one
+from pmcl.runtime.files import to_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -156,7 +156,7 @@ def write_results(result: DemoResult, out: Path) -> tuple[Path, Path]:
         for score in result.scores
     ]
     content = {"null_threshold": result.null_threshold, "scores": rows}
-    table.write_text(json.dumps(content, indent=1) + "\n")
+    table.write_text(to_json(content, indent=1) + "\n")
     draws = out / "results.zarr"
     if draws.exists():
         shutil.rmtree(draws)

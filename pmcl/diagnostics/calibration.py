@@ -190,6 +190,7 @@ def _tried(
         tree = posterior.sample(
             task,
             refine=refine,
+            fallback=None,
             random_seed=seed + 1,
             store=None if asked["client"] is None else Path(folder) / "draws.zarr",
             **asked,
@@ -306,7 +307,7 @@ def _around(
     """Parameters from the posterior of one dataset, and the dataset with as many new rows."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        tree = posterior.sample(alone, n, refine=refine, random_seed=seed)
+        tree = posterior.sample(alone, n, refine=refine, fallback=None, random_seed=seed)
     z = flat_z(posterior.compiled, tree)[0, :, 0]
     old = alone.dataset(0)
     with precision.scope():

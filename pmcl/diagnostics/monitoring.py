@@ -117,6 +117,7 @@ def monitor(
                 task,
                 positive("draws", draws),
                 refine=refine,
+                fallback=None,
                 var_names=[],
                 random_seed=seed + i,
                 progressbar=progressbar,

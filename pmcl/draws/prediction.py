@@ -1,6 +1,7 @@
 """What is asked for beside draws: log density terms, and predictions at the same or new data."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -8,9 +9,12 @@ import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo
 from pmcl.compile.predictive import lengths_of, predict
-from pmcl.data.task import DATASET, Layout, Task
+from pmcl.data.labels import numbers
+from pmcl.data.reading import as_task
+from pmcl.data.task import DATASET, DataError, Layout, Task
 from pmcl.draws.densities import pointwise, prior_terms
 from pmcl.draws.results import SAMPLE, labelled
+from pmcl.runtime.arguments import listed
 
 
 class Extra(NamedTuple):
@@ -134,25 +138,23 @@ def covariates_of(
         raise ValueError(
             f"new_covariates: expected {[i.name for i in infos]}, {missing} did not come."
         )
-    found: list[dict[str, np.ndarray]] = [{} for _ in task.names]
-    for info in infos:
-        value = new[info.name]
-        if isinstance(value, xr.DataArray):
-            value = value.transpose(*(d for d in (DATASET, *info.dims) if d in value.dims))
-        array = np.asarray(value)
-        if array.ndim not in (len(info.dims), len(info.dims) + 1):
-            raise ValueError(
-                f"new_covariates[{info.name!r}]: expected shape {layout.expected(info)}, "
-                f"got {array.shape}."
-            )
-        each = array if array.ndim > len(info.dims) else [array] * len(task)
-        if len(each) != len(task):
-            raise ValueError(
-                f"new_covariates[{info.name!r}]: expected {len(task)} datasets, got {len(each)}."
-            )
-        for one, entry in zip(found, each, strict=True):
-            one[info.name] = np.asarray(entry, info.dtype)
-    return found
+    alone = replace(layout, variables=infos, n_observed=0, support=None, copies=())
+    given = {i.name: new[i.name] for i in infos} if isinstance(new, Mapping) else new
+    try:
+        read = as_task(given, alone)
+    except DataError as error:
+        raise DataError(f"new_covariates: {error}") from None
+    if len(read) not in (1, len(task)):
+        raise DataError(f"new_covariates: expected {len(task)} datasets, got {len(read)}.")
+    if len(read) == 1:
+        return [read.dataset(0) for _ in task.names]
+    if [*read.names] == numbers(len(read)):
+        return [read.dataset(i) for i in range(len(task))]
+    if {*read.names} != {*task.names}:
+        raise DataError(
+            f"new_covariates: expected the datasets {listed(task.names)}, got {listed(read.names)}."
+        )
+    return [read.dataset(read.names.index(name)) for name in task.names]
 
 
 def _fill(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -169,6 +169,7 @@ def _compared(
             data,
             draws,
             refine=refine,  # type: ignore[arg-type]
+            fallback=None,
             random_seed=seed,
             progressbar=progressbar,
         )

@@ -24,6 +24,10 @@ from pmcl.runtime.jitting import compiling
 from pmcl.runtime.progress import progress_bar
 
 
+class SamplingError(RuntimeError):
+    """NUTS failed; the message names the dataset."""
+
+
 class NutsDraws(NamedTuple):
     """Draws of the reference sampler.
 
@@ -144,7 +148,7 @@ def nuts(
     ValueError
         If a dataset does not fit the model (its name and the variable are cited), the size of z
         would change from one dataset to the next, or an argument is out of range.
-    RuntimeError
+    SamplingError
         If the sampler fails on a dataset, for instance as its log density is finite nowhere near
         the initial values.
 
@@ -268,8 +272,8 @@ def _explained(doing: str) -> Iterator[None]:
         yield
     except Exception as error:
         said = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise RuntimeError(
+        raise SamplingError(
             f"NUTS failed {doing}: {said.rstrip('.')}. Where its log density is finite nowhere "
             "near the initial point, give variables an `initval`, or look for values that the "
             "model cannot take."
-        ) from error
+        ) from None

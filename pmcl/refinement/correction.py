@@ -1,6 +1,7 @@
 """From amortized draws to a posterior's final draws: refined, reweighted, NUTS where asked."""
 
 import time
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,8 @@ from pmcl.refinement.settings import Asked, Beginning
 from pmcl.refinement.standing import elsewhere, objections
 from pmcl.refinement.treatment import Engine, Treatment, at, joined, replaced
 
-_ELSEWHERE = 2  # searches by which a refined posterior is judged
+_HANDFUL = 5  # datasets that NUTS takes over unasked: a minute at most, with most models
+_ELSEWHERE = 8  # searches by which a refined posterior is judged
 
 
 class Corrected(NamedTuple):
@@ -64,12 +66,22 @@ def correct(
     assert drawn is not None and diagnostics is not None
     against = objections(drawn, diagnostics, asked.draws)
     if beginning is not None and asked.draws >= FEWEST_DRAWS:
-        starts = _ELSEWHERE if asked.everywhere and asked.refine is not None else 1
-        found_none = elsewhere(
-            beginning.search, task, np.flatnonzero(against == ""), drawn, diagnostics,
-            starts=starts, seed=asked.seed,
-        )  # fmt: skip
-        against = joined(against, found_none)
+        look = partial(elsewhere, beginning.search, task)
+        starts = _ELSEWHERE if asked.refine is not None and asked.everywhere else 1
+        good = np.flatnonzero(against == "")
+        missed, z = look(good, drawn, diagnostics, starts=starts, seed=asked.seed)
+        rows = np.flatnonzero(missed != "")
+        if len(rows) and asked.refine is not None:
+            begin = beginning.at(rows, z, len(task))
+            new, done = refine_task(density, amortizer, task, begin, asked, which=rows)
+            drawn = replaced(drawn, rows, new)
+            diagnostics = replaced(diagnostics, rows, judge(new))
+            treatment = _put(treatment, rows, done).noted(rows, "begun again at another mode")
+            against[rows] = objections(new, judge(new), asked.draws)
+            missed[rows] = ""
+            good = rows[against[rows] == ""]
+            missed, _ = look(good, drawn, diagnostics, starts=starts, seed=asked.seed + 1)
+        against = joined(against, missed)
     treatment = treatment._replace(warning=joined(treatment.warning, against))
     found = Corrected(drawn, diagnostics, diagnostics.log_weights, treatment)
     if asked.correct is not None:
@@ -77,6 +89,10 @@ def correct(
     if asked.fallback is not None:
         doubtful = treatment.warning != ""
         which = np.flatnonzero(doubtful | (diagnostics.finite_fraction == 0))
+        if asked.fallback == "auto" and len(which) > _HANDFUL:
+            which = which[:0]
+        if len(which) and progressbar:
+            print(f"NUTS samples {len(which)} of {len(task)} datasets: others cannot be trusted.")  # noqa: T201
         found = _fallen(density.compiled, task, drawn, found, which, asked, progressbar)
     return found
 
@@ -148,6 +164,15 @@ def _refined(
         replaced(before, rows, at(after, use)),
         replaced(treatment, which, done),
     )
+
+
+def _put(treatment: Treatment, rows: np.ndarray, done: Treatment) -> Treatment:
+    """Put what was done to some datasets; what is said of the network's draws stays."""
+    old = at(treatment, rows)
+    done = done._replace(
+        khat_amortized=old.khat_amortized, efficiency_amortized=old.efficiency_amortized
+    )
+    return replaced(treatment, rows, done)
 
 
 def _alike(found: Corrected, task: Task, asked: Asked) -> Corrected:

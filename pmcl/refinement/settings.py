@@ -15,7 +15,7 @@ from pmcl.search.starts import from_draws
 
 type RefineLike = Refine | bool | Literal["auto"]
 type CorrectLike = Literal["auto", "psis"] | None
-type FallbackLike = Literal["nuts"] | None
+type FallbackLike = Literal["auto", "nuts"] | None
 FEWEST_STARTS = 200  # draws that searches and covariances are made from
 
 
@@ -73,9 +73,9 @@ def settings_of(refine: RefineLike) -> Refine | None:
     raise ValueError(f"refine: expected True, False, 'auto' or a pmcl.Refine, got {refine!r}.")
 
 
-def way_of(
-    correct: CorrectLike, fallback: FallbackLike, draws: int, *, refined: bool
-) -> CorrectLike:
+def ways_of(
+    correct: CorrectLike, fallback: FallbackLike, draws: int, *, refined: bool, stored: bool
+) -> tuple[CorrectLike, FallbackLike]:
     """Read the arguments `correct` and `fallback` of `sample`.
 
     Raises
@@ -84,16 +84,18 @@ def way_of(
     """
     if correct not in ("auto", "psis", None):
         raise ValueError(f"correct: expected 'auto', 'psis' or None, got {correct!r}.")
-    if fallback not in ("nuts", None):
-        raise ValueError(f"fallback: expected 'nuts' or None, got {fallback!r}.")
-    if fallback is not None and draws < FEWEST_DRAWS:
+    if fallback not in ("auto", "nuts", None):
+        raise ValueError(f"fallback: expected 'auto', 'nuts' or None, got {fallback!r}.")
+    few = draws < FEWEST_DRAWS
+    if fallback == "nuts" and few:
         raise ValueError(
             f"draws: with a fallback expected at least {FEWEST_DRAWS}, as of fewer k-hat cannot be "
             f"told, got {draws}."
         )
     if correct == "auto":
-        return "psis" if refined else None
-    return correct
+        correct = "psis" if refined else None
+    off = fallback == "auto" and (few or stored or not refined)
+    return correct, None if off else fallback
 
 
 class Asked(NamedTuple):
@@ -111,8 +113,8 @@ class Asked(NamedTuple):
         Refine every dataset, not only those whose amortized posterior is poor.
     correct : {"psis", None}
         How draws come to count alike: resampled by smoothed weights. None: they do not.
-    fallback : {"nuts", None}
-        What samples the datasets whose k-hat is too high.
+    fallback : {"auto", "nuts", None}
+        What samples the datasets whose posterior does not stand; "auto": where they are few.
     extra : Extra
     """
 
@@ -138,6 +140,13 @@ class Beginning(NamedTuple):
 
     search: Search
     start: np.ndarray | None = None
+
+    def at(self, rows: np.ndarray, z: np.ndarray, number: int) -> "Beginning":
+        """The same for `number` datasets; the last start of some `rows` is z (dataset, dim)."""
+        own = np.asarray(self.search.starts) if self.start is None else self.start
+        start = np.array(np.broadcast_to(own, (number, *own.shape[-2:])))
+        start[rows, -1] = z[rows]
+        return self._replace(start=start)
 
     @classmethod
     def of_network(

@@ -34,7 +34,7 @@ from pmcl.refinement.settings import (
     CorrectLike,
     FallbackLike,
     Refine,
-    way_of,
+    ways_of,
 )
 from pmcl.runtime import precision
 from pmcl.runtime.arguments import positive, seed_of
@@ -55,7 +55,7 @@ def refine(
     start: xr.DataTree | None = None,
     refine: Refine | None = None,
     correct: CorrectLike = "psis",
-    fallback: FallbackLike = None,
+    fallback: FallbackLike = "auto",
     var_names: list[str] | None = None,
     log_likelihood: bool = False,
     log_prior: bool = False,
@@ -89,8 +89,8 @@ def refine(
     correct : "psis" or None
         How draws come to count alike, as in `AmortizedPosterior.sample`. None keeps the proposal's
         draws, to be weighted by `log_weight`.
-    fallback : "nuts" or None
-        NUTS for the datasets whose k-hat is too high, from the best draws at hand.
+    fallback : "auto", "nuts" or None
+        NUTS for the datasets whose posterior does not stand, as in `AmortizedPosterior.sample`.
     var_names : list of str, optional
         Variables of the group `posterior`; all free variables and deterministics by default.
     log_likelihood, log_prior, posterior_predictive : bool
@@ -131,13 +131,14 @@ def refine(
         covariates = () if data is None else covariates_among(model, data)
         data = own_data(model, say=progressbar) if data is None else data
         compiled = compile_model(model, covariates=covariates)
+    correct, fallback = ways_of(correct, fallback, draws, refined=True, stored=store is not None)
     asked = Asked(
         positive("draws", draws),
         pick(compiled, var_names),
         seed,
         Refine() if refine is None else refine,
         everywhere=True,
-        correct=way_of(correct, fallback, draws, refined=True),
+        correct=correct,
         fallback=fallback,
         extra=Extra(log_likelihood, log_prior, posterior_predictive),
     )

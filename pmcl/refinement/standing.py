@@ -53,20 +53,22 @@ def elsewhere(
     *,
     starts: int,
     seed: int,
-) -> np.ndarray:
+) -> tuple[np.ndarray, np.ndarray]:
     """What searches from other places find that draws have no part of, of the datasets `which`.
 
-    Each dataset is searched from points of its own, spread over the prior to its edges. They only
-    judge: a mode at which the normal has a comparable share of the evidence, but which no draw is
-    near, is named.
+    Each dataset is searched from points of its own, spread over the prior to its edges. A mode at
+    which the normal has a comparable share of the evidence, but which no draw is near, is named.
 
     Returns
     -------
-    array of text of shape (dataset,)
+    text : array of shape (dataset,)
+    z : array of shape (dataset, dim)
+        The mode of most evidence of these; NaN where there is none.
     """
     text, dim = np.full(len(task), "", dtype=object), len(search.spread)
+    z = np.full((len(task), dim), np.nan)
     if not len(which):
-        return text
+        return text, z
     centre, spread = np.asarray(search.starts)[0], np.asarray(search.spread)
     begin = np.empty((len(which), starts, dim))
     for i, row in enumerate(which):
@@ -83,12 +85,14 @@ def elsewhere(
     )  # fmt: skip
     ahead = evidence - diagnostics.log_evidence[row]
     missed = (ahead > -_BEHIND) & (apart > _far(dim))
-    for i, nats in zip(row[missed], ahead[missed], strict=True):
+    missed = np.flatnonzero(missed)
+    for k in missed[np.argsort(ahead[missed])]:
+        i, nats, z[row[k]] = row[k], ahead[k], modes.z[k]
         text[i] = (
             f"a search from elsewhere found a mode of {nats:+.1f} nats of evidence, relative to "
             "that of the draws, which none of them is near"
         )
-    return text
+    return text, z
 
 
 def _far(dim: int) -> float:

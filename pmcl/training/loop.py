@@ -39,10 +39,6 @@ class Problem(eqx.Module):
         """Begin what is followed over the steps; None: nothing."""
         return None
 
-    def perturb(self, trace: Any, params: Amortizer, key: Array) -> tuple[Any, Amortizer]:
-        """Return the weights at which a step's loss and gradient are taken, and the trace."""
-        return trace, params
-
     def follow(self, trace: Any, gradient: Amortizer, change: Amortizer) -> Any:
         """Follow a step: the gradient of the loss without the penalty, the weights' change."""
         return trace
@@ -170,9 +166,8 @@ def run_block(
 
     def take(state: LoopState, host_step: dict[str, Any]) -> tuple[LoopState, Array]:
         key, step_key = jax.random.split(jax.random.wrap_key_data(state.key))
-        noise_key = jax.random.fold_in(step_key, 1)
-        trace, there = problem.perturb(state.trace, state.params, noise_key)
-        loss, gradient = problem.loss_and_gradient(eqx.combine(there, rest), step_key, host_step)
+        there = eqx.combine(state.params, rest)
+        loss, gradient = problem.loss_and_gradient(there, step_key, host_step)
         whole = gradient
         if problem.penalty(state.params) is not None:
             more, pull = jax.value_and_grad(problem.penalty)(state.params)
@@ -181,7 +176,7 @@ def run_block(
         finite = jnp.isfinite(loss) & jnp.isfinite(optax.tree.norm(whole))
         updates, opt_state = transform.update(whole, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        trace = problem.follow(trace, gradient, updates)
+        trace = problem.follow(state.trace, gradient, updates)
         params, opt_state, trace = jax.tree.map(
             lambda new, old: jnp.where(finite, new, old),
             (params, opt_state, trace),

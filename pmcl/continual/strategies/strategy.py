@@ -79,12 +79,6 @@ class Rehearsal(NamedTuple):
     ----------
     memory : Memory
         Stored datasets.
-    pseudo : int
-        Pseudo-datasets in all, made of the task's datasets and the stored ones, balanced over
-        tasks.
-    bootstrap : bool
-    predictive : float
-        How pseudo-datasets are made.
     by_task : bool
         Equal weight for every task; else for every dataset.
     simulations : int
@@ -94,9 +88,6 @@ class Rehearsal(NamedTuple):
     """
 
     memory: Memory
-    pseudo: int = 0
-    bootstrap: bool = True
-    predictive: float = 0.0
     by_task: bool = False
     simulations: int = 0
     simulation_weight: float = 0.5
@@ -150,10 +141,6 @@ class AbstractStrategy(eqx.Module):
     def trace(self, state: Any, weights: Amortizer) -> Any:
         """Begin what is followed over the steps of a task: a pytree of arrays, or None."""
         return None
-
-    def perturb(self, trace: Any, weights: Amortizer, key: Array) -> tuple[Any, Amortizer]:
-        """Return the weights at which a step's loss and gradient are taken, and the trace."""
-        return trace, weights
 
     def follow(self, trace: Any, gradient: Amortizer, change: Amortizer) -> Any:
         """Follow one step: the gradient of the data's loss, and the change of the weights."""

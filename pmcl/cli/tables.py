@@ -1,0 +1,73 @@
+"""Long tables from text files, with what is wrong in them said by column, line and value."""
+
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pmcl.data.task import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def read_table(path: Path, separator: str, dataset: str) -> "pd.DataFrame":
+    """Read a text file with one line a row, the names of columns in the first.
+
+    Names of datasets are text as it stands: 007 is not 7, and NA is a name.
+
+    Raises
+    ------
+    DataError
+        Where it seems to be separated otherwise, where columns come twice or lines are longer than
+        the first, and where a column of numbers holds something else.
+    """
+    import pandas as pd
+
+    first = pd.read_csv(path, sep="\x00", header=None, nrows=1, dtype=str, quoting=3)
+    line = str(first.iloc[0, 0])
+    others = [s for s in (",", ";", "\t", "|") if s != separator and s in line]
+    if separator not in line and others:
+        raise DataError(
+            f"{path}: expected columns separated by {separator!r}, as its name says, got a first "
+            f"line with {others[0]!r}: {line[:60]!r}. Save it with {separator!r}, numbers with a "
+            "decimal point."
+        )
+    names = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str).iloc[0]
+    twice = [str(n) for n, count in Counter(names.dropna()).items() if count > 1]
+    if twice:
+        raise DataError(f"{path}: columns {twice} come more than once; leave one of each.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        try:
+            found = pd.read_csv(path, sep=separator, index_col=False, low_memory=False)
+        except pd.errors.ParserWarning:
+            raise DataError(
+                f"{path}: expected lines of {len(names)} values, as the first has, got longer "
+                "ones. Quote values that hold the separator."
+            ) from None
+    if dataset in found:
+        text = {"usecols": [dataset], "dtype": str, "keep_default_na": False}
+        found[dataset] = pd.read_csv(path, sep=separator, **text)[dataset]
+    for name in found.columns.drop(dataset, errors="ignore"):
+        _check_numbers(found[name], f"{path}: column {name!r}")
+    return found
+
+
+def _check_numbers(column: "pd.Series", where: str) -> None:
+    """Refuse a column most of which are numbers, and some not; others may be text."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(column):
+        return
+    numbers = pd.to_numeric(column, errors="coerce")
+    wrong = np.flatnonzero(numbers.isna() & column.notna())
+    if len(wrong) and len(wrong) <= len(column) / 2 and not column.isin([True, False]).all():
+        value = str(column.iloc[wrong[0]])
+        comma = " Numbers have a decimal point." if "," in value else ""
+        raise DataError(
+            f"{where}, line {wrong[0] + 2}: expected a number, got {value!r} ({len(wrong)} such "
+            f"values). Write nothing where one is missing.{comma}"
+        )
