@@ -204,7 +204,7 @@ def test_searches_are_not_made_again_by_a_training_that_goes_on(tmp_path, monkey
     options = {"network": NETWORK, "simulations": 60, "checkpoint": path, **QUIET}
     first = pmcl.fit_amortized(normal_model(), steps=2, **options)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["run", "run.searches"]
-    made, _ = first.bank(path, progressbar=False)
+    made, *_ = first.bank(path, progressbar=False)
     leaves = sum(np.asarray(x).nbytes for x in jax.tree.leaves((made.z, made.place)))
     assert leaves < (tmp_path / "run.searches").stat().st_size < leaves + 5000
 
@@ -212,7 +212,7 @@ def test_searches_are_not_made_again_by_a_training_that_goes_on(tmp_path, monkey
         raise AssertionError("searched again")
 
     monkeypatch.setattr("pmcl.training.bank.placed", none)
-    again, _ = first.bank(path, progressbar=False)
+    again, *_ = first.bank(path, progressbar=False)
     for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(again), strict=True):
         np.testing.assert_array_equal(a, b)
     with pytest.raises(ValueError, match="belongs to another run: expected .*'seed': 1"):
