@@ -1,7 +1,6 @@
 """Experiment 2 in full: fifteen short series, one after another, with every strategy.
 
     python experiments/autoregressive_panel.py continual   # all methods, the paper's settings, ours
-    python experiments/autoregressive_panel.py capacity    # replay by how many series it keeps
     python experiments/autoregressive_panel.py forecast    # one and ten years ahead, with a figure
     python experiments/autoregressive_panel.py tables      # tables and figures of what there is
 
@@ -24,7 +23,7 @@ from continual import (
     Method,
     Runs,
     choose_folders,
-    consolidation,
+    our_methods,
     paper_methods,
     paper_options,
     paper_replay,
@@ -33,45 +32,20 @@ from continual import (
 import pmcl
 
 HERE = Path(__file__).parent
-CAPACITIES = (1, 2, 4, 8, 11, 14)
 AHEAD = (1, 10)
 LEAST = 8  # years to learn from: the network has seen no shorter series
-COMMAND = "python experiments/autoregressive_panel.py continual (capacity, forecast)"
+COMMAND = "python experiments/autoregressive_panel.py continual (forecast)"
 
 
 def methods(size: panel.Size) -> dict[str, tuple[Method, ...]]:
     """All methods by their settings."""
     few = min(30, size.adapt_steps)
-    weights = {"steps": min(400, size.adapt_steps)}
     return {
         "paper": paper_methods(
             paper_replay(size.kept), paper_options(steps=few, draws=16), strength=1e2
         ),
-        "ours": (
-            replay(size, size.kept),
-            Method("naive", pmcl.Naive(), weights),
-            Method("EWC", consolidation(1e4), weights),
-            Method("replay + EWC", (replay(size, size.kept).strategy, consolidation(1e2))),
-            Method("test-time", None, weights),
-        ),
+        "ours": our_methods(pmcl.Replay(capacity=size.kept), size.adapt_steps),
     }
-
-
-def replay(size: panel.Size, capacity: int) -> Method:
-    """Replay, ours: the defaults, with more pseudo-datasets."""
-    strategy = pmcl.Replay(capacity=capacity, pseudo=size.pseudo, simulations=32)
-    return Method("replay", strategy, {"steps": size.adapt_steps}, refined=True)
-
-
-def capacity(runs: Runs, size: panel.Size) -> None:
-    """Replay by the number of series that it may keep, in the paper's settings and in ours."""
-    few = paper_options(steps=min(30, size.adapt_steps), draws=16)
-    # The one that `continual` keeps is measured there.
-    for value in [c for c in CAPACITIES if c < len(runs.tasks) and c != size.kept]:
-        theirs = Method("SC-ER", paper_replay(value), few)
-        runs.kept(f"capacity SC-ER {value}", lambda m=theirs: runs.once("paper", m, 0))
-        mine = replay(size, value)
-        runs.kept(f"capacity {value}", lambda m=mine: runs.once("ours", m, 0))
 
 
 def forecast(runs: Runs, results: Path, prefix: str) -> None:
@@ -169,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("part", choices=["continual", "capacity", "forecast", "tables", "all"])
+    parser.add_argument("part", choices=["continual", "forecast", "tables", "all"])
     parser.add_argument("--out", type=Path, help="of runs; out/panel by default")
     parser.add_argument("--results", type=Path, help="of tables; experiments/results by default")
     parser.add_argument("--methods", nargs="+", help="names of some; all by default")
@@ -188,14 +162,9 @@ def main() -> None:
         runs = panel.runs(given.out, size, given.countries)
         if given.part in ("continual", "all"):
             runs.continual(methods(size), given.seeds, given.methods)
-        if given.part in ("capacity", "all"):
-            capacity(runs, size)
         if given.part in ("forecast", "all"):
             forecast(runs, given.results, "autoregressive_panel_")
-    also = {str(size.kept): "ours_replay_0", f"SC-ER {size.kept}": "paper_SC-ER_0"}
-    tables.write(
-        given.out / "runs", given.results, "autoregressive_panel", COMMAND, also={"capacity": also}
-    )
+    tables.write(given.out / "runs", given.results, "autoregressive_panel", COMMAND)
 
 
 if __name__ == "__main__":

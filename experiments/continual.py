@@ -319,11 +319,22 @@ def paper_methods(
 
 def paper_replay(capacity: int, per_task: int = 1) -> pmcl.Replay:
     """Return the paper's replay: nothing but the stored datasets, each alike."""
-    return pmcl.Replay(
-        capacity=capacity, per_task=per_task, weighting="dataset", pseudo=0, simulations=0
-    )
+    return pmcl.Replay(capacity=capacity, per_task=per_task, weighting="dataset")
 
 
 def consolidation(strength: float) -> pmcl.ElasticWeightConsolidation:
     """Return ours: the Fisher information of q, summed over tasks, simulations first."""
     return pmcl.ElasticWeightConsolidation(strength, decay=1.0)
+
+
+def our_methods(replay: pmcl.Replay, steps: int) -> tuple[Method, ...]:
+    """Return ours: the defaults, and every strategy with all steps, needed or not."""
+    every = {"steps": steps, "patience": None}
+    return (
+        Method("adapt", replay, refined=True),  # no step where the network is right already
+        Method("naive", pmcl.Naive(), every),
+        Method("replay", replay, every),
+        Method("EWC", consolidation(1e2), every),
+        Method("replay + EWC", (replay, consolidation(1e2)), every),
+        Method("test-time", None, every),
+    )

@@ -2,10 +2,7 @@
 
     python experiments/linear_regression.py test-time   # a copy of the network for each task
     python experiments/linear_regression.py continual   # all methods, the paper's settings and ours
-    python experiments/linear_regression.py strength    # weight consolidation by its strength
-    python experiments/linear_regression.py baselines   # the field's baselines by their strengths
-    python experiments/linear_regression.py capacity    # replay by the size of its memory
-    python experiments/linear_regression.py options     # replay with each of our options
+    python experiments/linear_regression.py strength    # the paper's consolidation by its strength
     python experiments/linear_regression.py long        # forty tasks, twenty stored datasets
     python experiments/linear_regression.py tables      # tables and figures of what there is
 
@@ -31,7 +28,7 @@ from continual import (
     Method,
     Runs,
     Task,
-    consolidation,
+    our_methods,
     paper_consolidation,
     paper_methods,
     paper_options,
@@ -45,28 +42,15 @@ from pmcl.demo.model import linear_regression_model
 HERE = Path(__file__).parent
 SEEDS = (0, 1, 2)
 STRENGTHS = tuple(10.0**k for k in range(-2, 7))
-CAPACITIES = (1, 2, 5)  # of ten datasets that there are to store
-BEST = 1e4  # of the strengths, for consolidation alone
 
 
 PAPER = paper_options(steps=30, draws=16)
 PAPER_REPLAY = paper_replay(capacity=20)
-# Ours: the defaults, with more pseudo-datasets.
-REPLAY = pmcl.Replay(capacity=20, pseudo=2000, simulations=32)
+# Ours: the defaults.
+REPLAY = pmcl.Replay(capacity=20)
 METHODS: dict[str, tuple[Method, ...]] = {
     "paper": paper_methods(PAPER_REPLAY, PAPER, 1e2),
-    "ours": (
-        Method("replay", REPLAY, refined=True),
-        Method("naive", pmcl.Naive(), {"steps": 400}),
-        Method("EWC", consolidation(BEST), {"steps": 400}),
-        Method("test-time", None),
-        Method("plain replay", PAPER_REPLAY, {"steps": 400}),
-        # at the best of the strengths that `baselines` goes through
-        Method("synaptic intelligence", pmcl.SynapticIntelligence(1e2), {"steps": 400}),
-        Method("online Laplace", pmcl.OnlineLaplace(strength=1e2), {"steps": 400}),
-        Method("replay + EWC", (REPLAY, consolidation(1e2))),
-        Method("teacher + replay", REPLAY, {"objective": pmcl.TeacherDistillation()}),
-    ),
+    "ours": our_methods(REPLAY, 300),
 }
 
 
@@ -97,38 +81,13 @@ def test_time(runs: Runs) -> None:
 def strength(runs: Runs) -> None:
     """Weight consolidation, alone and with replay, over the paper's range of strengths."""
     for value in STRENGTHS:
-        mine, theirs = consolidation(value), paper_consolidation(value)
-        for settings, method in (
-            ("paper", Method("SC-EWC", theirs, PAPER)),
-            ("paper", Method("SC-ER-EWC", (PAPER_REPLAY, theirs), PAPER)),
-            ("ours", Method("EWC", mine, {"steps": 400})),
+        theirs = paper_consolidation(value)
+        for method in (
+            Method("SC-EWC", theirs, PAPER),
+            Method("SC-ER-EWC", (PAPER_REPLAY, theirs), PAPER),
         ):
-
-            def make(m: Method = method, settings: str = settings) -> dict:
-                return runs.once(settings, m, 0)
-
-            runs.kept(f"strength {method.name} {value:g}", make)
-
-
-BASELINES = {
-    "synaptic intelligence": pmcl.SynapticIntelligence,
-    "online Laplace": lambda s: pmcl.OnlineLaplace(strength=s),
-}
-
-
-def baselines(runs: Runs) -> None:
-    """The field's baselines, alone, over strengths two powers of ten apart."""
-    for name, strategy in BASELINES.items():
-        for value in STRENGTHS[::2]:
-            method = Method(name, strategy(value), {"steps": 400})
-            runs.kept(f"strength {name} {value:g}", lambda m=method: runs.once("ours", m, 0))
-
-
-def capacity(runs: Runs) -> None:
-    """Replay by the number of datasets that it may store."""
-    for value in CAPACITIES:
-        method = Method("replay", pmcl.Replay(capacity=value, pseudo=2000, simulations=32))
-        runs.kept(f"capacity {value}", lambda m=method: runs.once("ours", m, 0))
+            name = f"strength {method.name} {value:g}"
+            runs.kept(name, lambda m=method: runs.once("paper", m, 0))
 
 
 def rounds(tasks: list[Task], number: int) -> Iterator[tuple[str, Any]]:
@@ -140,26 +99,6 @@ def rounds(tasks: list[Task], number: int) -> Iterator[tuple[str, Any]]:
             name = tasks[i].name
             data = regression.subsets(tables_, name, random_seed=1 + 2 * again)
             yield f"{name} {again + 1}", data
-
-
-PLAIN = {"weighting": "dataset", "pseudo": 0, "simulations": 0}
-OPTIONS = {
-    "none": PLAIN,
-    "weighting": {**PLAIN, "weighting": "task"},
-    "bootstrap": {**PLAIN, "pseudo": 2000, "predictive": 0.0},
-    "predictive": {**PLAIN, "pseudo": 2000, "predictive": 1.0, "bootstrap": False},
-    "simulations": {**PLAIN, "simulations": 32},
-    "without simulations": {"pseudo": 2000, "simulations": 0},
-    "without weighting": {"weighting": "dataset", "pseudo": 2000, "simulations": 32},
-    "without predictive": {"pseudo": 2000, "simulations": 32, "predictive": 0.0},
-}
-
-
-def options(runs: Runs) -> None:
-    """Replay with each of our own options alone; with all of them it is what `continual` runs."""
-    for name, fields in OPTIONS.items():
-        method = Method(name, pmcl.Replay(capacity=20, **fields))
-        runs.kept(f"option {name}", lambda m=method: runs.once("ours", m, 0))
 
 
 def long(runs: Runs) -> None:
@@ -214,9 +153,6 @@ def main() -> None:
             "test-time",
             "continual",
             "strength",
-            "baselines",
-            "capacity",
-            "options",
             "long",
             "tables",
         ],  # fmt: skip
@@ -234,9 +170,6 @@ def main() -> None:
             parts = {
                 "test-time": test_time,
                 "strength": strength,
-                "baselines": baselines,
-                "capacity": capacity,
-                "options": options,
                 "long": long,
             }
             parts[given.part](runs)
@@ -244,9 +177,7 @@ def main() -> None:
         given.out / "runs",
         given.results,
         "linear_regression",
-        "python experiments/linear_regression.py continual (strength, capacity, options, long)",
-        # ten datasets are all that there are to store, and replay has all options
-        also={"capacity": {"10": "ours_replay_0"}, "option": {"all": "ours_replay_0"}},
+        "python experiments/linear_regression.py continual (test-time, strength, long)",
     )
 
 

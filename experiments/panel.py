@@ -24,9 +24,8 @@ class Size:
     simulated: int = 4
     firms: int = 11
     baseline_steps: int = 3200
-    steps: int = 10_000
-    adapt_steps: int = 2000
-    pseudo: int = 1000
+    steps: int = 1500
+    adapt_steps: int = 300
     kept: int = 8
     simulations: int | None = None
 
@@ -38,7 +37,6 @@ SHORT = Size(
     baseline_steps=100,
     steps=200,
     adapt_steps=20,
-    pseudo=20,
     kept=2,
     simulations=500,
 )

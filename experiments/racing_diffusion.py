@@ -26,7 +26,7 @@ from continual import (
     Method,
     Runs,
     choose_folders,
-    consolidation,
+    our_methods,
     paper_methods,
     paper_options,
     paper_replay,
@@ -48,30 +48,21 @@ NOTE = (
 
 def methods(size: stroop.Size) -> dict[str, tuple[Method, ...]]:
     """All methods by their settings."""
-    weights = {"steps": min(400, size.adapt_steps)}
     stored = size.per_task * size.tasks
-    replay = pmcl.Replay(
-        capacity=stored, per_task=size.per_task, pseudo=size.pseudo, simulations=32
-    )
+    replay = pmcl.Replay(capacity=stored, per_task=size.per_task)
     options = {
         **paper_options(steps=size.paper_steps, draws=size.paper_draws),
         "restore_best": True,
     }
     return {
         "paper": paper_methods(paper_replay(stored, size.per_task), options, strength=1e2),
-        "ours": (
-            Method("replay", replay, {"steps": size.adapt_steps}, refined=True),
-            Method("naive", pmcl.Naive(), weights),
-            Method("EWC", consolidation(1e4), weights),
-            Method("replay + EWC", (replay, consolidation(1e2)), {"steps": size.adapt_steps}),
-            Method("test-time", None, weights),
-        ),
+        "ours": our_methods(replay, size.adapt_steps),
     }
 
 
 def adapted(runs: Runs) -> pmcl.AmortizedPosterior:
     """Return the posterior after the last task, by replay."""
-    path = runs.state("ours", "replay", 0)
+    path = runs.state("ours", "adapt", 0)
     if not path.exists():
         raise FileNotFoundError(f"{path} is not there: run `continual` first.")
     return stroop.DEFINITION.load(path)
@@ -350,7 +341,7 @@ def main() -> None:
             if given.part in (part, "all"):
                 function(runs, size)
     note = NOTE.format(draws=size.paper_draws)
-    tables.write(given.out / "runs", given.results, "racing_diffusion", COMMAND, also={}, note=note)
+    tables.write(given.out / "runs", given.results, "racing_diffusion", COMMAND, note=note)
 
 
 if __name__ == "__main__":

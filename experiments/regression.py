@@ -66,15 +66,11 @@ def baseline(out: Path, *, seed: int = 0, progressbar: bool = True) -> pmcl.Amor
 
 
 def pretrained(out: Path, *, seed: int = 0, progressbar: bool = True) -> pmcl.AmortizedPosterior:
-    """The default network, pretrained once and kept in `out`.
-
-    On more simulations than by default: what pretraining learns well need not be learned again.
-    """
+    """The default network, pretrained once and kept in `out`."""
     out.mkdir(parents=True, exist_ok=True)
     return pmcl.fit_amortized(
         linear_regression_model(),
         covariates=COVARIATES,
-        steps=10_000,
         random_seed=seed,
         checkpoint=out / f"pretrained-{seed}.checkpoint",
         progressbar=progressbar,

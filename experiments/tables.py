@@ -14,7 +14,7 @@ MEASURES = (
     "adapted_bias_sd",
     "refined_ratio",
 )
-SWEEPS = ("strength", "capacity", "option")
+SWEEPS = ("strength",)
 ALONE = ("long", "test-time", "forecast", "unseen", "recovery", "timing", "fallback")
 
 
@@ -24,14 +24,12 @@ def write(
     name: str,
     command: str,
     *,
-    also: dict[str, dict[str, str]],
     note: str = "",
 ) -> None:
     """Read all runs; write the experiment's `.json`, `.md` and figures.
 
-    `note` says what differs from the paper; `also`, by sweep and label, which run of `continual`
-    belongs to a sweep. What was measured before, over more seeds or with runs that are no longer
-    there, stays in the tables.
+    `note` says what differs from the paper. What was measured before, over more seeds or with runs
+    that are no longer there, stays in the tables.
     """
     found = {p.stem: json.loads(p.read_text()) for p in sorted(runs.glob("*.json"))}
     if not found:
@@ -50,7 +48,7 @@ def write(
         "with": next((r["with"] for r in found.values() if "with" in r), {}),
         "made": max((r["made"] for r in found.values() if "made" in r), default=""),
         "methods": {s: {n: _over_seeds(runs) for n, runs in m.items()} for s, m in methods.items()},
-        **{sweep: _sweep(found, sweep, also.get(sweep, {})) for sweep in SWEEPS},
+        **{sweep: _sweep(found, sweep) for sweep in SWEEPS},
     }
     compact |= {single: found[single] for single in ALONE if single in found}
     path = results / f"{name}.json"
@@ -106,14 +104,12 @@ def _over_seeds(runs: list[dict]) -> dict:
     return found
 
 
-def _sweep(found: dict[str, dict], sweep: str, also: dict[str, str]) -> dict[str, dict]:
+def _sweep(found: dict[str, dict], sweep: str) -> dict[str, dict]:
     rows = {
         k.removeprefix(f"{sweep}_").replace("_", " "): v
         for k, v in found.items()
         if k.startswith(f"{sweep}_")
     }
-    if rows:
-        rows |= {label: found[stem] for label, stem in also.items() if stem in found}
     return {name: _over_seeds([run]) for name, run in rows.items()}
 
 
@@ -203,7 +199,7 @@ def _figures(compact: dict, results: Path, prefix: str) -> None:
         figure.legend(loc="outside right upper", fontsize="small")
         figure.savefig(results / f"{prefix}ratio_{settings}.png", dpi=120)
         plt.close(figure)
-    for sweep, label in (("strength", "strength"), ("capacity", "stored datasets")):
+    for sweep, label in (("strength", "strength"),):
         rows = compact[sweep]
         if not rows:
             continue

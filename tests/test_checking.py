@@ -13,6 +13,7 @@ from pmcl.networks.familiarity import Familiar
 NETWORK = pmcl.Network(
     pmcl.DeepSet(outputs=4, width=8, depth=1, pooled=8, head_width=16, head_depth=1),
     pmcl.CouplingFlow(layers=1, width=8, depth=1, knots=4, affine_width=16),
+    whiten=False,  # draws of what searches depend on nothing else
 )
 ROWS = 20
 
@@ -97,7 +98,7 @@ def test_familiar_data_are_not_warned_of_and_stored_ones_are_familiar(posterior)
     odd = make(1, seed=1, shift=6.0)
     with pytest.warns(pmcl.FarDataWarning, match="'d0'"):
         adapted = posterior.adapt(
-            odd, name="odd", strategy=pmcl.Replay(pseudo=0, simulations=0), steps=2,
+            odd, name="odd", strategy=pmcl.Replay(), steps=2,
             random_seed=0, progressbar=False,
         )  # fmt: skip
     with warnings.catch_warnings():

@@ -258,7 +258,7 @@ def test_memory_of_one_task_adapted_to_twice(layout):
 # --- strategies -----------------------------------------------------------------------------------
 
 
-PLAIN = {"weighting": "dataset", "pseudo": 0, "simulations": 0}  # the paper's replay
+PLAIN = {"weighting": "dataset"}  # the paper's replay
 
 
 @pytest.fixture(scope="module")
@@ -353,7 +353,7 @@ def test_strategies_say_what_they_rehearse_and_refuse_what_is_wrong(layout):
     assert Naive().rehearsal(None) is None
     memory = Memory().add(task_of(layout, 1), "u")
     plan = Replay(capacity=7, **PLAIN).rehearsal(memory)
-    assert plan == Rehearsal(memory, pseudo=0, bootstrap=True, predictive=0.5)
+    assert plan == Rehearsal(memory)
     for wrong in ({"capacity": 0}, {"per_task": 0}):
         with pytest.raises(ValueError, match=r"Replay: expected.*at least 1.*Naive\(\)"):
             Replay(**wrong)

@@ -63,9 +63,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """A posterior, and one that has been adapted to a task."""
     posterior = fit()
     few = {"steps": 2, "random_seed": 0, "progressbar": False}
-    adapted = posterior.adapt(
-        task(), name="first", strategy=pmcl.Replay(pseudo=0, simulations=0), **few
-    )
+    adapted = posterior.adapt(task(), name="first", strategy=pmcl.Replay(), **few)
     folder = tmp_path_factory.mktemp("errors")
     pmcl.save(posterior, folder / "state.zarr.zip")
     (folder / "text.zarr.zip").write_text("not a state")

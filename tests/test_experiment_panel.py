@@ -9,19 +9,19 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeW
 
 def test_the_panel_and_its_forecast(tmp_path, monkeypatch, capsys):
     common = ["--short", "--seeds", 0, "--out", tmp_path / "out", "--results", tmp_path]
-    run(autoregressive_panel, monkeypatch, "continual", *common, "--methods", "SC-ER", "replay")
+    run(autoregressive_panel, monkeypatch, "continual", *common, "--methods", "SC-ER", "adapt")
     run(autoregressive_panel, monkeypatch, "forecast", *common)
-    assert "ours replay 0: adapted: median" in capsys.readouterr().out
+    assert "ours adapt 0: adapted: median" in capsys.readouterr().out
     tasks = ["simulated 1", "American Steel", "Atlantic Refining"]
-    methods = {"paper": {"SB", "SC-ER"}, "ours": {"SB", "replay"}}
+    methods = {"paper": {"SB", "SC-ER"}, "ours": {"SB", "adapt"}}
     found = check(tmp_path, "autoregressive_panel", methods, tasks)
     assert found["with"].keys() >= {"pymc", "jax"} and found["made"].startswith("20")
-    assert found["methods"]["ours"]["replay"]["refined_worst"] < 0.2
+    assert found["methods"]["ours"]["adapt"]["refined_worst"] < 0.2
     # a forecast of a series that the model fits: intervals hold about what they say
     assert found["forecast"]["intervals"]["10"]["95%"] > 0.6
     assert (tmp_path / "autoregressive_panel_forecast.png").stat().st_size > 10_000
     # what was done is not done again
-    run(autoregressive_panel, monkeypatch, "continual", *common, "--methods", "SC-ER", "replay")
+    run(autoregressive_panel, monkeypatch, "continual", *common, "--methods", "SC-ER", "adapt")
     assert "..." not in capsys.readouterr().out
 
 

@@ -12,11 +12,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeW
 
 def test_the_race(tmp_path, monkeypatch, data_folder):
     common = ["--short", "--seeds", 0, "--out", tmp_path / "out", "--results", tmp_path]
-    run(racing_diffusion, monkeypatch, "continual", *common, "--methods", "replay")
+    run(racing_diffusion, monkeypatch, "continual", *common, "--methods", "adapt")
     tasks = ["simulated", "chetverikov_2017_flanker"]
-    methods = {"paper": {"SB"}, "ours": {"SB", "replay"}}
+    methods = {"paper": {"SB"}, "ours": {"SB", "adapt"}}
     found = check(tmp_path, "racing_diffusion", methods, tasks)
-    assert found["methods"]["ours"]["replay"]["refined_worst"] < 0.2
+    assert found["methods"]["ours"]["adapt"]["refined_worst"] < 0.2
 
 
 @pytest.mark.slow

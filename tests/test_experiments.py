@@ -71,7 +71,7 @@ def test_tables_keep_what_is_not_measured_again(tmp_path):
         (tmp_path / "runs" / f"{name}.json").write_text(json.dumps(run))
 
     def table() -> dict:
-        tables.write(tmp_path / "runs", tmp_path, "trial", "python trial.py", also={})
+        tables.write(tmp_path / "runs", tmp_path, "trial", "python trial.py")
         methods = json.loads((tmp_path / "trial.json").read_text())["methods"]["ours"]
         return {k: (row["seeds"], row["adapted_median"]) for k, row in methods.items()}
 

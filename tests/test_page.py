@@ -46,7 +46,7 @@ def posterior() -> pmcl.AmortizedPosterior:
     rng = np.random.default_rng(1)
     for i, name in enumerate(TASKS):
         data = {"y": rng.normal(i, 1, (3, 10))}
-        found = found.adapt(data, name=name, steps=30, progressbar=False)
+        found = found.adapt(data, name=name, steps=30, patience=None, progressbar=False)
     return found
 
 

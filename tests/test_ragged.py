@@ -9,7 +9,6 @@ import xarray as xr
 
 import pmcl
 from pmcl.compile import Masking
-from pmcl.continual.pseudo import pseudo_datasets
 from pmcl.data.task import DataError
 
 SIGMA = np.float64(1.5)
@@ -141,7 +140,7 @@ def test_nuts_takes_the_same_data(model, data) -> None:
 
 
 def test_adaptation_memory_and_a_saved_state(posterior, data, model, tmp_path) -> None:
-    strategy = pmcl.Replay(capacity=3, pseudo=6, simulations=4)
+    strategy = pmcl.Replay(capacity=3, simulations=4)
     first = {k: data[k] for k in ("short", "gaps")}
     adapted = posterior.adapt(
         first, name="first", strategy=strategy, steps=30, random_seed=0, progressbar=False
@@ -176,18 +175,6 @@ def test_data_with_gaps_need_no_training_on_gaps(model, data) -> None:
     for group, name in (("posterior", "slope"), ("sample_stats", "log_likelihood")):
         np.testing.assert_allclose(*(d[group][name].values for d in draws), rtol=1e-4, atol=1e-5)
     assert_exact(plain.sample(gaps, 4000, random_seed=0, progressbar=False), gaps)
-
-
-def test_pseudo_datasets_of_few_rows_with_gaps_hold_an_observation(posterior) -> None:
-    two = {"x": np.array([0.3, -0.4]), "y": np.array([0.5, np.nan])}
-    sources = pmcl.as_task({"two": two}, posterior.layout)
-    made, parent = pseudo_datasets(
-        posterior.compiled, sources, None, [40], posterior.structure, np.random.default_rng(0),
-        bootstrap=True, predictive=0.0,
-    )  # fmt: skip
-    assert len(made) == len(parent) == 40
-    there = made.there["y"]
-    assert there.any(axis=1).all() and there.all(axis=1).any() and not there.all()
 
 
 @pytest.mark.parametrize(

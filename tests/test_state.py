@@ -23,7 +23,7 @@ from pmcl.archive import StateError, read_archive, write_archive
 from pmcl.archive.zipped import MANIFEST
 
 STRATEGIES = (
-    pmcl.Replay(capacity=3, pseudo=6, simulations=2),
+    pmcl.Replay(capacity=3, simulations=2),
     pmcl.ElasticWeightConsolidation(strength=0.1, draws=2, simulations=8),
     pmcl.SynapticIntelligence(strength=0.1),
     pmcl.OnlineLaplace(draws=2, simulations=8),
@@ -435,7 +435,7 @@ from pathlib import Path
 import numpy as np, pmcl
 state, work = Path(sys.argv[1]), Path(sys.argv[2])
 strategy = (
-    pmcl.Replay(capacity=3, pseudo=6, simulations=2),
+    pmcl.Replay(capacity=3, simulations=2),
     pmcl.ElasticWeightConsolidation(strength=0.1, draws=2, simulations=8),
 )
 posterior = pmcl.models.named(f"{work / 'tiny.py'}:model").load(state)

@@ -1,4 +1,4 @@
-"""Weight consolidation, teachers, pseudo-datasets and states, against closed forms."""
+"""Weight consolidation, teachers, the pool and states, against closed forms."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +37,6 @@ from pmcl.continual import (
 )
 from pmcl.continual.objectives.objectives import AbstractObjective, efficiency
 from pmcl.continual.pool import gather
-from pmcl.continual.pseudo import pseudo_datasets
 from pmcl.data.reading import as_task
 from pmcl.data.task import Layout, Task
 from pmcl.metrics import transfer
@@ -264,78 +263,19 @@ def test_hyper_parameters_that_make_no_sense_are_refused(make, message):
         make()
 
 
-# --- pseudo-datasets and the pool -----------------------------------------------------------------
-
-
-def test_bootstrap_draws_the_rows_of_the_parent(normal_mean, layout):
-    task = task_of(layout, [0, 100])
-    made, parent = pseudo_datasets(
-        normal_mean.compiled,
-        task,
-        None,
-        [3, 2],
-        SETS,
-        np.random.default_rng(0),
-        bootstrap=True,
-        predictive=0.5,
-    )
-    np.testing.assert_array_equal(parent, [0, 0, 0, 1, 1])
-    for y, p in zip(made.values["y"], parent, strict=True):
-        assert {*y} < {*task.values["y"][p]}  # some come twice, others not at all
-    assert len({*made.names}) == 5
-    # the order of a series is not touched
-    series, _ = pseudo_datasets(
-        normal_mean.compiled,
-        task,
-        None,
-        [1, 1],
-        SERIES,
-        np.random.default_rng(0),
-        bootstrap=True,
-        predictive=0.0,
-    )
-    np.testing.assert_array_equal(series.values["y"], task.values["y"])
-
-
-def test_predictive_observations_follow_the_posterior_draws(normal_mean, layout):
-    task = task_of(layout, [0, 1])
-    z = np.stack([np.full((50, 1), 30.0), np.full((50, 1), -5.0)])
-    made, parent = pseudo_datasets(
-        normal_mean.compiled,
-        task,
-        z,
-        [200, 200],
-        SETS,
-        np.random.default_rng(0),
-        bootstrap=True,
-        predictive=1.0,
-    )
-    y = made.values["y"]
-    for p, mean in ((0, 30.0), (1, -5.0)):
-        here = y[parent == p]
-        assert abs(here.mean() - mean) < 5 / np.sqrt(here.size)
-        assert here.std() == pytest.approx(1, abs=0.1)
+# --- the pool ------------------------------------------------------------------------------------
 
 
 def test_tasks_count_alike_in_the_pool(occasion, layout):
     new, old = task_of(layout, np.arange(4)), task_of(layout, [50, 60, 70], seed=1)
     memory = Memory().add(old.select([0]), "a").add(old.select([1, 2]), "b")
-    plan = Replay(capacity=6, pseudo=30, predictive=0.0, simulations=0).rehearsal(memory)
+    plan = Replay(capacity=6).rehearsal(memory)
     with precision.scope():
         found = gather(occasion(new), np.ones(4, bool), plan, Divergence(), progressbar=False)
-    weights = np.asarray(found.pool.weights)
-    assert (found.task, found.stored, found.pseudo) == (4, 3, 30)
-    assert len(weights) == 4 + 3 + 30
-    assert weights.sum() == pytest.approx(3)
-    # what few real datasets leave is their pseudo-datasets'
-    assert weights[:4].sum() == pytest.approx(4 / 14)
-    assert weights[4] == pytest.approx(1 / 11) and weights[5:7].sum() == pytest.approx(2 / 12)
-    y = np.asarray(found.pool.batch.values["y"]).mean(axis=1)
-    for low, high, share in ((-9, 30, 10 / 14), (30, 55, 10 / 11), (55, 90, 10 / 12)):
-        made = weights[7:][(y[7:] > low) & (y[7:] < high)]
-        assert made.sum() == pytest.approx(share, rel=1e-5) and len(made) == 10
-    # by dataset, and without pseudo-datasets: the paper's
-    plain = Replay(capacity=6, weighting="dataset", pseudo=0).rehearsal(memory)
+    assert found.stored == 3
+    np.testing.assert_allclose(found.pool.weights, [0.25] * 4 + [1, 0.5, 0.5])
+    # by dataset: the paper's
+    plain = Replay(capacity=6, weighting="dataset").rehearsal(memory)
     with precision.scope():
         keep = np.array([True, False, True, True])
         found = gather(occasion(new), keep, plain, Divergence(), progressbar=False)
@@ -376,12 +316,12 @@ def test_a_teacher_that_trusts_nothing_teaches_nothing(occasion, layout):
         run(now, Naive(), objective=Distrustful())
 
 
-def test_teacher_with_replay_and_pseudo_datasets(occasion, layout):
+def test_teacher_with_replay(occasion, layout):
     now = occasion(task_of(layout, [1, 2]))
     memory = Memory().add(task_of(layout, [6], seed=4), "old")
-    strategy = Replay(capacity=3, pseudo=20, simulations=4)
+    strategy = Replay(capacity=3, simulations=4)
     found = run(now, strategy, memory, objective=TeacherDistillation(), batch_size=16)
-    assert found.record.pseudo == 20 and found.record.rehearsed == 1
+    assert found.record.rehearsed == 1
     y = np.concatenate([now.task.values["y"], memory.stored().values["y"]])
     assert (found.amortizer.divergence(y) < 0.05).all()
 
@@ -454,7 +394,7 @@ def test_another_strength_and_another_task_compile_nothing(occasion, layout):
 
 def test_an_adaptation_that_was_cut_off_ends_as_if_it_had_not_been(occasion, layout, tmp_path):
     now = occasion(task_of(layout, [1, 2]))
-    strategy, path = Replay(capacity=2, pseudo=4, simulations=2), tmp_path / "task.checkpoint"
+    strategy, path = Replay(capacity=2, simulations=2), tmp_path / "task.checkpoint"
     options = {"objective": PathGradient(), "steps": 250, "patience": 3}
     whole = run(now, strategy, **options)
 
@@ -495,7 +435,7 @@ def learn(posterior: AmortizedPosterior, task: Task, name: str, **options) -> Am
     return posterior.adapt(task, name=name, progressbar=False, **options)
 
 
-SMALL = Replay(capacity=4, pseudo=0, simulations=0)
+SMALL = Replay(capacity=4)
 
 
 def test_a_strategy_starts_from_what_is_stored_or_says_what_is_missing(posterior, layout):

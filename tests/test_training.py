@@ -13,10 +13,12 @@ import numpy as np
 import pymc as pm
 import pytest
 
+import pmcl
 from pmcl.compile import Density, compile_model, make_simulator, read_covariates
 from pmcl.networks import CouplingFlow, DeepSet, InputLayout, Network, build_amortizer
 from pmcl.runtime import precision
 from pmcl.training import (
+    Bank,
     Optimiser,
     PretrainingSettings,
     Problem,
@@ -29,6 +31,7 @@ from pmcl.training import (
 )
 from pmcl.training.checkpoint import read_checkpoint, write_checkpoint
 from pmcl.training.loop import run_block, start
+from pmcl.training.run import Moment
 
 # --- the loop -----------------------------------------------------------------------------------
 
@@ -253,7 +256,7 @@ def test_a_budget_of_simulations_is_seen_evenly_and_never_exceeded(normal_mean, 
     settings = PretrainingSettings(600, 64, 1e-2, 20, 1.0, 512, None, 100, 1000)
     with precision.scope():
         q, record = pretrain(
-            begun, normal_mean.simulator, settings, seed=0, bank=(simulated, 0), density=density,
+            begun, normal_mean.simulator, settings, seed=0, bank=Bank(simulated, 0, density),
             progressbar=False,
         )  # fmt: skip
         z, data, *_ = simulated.take(slice(900, None))
@@ -495,3 +498,39 @@ def test_simulations_from_the_host_train_too(kind, tmp_path, monkeypatch):
         with pytest.raises(Interrupted):
             both(settings=settings, checkpoint=path)
     assert_equal(both(settings=settings, checkpoint=path), found)
+
+
+def test_a_callback_is_told_of_every_block_and_may_end_the_training() -> None:
+    seen: list[tuple[int, float, np.ndarray]] = []
+
+    def two(step: int, loss: float, record: Moment) -> bool:
+        seen.append((step, loss, record.losses))
+        return step == 200
+
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("mu", 1, 2), 1, observed=np.zeros(10))
+    network = pmcl.Network(pmcl.DeepSet(outputs=4, width=8), pmcl.CouplingFlow(layers=1, width=8))
+    posterior = pmcl.fit_amortized(
+        model, network=network, steps=450, validation=64, simulations=256, callback=two,
+        random_seed=0, progressbar=False,
+    )  # fmt: skip
+    assert [step for step, *_ in seen] == [100, 200]
+    (record,) = posterior.pretraining
+    assert record.steps == 200 and record.stopped_early
+    np.testing.assert_array_equal(record.losses, seen[-1][2])
+    np.testing.assert_allclose(record.validation, [loss for _, loss, _ in seen], rtol=1e-6)
+
+    def at_once(step: int, loss: float, record: Moment) -> None:
+        raise StopIteration
+
+    adapted = posterior.adapt(
+        {"y": np.full((2, 10), 8.0) + np.arange(10)}, name="far", objective=pmcl.PathGradient(),
+        steps=60, patience=None, callback=at_once, random_seed=0, progressbar=False,
+    )  # fmt: skip
+    assert adapted.records[0].record.stopped == "by the callback"
+    frame = adapted.losses
+    assert frame.groupby("training", sort=False).size().to_dict() == {"pretraining": 200, "far": 25}
+    told = frame[(frame.training == "pretraining") & frame.held_back.notna()]
+    assert told.step.tolist() == [100, 200]
+    np.testing.assert_allclose(told.held_back, record.validation)
+    np.testing.assert_array_equal(frame.loss[:200], record.losses)

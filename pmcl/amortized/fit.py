@@ -47,6 +47,8 @@ from pmcl.search.many import narrowed
 from pmcl.search.search import Search
 from pmcl.training import PretrainingSettings, Simulated, pretrain
 from pmcl.training.bank import FEWEST
+from pmcl.training.pretraining import BLOCK
+from pmcl.training.run import Callback
 
 _LOOKED_AT = 100  # simulations whose indices are checked
 _STANDARD = 1000  # simulations by which inputs and parameters are standardised
@@ -77,6 +79,7 @@ def fit_amortized(
     lengths: tuple[int, int] | None = None,
     missing: float = 0.0,
     checkpoint: str | os.PathLike | None = None,
+    callback: Callback | None = None,
     devices: DevicesLike = None,
     random_seed: int | None = None,
     progressbar: bool = True,
@@ -135,6 +138,9 @@ def fit_amortized(
     checkpoint : path, optional
         Written after every block; training goes on from it where it exists. What searches found
         lies beside it, in a file whose name ends with `.searches`.
+    callback : callable, optional
+        Called after every block with the step, the validation loss and a record of all losses so
+        far; training ends where it returns True or raises StopIteration.
     devices : int, sequence of jax.Device or jax.sharding.Mesh, optional
         What each step's simulations are spread over, the weights being on each; JAX's default
         device by default. Results are those of one device, to rounding.
@@ -166,7 +172,7 @@ def fit_amortized(
         clip=clip,
         validation=positive("validation", validation),
         patience=patience,
-        block=100,
+        block=BLOCK,
         simulations=None if simulations is None else _budget(simulations),
         labels=1 if labels is None else positive("labels", labels),
     )
@@ -230,8 +236,8 @@ def fit_amortized(
                 settings,
                 seed=seed,
                 bank=posterior.bank(checkpoint, progressbar=progressbar),
-                density=density,
                 checkpoint=checkpoint,
+                callback=callback,
                 progressbar=progressbar,
             )
         amortizer = settled(amortizer)

@@ -25,6 +25,7 @@ from pmcl.continual import (
     TaskRecord,
     forgotten,
     history_tree,
+    losses_frame,
     memory_of,
     strategies_of,
 )
@@ -53,9 +54,11 @@ from pmcl.runtime import precision
 from pmcl.runtime.arguments import positive, positive_rate, seed_of
 from pmcl.runtime.devices import DevicesLike, settled
 from pmcl.runtime.devices import scope as device_scope
-from pmcl.training import PretrainingRecord, PretrainingSettings, Simulated, bank_of, pretrain
+from pmcl.training import Bank, PretrainingRecord, PretrainingSettings, bank_of, pretrain
+from pmcl.training.run import Callback
 
 if TYPE_CHECKING:
+    import pandas as pd
     from distributed import Client
 
 
@@ -143,6 +146,15 @@ class AmortizedPosterior:
         return history_tree(self.records)
 
     @property
+    def losses(self) -> "pd.DataFrame":
+        """Every training loss, in nats: a row a step.
+
+        Columns `training` ("pretraining", or the name of a task), `step`, `loss` and `held_back`,
+        the loss of what is held back, where it was taken after that step.
+        """
+        return losses_frame(self.pretraining, self.records)
+
+    @property
     def sampler(self) -> Sampler:
         """What draws: this posterior without its past."""
         return Sampler(
@@ -161,7 +173,7 @@ class AmortizedPosterior:
 
     def bank(
         self, checkpoint: str | os.PathLike | None = None, *, progressbar: bool
-    ) -> tuple[Simulated, int] | None:
+    ) -> Bank | None:
         """The simulations that pretraining sees again and again: the same ones every time.
 
         And how many were left out; None where every step has fresh ones. What searches found of
@@ -229,7 +241,6 @@ class AmortizedPosterior:
                 settings,
                 seed=self.seed + 1 + len(self.pretraining),
                 bank=self.bank(checkpoint, progressbar=progressbar),
-                density=self.density,
                 checkpoint=checkpoint,
                 progressbar=progressbar,
             )
@@ -251,6 +262,7 @@ class AmortizedPosterior:
         patience: int | None = 10,
         restore_best: bool = False,
         checkpoint: str | os.PathLike | None = None,
+        callback: Callback | None = None,
         devices: DevicesLike = None,
         random_seed: int | None = None,
         progressbar: bool = True,
@@ -292,6 +304,9 @@ class AmortizedPosterior:
         checkpoint : path, optional
             Written every hundred steps; where it exists, the adaptation goes on from it and ends as
             it would have without the interruption. Another task needs another path.
+        callback : callable, optional
+            Called every 25 steps with the step, the held-back loss and a record of all losses so
+            far; training ends where it returns True or raises StopIteration.
         devices : int, sequence of jax.Device or jax.sharding.Mesh, optional
             What each step's datasets are spread over; JAX's default device by default.
         random_seed : int, optional
@@ -346,6 +361,7 @@ class AmortizedPosterior:
                 objective=objective,
                 settings=settings,
                 checkpoint=None if checkpoint is None else Path(checkpoint),
+                callback=callback,
                 progressbar=progressbar,
             )
         return replace(

@@ -24,10 +24,10 @@ from pmcl.compile.refuse import (
     UnsupportedModelError,
     check_differentiable,
     check_model,
-    is_improper,
     model_or_context,
     trace_or_name,
 )
+from pmcl.compile.simulable import is_improper
 from pmcl.compile.support import Support
 from pmcl.compile.variables import VariableInfo, fingerprint
 from pmcl.runtime import precision

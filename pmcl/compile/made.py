@@ -13,7 +13,7 @@ from pmcl.compile.covariates import Covariates
 from pmcl.compile.drawing import Z
 from pmcl.compile.mask import Masking
 from pmcl.compile.model import CompiledModel
-from pmcl.compile.refuse import check_simulable
+from pmcl.compile.simulable import check_simulable
 from pmcl.compile.variables import own_value, unconstrained
 
 type Made = Mapping[str, np.ndarray]

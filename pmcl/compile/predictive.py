@@ -12,7 +12,8 @@ from pytensor.graph.replace import graph_replace
 
 from pmcl.compile.conversion import graphs
 from pmcl.compile.model import CompiledModel
-from pmcl.compile.refuse import check_host, check_simulable
+from pmcl.compile.refuse import check_host
+from pmcl.compile.simulable import check_simulable
 from pmcl.compile.variables import held_as, resize_observed
 from pmcl.runtime import precision
 from pmcl.runtime.jitting import jit

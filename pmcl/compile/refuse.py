@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pymc as pm
 from pymc.data import MinibatchOp
-from pymc.distributions.continuous import FlatRV, HalfFlatRV
-from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.multivariate import CARRV, ICARRV
 from pymc.distributions.simulator import SimulatorRV
+from pymc.ode import DifferentialEquation
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
@@ -21,7 +20,19 @@ from pmcl.compile.conversion.graphs import ShapedFunction, host_mode
 from pmcl.compile.marginal import how_to_sum_out, is_discrete
 from pmcl.compile.variables import content
 
-_DENSITY_IS_ENOUGH = "(`pmcl.refine` and `pmcl.sample_reference` need no simulator.)"
+_STEPS = """    def until_next(y, p):  # four or so of these reach the next time
+        for _ in range(4):
+            k1 = f(y, p)
+            k2 = f(y + h / 2 * k1, p)
+            k3 = f(y + h / 2 * k2, p)
+            k4 = f(y + h * k3, p)
+            y = y + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+        return y
+
+    states = pytensor.scan(
+        until_next, outputs_info=[y0], non_sequences=[p], n_steps=len(times), return_updates=False
+    )
+"""
 
 
 class UnsupportedModelError(ValueError):
@@ -58,43 +69,6 @@ def check_model(model: pm.Model) -> None:
     for rv in model.observed_RVs:
         _check_minibatch(rv, model.rvs_to_values[rv])
         _check_own_data(model, rv)
-
-
-def check_simulable(model: pm.Model, variables: Sequence[Variable] | None = None) -> None:
-    """Refuse models that have a density and cannot be simulated.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    variables : sequence of random variables, optional
-        Those that have to be drawn, given the others; the whole joint by default.
-
-    Raises
-    ------
-    UnsupportedModelError
-        Naming the variable, what is wrong with it and what to do.
-    """
-    if variables is None:
-        _check_potentials(model)
-        if not model.observed_RVs:
-            raise UnsupportedModelError(
-                "The model has no observed variable: nothing says which are simulated. Give the "
-                f"likelihood `observed=` (placeholder values will do). {_DENSITY_IS_ENOUGH}"
-            )
-    for rv in model.basic_RVs if variables is None else variables:
-        if not can_draw(rv):
-            _refuse_to_draw(rv)
-
-
-def can_draw(rv: Variable) -> bool:
-    """Whether a random variable has a sampler, given its parameters."""
-    op = rv.owner.op
-    return not (isinstance(op, CustomDistRV) and not _has_random(op)) and not is_improper(rv)
-
-
-def is_improper(rv: Variable) -> bool:
-    """Whether a random variable's density has no finite integral."""
-    return isinstance(rv.owner.op, FlatRV | HalfFlatRV)
 
 
 def check_host(outputs: Sequence[Variable], reason: str) -> None:
@@ -235,7 +209,12 @@ def _check_imputed(model: pm.Model) -> None:
             raise UnsupportedModelError(
                 f"Variable {name!r} has missing values in `observed`, which PyMC turns into free "
                 "parameters. Build the model with complete placeholder values (for example "
-                "`observed=np.zeros(...)`) and pass the real data to pmcl instead."
+                "`observed=np.zeros(...)`) and pass the real data to pmcl instead: NaN is left out "
+                "of the likelihood. Where other variables depend on those values make them "
+                "parameters: observe what is there, "
+                f"`pm.Normal('{name}', ..., observed=x[there])`, "
+                f"give the rest the same prior, `gaps = pm.Normal('{name}_gaps', ..., "
+                "shape=(~there).sum())`, and use `pt.set_subtensor(pt.as_tensor(x)[~there], gaps)`."
             )
         value = model.rvs_to_values[rv]
         for source in ancestors([value]):
@@ -276,22 +255,18 @@ def _check_discrete(model: pm.Model) -> None:
             )
 
 
-def _check_potentials(model: pm.Model) -> None:
-    if model.potentials:
-        names = ", ".join(repr(p.name) for p in model.potentials)
-        raise UnsupportedModelError(
-            f"Potential {names} adds to the log density but cannot be simulated from. Write it as "
-            "a distribution (`pm.CustomDist` with `dist=` or `random=`, `pm.Truncated`, "
-            f"`pm.Censored`) so that the simulator knows it too. {_DENSITY_IS_ENOUGH}"
-        )
-
-
 def _check_operation(rv: Variable) -> None:
     op, name = rv.owner.op, rv.name
     if isinstance(op, MinibatchRandomVariable):
         raise UnsupportedModelError(
             f"Variable {name!r} uses `total_size` (`pm.Minibatch`), which rescales the likelihood "
             "of a random part of the data. Remove it: pmcl batches over datasets by itself."
+        )
+    if any(v.owner and isinstance(v.owner.op, DifferentialEquation) for v in ancestors([rv])):
+        raise UnsupportedModelError(
+            f"Variable {name!r} depends on a `pm.ode.DifferentialEquation`, which JAX cannot run. "
+            "Take steps of a fixed length in its place, and as many between two times as the "
+            f"equation needs:\n\n{_STEPS}"
         )
     if isinstance(op, SimulatorRV):
         raise UnsupportedModelError(
@@ -300,20 +275,6 @@ def _check_operation(rv: Variable) -> None:
         )
     if isinstance(op, ICARRV):
         _check_icar(rv)
-
-
-def _refuse_to_draw(rv: Variable) -> None:
-    op, name = rv.owner.op, rv.name
-    if is_improper(rv):
-        raise UnsupportedModelError(
-            f"Variable {name!r} has an improper prior (`{op.name}`): it cannot be simulated. Give "
-            f"it a proper one, however wide. {_DENSITY_IS_ENOUGH}"
-        )
-    raise UnsupportedModelError(
-        f"Variable {name!r} is a `pm.CustomDist` with only `logp`: it cannot be simulated. "
-        "Give it `random=` (a function of the parameters, `rng` and `size`), or write it with "
-        f"`dist=`. {_DENSITY_IS_ENOUGH}"
-    )
 
 
 def _check_icar(rv: Variable) -> None:
@@ -330,14 +291,6 @@ def _check_icar(rv: Variable) -> None:
             f"Variable {name!r} is a `pm.ICAR` of places that are not all connected: it is "
             "improper and cannot be simulated. Give each connected part a variable of its own."
         )
-
-
-def _has_random(op: CustomDistRV) -> bool:
-    # PyMC puts a function of its own, which raises, in the place of a missing `random`.
-    random = getattr(op, "_random_fn", None)
-    return random is not None and "default_not_implemented" not in getattr(
-        random, "__qualname__", ""
-    )
 
 
 def _check_minibatch(rv: Variable, value: Variable) -> None:

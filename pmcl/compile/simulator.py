@@ -17,7 +17,8 @@ from pmcl.compile.drawing import Draws, Z, host_draw, jax_draw
 from pmcl.compile.made import SimulatorFunction, made_draw
 from pmcl.compile.mask import Mask, Masking
 from pmcl.compile.model import CompiledModel
-from pmcl.compile.refuse import UnsupportedModelError, check_simulable
+from pmcl.compile.refuse import UnsupportedModelError
+from pmcl.compile.simulable import check_simulable
 from pmcl.runtime import precision
 from pmcl.runtime.jitting import jit
 

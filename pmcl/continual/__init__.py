@@ -2,7 +2,7 @@
 
 from pmcl.continual.adaptation import AdaptationRecord, AdaptationSettings, adapt
 from pmcl.continual.coverage import adapt_covering
-from pmcl.continual.history import TaskRecord, history_tree
+from pmcl.continual.history import TaskRecord, history_tree, losses_frame
 from pmcl.continual.judgement import Quality, quality
 from pmcl.continual.objectives.objectives import (
     AbstractObjective,
@@ -60,6 +60,7 @@ __all__ = [
     "adapt_covering",
     "forgotten",
     "history_tree",
+    "losses_frame",
     "importance",
     "memory_of",
     "quality",

@@ -27,9 +27,9 @@ from pmcl.runtime import devices
 from pmcl.runtime.arguments import listed
 from pmcl.runtime.progress import working
 from pmcl.training import Optimiser, Simulated, combine
-from pmcl.training.run import Course, Progress, run
+from pmcl.training.run import Callback, Course, Progress, run
 
-_BLOCK = 25  # steps between two looks at the held-back draws
+STEPS = 25  # steps between two looks at the held-back draws
 _HELD_BACK = 64  # draws of each dataset by which progress is judged
 _REDUCTIONS = 2  # of the rate, before it stops
 _TOGETHER = 16  # datasets whose gradients a device takes at once
@@ -52,7 +52,7 @@ class AdaptationSettings:
     restore_best: bool = False
 
 
-type Stopped = Literal["all steps taken", "no more progress", "nothing to gain"]
+type Stopped = Literal["all steps taken", "no more progress", "nothing to gain", "by the callback"]
 
 
 class AdaptationRecord(NamedTuple):
@@ -73,8 +73,8 @@ class AdaptationRecord(NamedTuple):
         Why no more.
     skipped : int
         Steps that were not finite.
-    datasets, rehearsed, pseudo : int
-        Of the task, of the memory, and made from both.
+    datasets, rehearsed : int
+        Of the task, and of the memory.
     excluded : tuple of str
         Datasets without a finite density.
     untrusted : tuple of str
@@ -90,7 +90,6 @@ class AdaptationRecord(NamedTuple):
     skipped: int
     datasets: int
     rehearsed: int
-    pseudo: int
     excluded: tuple[str, ...]
     untrusted: tuple[str, ...]
     seconds: float
@@ -112,6 +111,7 @@ def adapt(
     objective: AbstractObjective,
     settings: AdaptationSettings,
     checkpoint: Path | None = None,
+    callback: Callback | None = None,
     progressbar: bool,
 ) -> Adapted:
     """Adapt a network to a task; datasets whose density is nowhere finite are left out.
@@ -127,6 +127,8 @@ def adapt(
     settings : AdaptationSettings
     checkpoint : Path, optional
         Written every few blocks of steps; training goes on from it where it exists.
+    callback : callable, optional
+        Told of every block.
     progressbar : bool
     """
     begin = time.perf_counter()
@@ -150,21 +152,22 @@ def adapt(
     plan = None if right else next((p for p in plans if p is not None), None)
     gathered = gather(now, finite > 0, plan, objective, progressbar=progressbar)
     problem = _problem(now, plan, strategies, states, objective, settings)
-    amortizer, found = _train(now, problem, gathered, settings, checkpoint, progressbar)
+    amortizer, found = _train(
+        now, problem, gathered, settings, checkpoint, callback, progressbar=progressbar
+    )
     after = replace(now, task=kept, amortizer=amortizer)
     traces = {type(s): t for s, t in zip(problem.strategies, found.state.trace, strict=True)}
     blocks = int(found.block)
-    losses = found.losses.ravel()[: min(blocks * _BLOCK, settings.steps)]
+    losses = found.losses.ravel()[: min(blocks * STEPS, settings.steps)]
     record = AdaptationRecord(
         losses=losses,
         held_back=found.judged[:blocks, 0],
         efficiency=found.judged[:blocks, 1],
         steps=len(losses),
-        stopped=_stopped(right, bool(found.done)),
+        stopped=_stopped(right, bool(found.done), len(losses) < settings.steps),
         skipped=int(found.state.skipped),
         datasets=len(kept),
         rehearsed=gathered.stored,
-        pseudo=gathered.pseudo,
         excluded=excluded,
         untrusted=gathered.untrusted,
         seconds=time.perf_counter() - begin,
@@ -173,9 +176,11 @@ def adapt(
     return Adapted(amortizer, record, tuple(ended))
 
 
-def _stopped(right: bool, done: bool) -> Stopped:
+def _stopped(right: bool, done: bool, early: bool) -> Stopped:
     if right:
         return "nothing to gain"
+    if early and not done:
+        return "by the callback"
     return "no more progress" if done else "all steps taken"
 
 
@@ -216,6 +221,8 @@ def _train(
     gathered: Gathered,
     settings: AdaptationSettings,
     checkpoint: Path | None,
+    callback: Callback | None,
+    *,
     progressbar: bool,
 ) -> tuple[Amortizer, Progress]:
     """Take the steps, judged by draws that are held back from training."""
@@ -228,13 +235,14 @@ def _train(
         f"Adapting to {now.name}",
         now.seed,
         steps,
-        _BLOCK,
+        STEPS,
         settings.patience,
         least=_PROGRESS,
         reductions=_REDUCTIONS,
         saved=_SAVED,
         measures=2,
         checkpoint=checkpoint,
+        callback=callback,
         label={} if checkpoint is None else _label(now, problem, pool, settings),
     )
 
@@ -273,11 +281,11 @@ def _label(
 
 def _split(gathered: Gathered) -> tuple[Pool, Pool]:
     """Hold a quarter of a teacher's labels back; the other objectives make draws of their own."""
-    pool, judged = gathered.pool, gathered.judged
-    if pool.labels is None or judged.labels is None:
-        return pool, judged
+    pool = gathered.pool
+    if pool.labels is None:
+        return pool, pool
     cut = pool.labels.shape[1] - pool.labels.shape[1] // 4
-    held = judged._replace(labels=judged.labels[:, cut:])
+    held = pool._replace(labels=pool.labels[:, cut:])
     return pool._replace(labels=pool.labels[:, :cut]), held
 
 
@@ -287,7 +295,7 @@ def _hosts(
     """What the steps of each block work on, in parts whose size bounds the memory."""
     batch = -(-batch // problem.together) * problem.together
     each = sum(x.nbytes for x in jax.tree.leaves(pool)) // len(pool.weights)
-    size = next((s for s in (_BLOCK, 5) if s * batch * each <= _MOST), 1)
+    size = next((s for s in (STEPS, 5) if s * batch * each <= _MOST), 1)
 
     def simulated(block: int, begin: int) -> Simulated | None:
         if not problem.simulations:
@@ -299,7 +307,7 @@ def _hosts(
 
     def parts(block: int) -> Iterator[dict[str, Any]]:
         rng = np.random.default_rng([now.seed, block, 2])
-        for begin in range(0, _BLOCK, size):
+        for begin in range(0, STEPS, size):
             some, number = pool.steps(size, batch, rng)
             yield {"pool": some, "number": number, "simulated": simulated(block, begin)}
 

@@ -2,17 +2,22 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import xarray as xr
 
-from pmcl.continual.adaptation import AdaptationRecord
+from pmcl.continual.adaptation import STEPS, AdaptationRecord
 from pmcl.continual.judgement import Quality
 from pmcl.continual.objectives.objectives import AbstractObjective
 from pmcl.continual.objectives.teacher import TeacherDistillation
 from pmcl.continual.strategies.strategy import AbstractStrategy
 from pmcl.metrics import transfer
+from pmcl.training import PretrainingRecord
+from pmcl.training.pretraining import BLOCK
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _PRETRAINING = "pretraining"
 _MEASURES = ("sc_variance", "khat", "efficiency")
@@ -79,6 +84,27 @@ def history_tree(records: Sequence[TaskRecord]) -> xr.DataTree:
     return xr.DataTree.from_dict(groups)
 
 
+def losses_frame(
+    pretraining: Sequence[PretrainingRecord], records: Sequence[TaskRecord]
+) -> "pd.DataFrame":
+    """Every training loss, a row a step; that of what is held back where it was taken."""
+    import pandas as pd
+
+    runs = [(_PRETRAINING, r.losses, r.validation, BLOCK) for r in pretraining]
+    tasks = zip(_distinct([r.name for r in records]), records, strict=True)
+    runs += [(name, r.record.losses, r.record.held_back, STEPS) for name, r in tasks]
+    columns = ("training", "step", "loss", "held_back")
+    parts = [pd.DataFrame([], columns=columns)]
+    for name, losses, held_back, block in runs:
+        n = len(losses)
+        ends = np.minimum((np.arange(len(held_back)) + 1) * block, n) - 1
+        found = np.full(n, np.nan)
+        found[ends] = held_back
+        one = {"training": name, "step": np.arange(1, n + 1), "loss": losses, "held_back": found}
+        parts.append(pd.DataFrame(one, columns=columns))
+    return pd.concat([p for p in parts if len(p)] or parts, ignore_index=True)
+
+
 def _distinct(names: Sequence[str]) -> list[str]:
     """Names with a number where one came before."""
     found: list[str] = []
@@ -100,7 +126,6 @@ def _adaptation(records: Sequence[TaskRecord], tasks: list[str]) -> xr.Dataset:
         "skipped": [r.record.skipped for r in records],
         "n_datasets": [r.record.datasets for r in records],
         "rehearsed": [r.record.rehearsed for r in records],
-        "pseudo": [r.record.pseudo for r in records],
         "excluded": [", ".join(r.record.excluded) for r in records],
         "untrusted": [", ".join(r.record.untrusted) for r in records],
         "lost": [", ".join(r.lost) for r in records],

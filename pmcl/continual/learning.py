@@ -15,6 +15,7 @@ from pmcl.continual.strategies.states import StrategyState, carried, memory_of, 
 from pmcl.continual.strategies.strategy import AbstractStrategy, Occasion
 from pmcl.networks import Amortizer
 from pmcl.runtime.devices import DevicesLike
+from pmcl.training.run import Callback
 
 
 class AdaptationOptions(TypedDict, total=False):
@@ -29,6 +30,7 @@ class AdaptationOptions(TypedDict, total=False):
     patience: int | None
     restore_best: bool
     checkpoint: str | os.PathLike | None
+    callback: Callback | None
     devices: DevicesLike
     random_seed: int | None
     progressbar: bool
@@ -60,6 +62,7 @@ def learn(
     objective: AbstractObjective | None,
     settings: AdaptationSettings,
     checkpoint: Path | None,
+    callback: Callback | None = None,
     progressbar: bool,
 ) -> tuple[Amortizer, Past]:
     """Adapt a network to a task; return it, and the past with this task in it.
@@ -74,6 +77,7 @@ def learn(
         None: the one that loses nothing (:func:`pmcl.continual.adapt_covering`).
     settings : AdaptationSettings
     checkpoint : Path, optional
+    callback : callable, optional
     progressbar : bool
     """
     done = [r.name for r in past.records]
@@ -83,6 +87,7 @@ def learn(
         now,
         objective=objective,
         checkpoint=checkpoint,
+        callback=callback,
         strategies=strategies,
         states=carried(strategies, past.states, done, now),
         settings=settings,

@@ -6,25 +6,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pmcl.continual.objectives.objectives import AbstractObjective, Labels, Teaching
-from pmcl.continual.pseudo import pseudo_datasets
+from pmcl.continual.objectives.objectives import AbstractObjective, Teaching
 from pmcl.continual.strategies.memory import Memory
 from pmcl.continual.strategies.strategy import Occasion, Rehearsal
 from pmcl.data.batching import taken
 from pmcl.data.masked import check_masked
 from pmcl.data.stacking import concatenate
 from pmcl.data.task import Batch, Task
-from pmcl.draws.drawn import judge, resampled
-from pmcl.draws.network import look
 from pmcl.networks.contexts import placed
 from pmcl.runtime.arguments import listed
 
-_WORTH = 10  # all pseudo-datasets of a task count like so many real ones: one alone tells little
-_JUDGED = 64  # pseudo-datasets among those by which progress is judged
-
 
 class Pool(NamedTuple):
-    """Arrays of the datasets, those of the task first, then the stored ones, then pseudo-datasets.
+    """Arrays of the datasets, those of the task first, then the stored ones.
 
     Attributes
     ----------
@@ -68,17 +62,8 @@ class Gathered(NamedTuple):
     """A pool and what it was made of."""
 
     pool: Pool
-    task: int
     stored: int
-    pseudo: int
     untrusted: tuple[str, ...]
-
-    @property
-    def judged(self) -> Pool:
-        """All real datasets and some pseudo-datasets, by which progress is judged."""
-        real = np.arange(self.task + self.stored)
-        some = np.linspace(0, self.pseudo - 1, min(self.pseudo, _JUDGED)).astype(int)
-        return self.pool.take(np.concatenate([real, len(real) + some]))
 
 
 class NothingTrusted(ValueError):
@@ -93,7 +78,7 @@ def gather(
     *,
     progressbar: bool,
 ) -> Gathered:
-    """Put a task, what is rehearsed and pseudo-datasets of both into one pool.
+    """Put a task and what is rehearsed into one pool.
 
     Parameters
     ----------
@@ -118,45 +103,20 @@ def gather(
     teaching = Teaching(now.amortizer, now.density, now.seed, progressbar)
     labels = objective.label(sources, teaching)
     trusted = np.ones(len(sources), bool) if labels is None else labels.trusted
-    everything, groups_all, good_all = sources, groups, good & trusted
-    if plan.pseudo:
-        counts = _counts(groups, good & trusted, plan.pseudo)
-        z = None
-        if plan.predictive:
-            z = labels.z if labels is not None else _posterior_draws(now, sources)
-        pseudo, parent = pseudo_datasets(
-            now.density.compiled,
-            sources,
-            z,
-            counts,
-            now.structure,
-            np.random.default_rng([now.seed, 1]),
-            bootstrap=plan.bootstrap,
-            predictive=plan.predictive,
-        )
-        more = objective.label(pseudo, teaching._replace(seed=now.seed + 1))
-        everything = concatenate([sources, pseudo])
-        groups_all = np.concatenate([groups, groups[parent]])
-        good_all = np.concatenate(
-            [good & trusted, np.ones(len(pseudo), bool) if more is None else more.trusted]
-        )
-        if labels is not None and more is not None:
-            labels = Labels(np.concatenate([labels.z, more.z]), good_all)
-    if not good_all.any():
+    good &= trusted
+    if not good.any():
         raise NothingTrusted(
-            f"adapt: the teacher trusts its draws for none of the {len(good_all)} datasets "
+            f"adapt: the teacher trusts its draws for none of the {len(good)} datasets "
             f"({listed(sources.names)}); expected at least one with a k-hat "
             "below its limit. Use PathGradient(), or a teacher that refines more."
         )
-    weights = _weights(groups_all, good_all, len(sources), by_task=plan.by_task)
     pool = Pool(
-        placed(now.amortizer, everything.batch()),
+        placed(now.amortizer, sources.batch()),
         None if labels is None else labels.z,
-        weights.astype(np.float32),
+        _weights(groups, good, by_task=plan.by_task).astype(np.float32),
     )
     untrusted = tuple(n for n, t in zip(sources.names, trusted, strict=True) if not t)
-    pseudo_made = len(everything) - len(sources)
-    return Gathered(pool, len(now.task), len(memory), pseudo_made, untrusted)
+    return Gathered(pool, len(memory), untrusted)
 
 
 def _numbered(tasks: Sequence[str]) -> list[int]:
@@ -164,39 +124,13 @@ def _numbered(tasks: Sequence[str]) -> list[int]:
     return [known.index(t) for t in tasks]
 
 
-def _counts(groups: np.ndarray, good: np.ndarray, total: int) -> np.ndarray:
-    """Share `total` pseudo-datasets out: evenly over tasks, then over the datasets of each."""
-    usable = good if good.any() else np.ones(len(groups), bool)
-    tasks = np.unique(groups[usable])
-    counts = np.zeros(len(groups), int)
-    for i, task in enumerate(tasks):
-        which = np.flatnonzero((groups == task) & usable)
-        number = total // len(tasks) + (i < total % len(tasks))
-        counts[which] = number // len(which)
-        counts[which[: number % len(which)]] += 1
-    return counts
-
-
-def _weights(groups: np.ndarray, good: np.ndarray, real: int, *, by_task: bool) -> np.ndarray:
-    """Weight of every dataset: tasks or real datasets count alike, pseudo-datasets for a share."""
-    weights = np.zeros(len(groups))
-    original = np.arange(len(groups)) < real
-    for task in np.unique(groups[good]):
+def _weights(groups: np.ndarray, good: np.ndarray, *, by_task: bool) -> np.ndarray:
+    """Weight of every dataset: tasks count alike, or datasets do."""
+    weights = good.astype(float)
+    for task in np.unique(groups[good]) if by_task else ():
         here = (groups == task) & good
-        own, made = here & original, here & ~original
-        whole = 1.0 if by_task else max(int(own.sum()), 1)
-        share = _WORTH / (int(own.sum()) + _WORTH) if made.any() else 0.0
-        weights[own] = whole * (1 - share) / max(int(own.sum()), 1)
-        weights[made] = whole * share / max(int(made.sum()), 1)
+        weights[here] = 1.0 / here.sum()
     return weights
-
-
-def _posterior_draws(now: Occasion, datasets: Task) -> np.ndarray:
-    """Amortized draws, resampled by importance weights: shape (dataset, draw, dim)."""
-    drawn = look(now.amortizer, now.density, datasets.batch(), seed=now.seed)
-    judged = judge(drawn)
-    which = np.flatnonzero(judged.finite_fraction > 0)
-    return np.asarray(resampled(drawn, judged.log_weights, which, seed=now.seed).z)
 
 
 def _joined(task: Task, stored: Task) -> Task:

@@ -98,7 +98,7 @@ def plot_losses(
 
     Of the objective the thin line is of the draws that were trained on, the thick one of draws held
     back from training. Efficiency is of these, a mean over the datasets that are trained on: new,
-    stored and pseudo-datasets; a teacher's draws have none.
+    and stored ones; a teacher's draws have none.
 
     Parameters
     ----------

@@ -8,7 +8,7 @@ from pytensor.graph.replace import graph_replace
 
 from pmcl.compile import CompiledModel
 from pmcl.compile.conversion.graphs import to_host
-from pmcl.compile.refuse import can_draw
+from pmcl.compile.simulable import can_draw
 from pmcl.compile.variables import initial_point
 from pmcl.draws.densities import unconstrain
 from pmcl.runtime import precision

@@ -21,7 +21,7 @@ from pmcl.runtime import precision
 from pmcl.runtime.jitting import jit
 from pmcl.search.search import Search
 
-# Accuracy against cost, measured by benchmarks/default_network.py: with the affine layer two small
+# Accuracy against cost, measured on the regression: with the affine layer two small
 # couplings are as accurate as six large ones, and draw several times as fast.
 DEFAULT_FLOW = CouplingFlow(layers=2, width=64, knots=5, activation="silu")
 

@@ -7,7 +7,8 @@ import pymc as pm
 
 from pmcl.compile import localise
 from pmcl.compile.compiling import compile_model
-from pmcl.compile.refuse import check_simulable, model_or_context
+from pmcl.compile.refuse import model_or_context
+from pmcl.compile.simulable import check_simulable
 from pmcl.continual import AbstractStrategy
 from pmcl.online.drift import AbstractDrift, Static
 from pmcl.online.latent.encoder import Encoder, Latents

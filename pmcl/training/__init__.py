@@ -1,6 +1,6 @@
 """One scanned training loop, and pretraining on simulations."""
 
-from pmcl.training.bank import Simulated, bank_of
+from pmcl.training.bank import Bank, Simulated, bank_of
 from pmcl.training.loop import (
     Optimiser,
     Problem,
@@ -16,6 +16,7 @@ from pmcl.training.pretraining import (
 )
 
 __all__ = [
+    "Bank",
     "Optimiser",
     "PretrainingRecord",
     "PretrainingSettings",

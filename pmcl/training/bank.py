@@ -58,6 +58,23 @@ class Simulated(NamedTuple):
         return jax.tree.map(lambda x: x[index], self)
 
 
+class Bank(NamedTuple):
+    """Simulations that are made once.
+
+    Attributes
+    ----------
+    simulated : Simulated
+        Those with a finite density.
+    left_out : int
+        How many have none: parameters, data or density are not finite.
+    density : Density
+    """
+
+    simulated: Simulated
+    left_out: int
+    density: Density
+
+
 def bank_of(
     simulator: Simulator,
     amortizer: Amortizer,
@@ -67,16 +84,10 @@ def bank_of(
     seed: int,
     checkpoint: Path | None = None,
     progressbar: bool,
-) -> tuple[Simulated, int]:
+) -> Bank:
     """Simulations that are made once, with what searches found of each; finite ones alone.
 
     A checkpoint holds parameters and what was found, not the data, which the seed makes again.
-
-    Returns
-    -------
-    bank : Simulated
-    left_out : int
-        Simulations whose parameters, data or density are not finite.
 
     Raises
     ------
@@ -97,7 +108,7 @@ def bank_of(
         with progress_bar("Searching", len(made.z), enabled=progressbar) as bar:
             advance = _Slow(len(made.z), bar.advance)
             made = made._replace(place=_places(amortizer, made, checkpoint, label, advance))
-    return made, number - len(made.z)
+    return Bank(made, number - len(made.z), density)
 
 
 def _places(

@@ -18,12 +18,15 @@ from pmcl.networks import Amortizer
 from pmcl.runtime import devices
 from pmcl.runtime.jitting import jit
 from pmcl.search.search import Place
-from pmcl.training.bank import Simulated, identity
+from pmcl.training.bank import Bank, Simulated, identity
 from pmcl.training.labels import label_log_q
 from pmcl.training.loop import Optimiser, Problem, combine
-from pmcl.training.run import Course, run
+from pmcl.training.run import Callback, Course, run
 
 _PROGRESS = 0.002  # nats a dataset
+
+
+BLOCK = 100  # steps between two looks at what is held back
 
 
 @dataclass(frozen=True)
@@ -198,9 +201,9 @@ def pretrain(
     settings: PretrainingSettings,
     *,
     seed: int,
-    bank: tuple[Simulated, int] | None = None,
-    density: Density | None = None,
+    bank: Bank | None = None,
     checkpoint: str | os.PathLike | None = None,
+    callback: Callback | None = None,
     progressbar: bool = True,
 ) -> tuple[Amortizer, PretrainingRecord]:
     """Train on simulations; return the best weights by validation loss.
@@ -210,14 +213,14 @@ def pretrain(
     amortizer, simulator
     settings : PretrainingSettings
     seed : int
-    bank : tuple, optional
+    bank : Bank, optional
         What :func:`bank_of` gave: all that may be trained on, a part of it held back for
         validation; fresh simulations in every step by default.
-    density : Density, optional
-        With a bank.
     checkpoint : path, optional
         Written after every block; if it is there at the start, training goes on from it and ends
         with the weights that an uninterrupted run has.
+    callback : callable, optional
+        See :class:`pmcl.training.run.Moment`.
     progressbar : bool
 
     Raises
@@ -234,8 +237,7 @@ def pretrain(
         problem = SimulationLoss(simulator, settings.batch_size)
         held_back = Simulated.of(simulator, settings.validation, random_seed=_other(seed))
     else:
-        assert density is not None
-        simulated, left_out = bank
+        simulated, left_out, density = bank
         number = len(simulated.z)
         cut = number - min(settings.validation, number // 10)
         kept = jax.device_put(simulated.take(slice(cut)))
@@ -251,6 +253,7 @@ def pretrain(
         settings.patience,
         least=_PROGRESS if settings.labels > 1 else 0.0,
         checkpoint=None if checkpoint is None else Path(checkpoint),
+        callback=callback,
         label={**asdict(settings), "seed": seed, **identity(amortizer)},
     )
 
@@ -275,7 +278,7 @@ def pretrain(
         steps=done,
         best_step=min((int(now.best_block) + 1) * size, steps),
         skipped=int(now.state.skipped),
-        stopped_early=bool(now.done) and done < steps,
+        stopped_early=done < steps,
         **about,
     )
     return combine(now.best, amortizer), record

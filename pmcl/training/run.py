@@ -16,6 +16,28 @@ from pmcl.training.loop import LoopState, Optimiser, Problem, combine, run_block
 _SLOWER = 0.3  # factor of the rate where there is no more progress
 
 
+class Moment(NamedTuple):
+    """What a callback is told after a block of steps, beside the step and the held-back loss.
+
+    Attributes
+    ----------
+    description : str
+        What is being trained.
+    losses : array of shape (step,)
+        Of every step so far.
+    held_back : array of shape (block,)
+        Of what is held back, after every block so far.
+    """
+
+    description: str
+    losses: np.ndarray
+    held_back: np.ndarray
+
+
+# called with the step, the held-back loss and a Moment; ends the training where it returns True
+type Callback = Callable[[int, float, Moment], bool | None]
+
+
 class Course(NamedTuple):
     """How a run goes.
 
@@ -41,6 +63,8 @@ class Course(NamedTuple):
         How many numbers a judgement has.
     checkpoint : Path, optional
         Written after every few blocks and at the end; training goes on from it where it exists.
+    callback : callable, optional
+        Told of every block; training ends where it returns True.
     label : dict
         What tells the run from others.
     """
@@ -55,6 +79,7 @@ class Course(NamedTuple):
     saved: int = 1
     measures: int = 1
     checkpoint: Path | None = None
+    callback: Callback | None = None
     label: dict[str, Any] = {}  # noqa: RUF012 (never written to)
 
 
@@ -147,9 +172,23 @@ def run(
             last = bool(now.done) or block == number - 1
             if path is not None and (last or block % course.saved == course.saved - 1):
                 write_checkpoint(path, course.label, now)
-            if now.done:
+            if now.done or _told(now, course):
                 break
     return now
+
+
+def _told(now: Progress, course: Course) -> bool:
+    """Tell the callback where a run stands; return whether it wants an end."""
+    if course.callback is None:
+        return False
+    blocks = int(now.block)
+    steps = min(blocks * course.block, course.steps)
+    held_back = now.judged[:blocks, 0].copy()
+    moment = Moment(course.description, now.losses.ravel()[:steps].copy(), held_back)
+    try:
+        return course.callback(steps, float(held_back[-1]), moment) is True
+    except StopIteration:
+        return True
 
 
 def _looked(now: Progress, state: LoopState, loss: float, course: Course) -> Progress:

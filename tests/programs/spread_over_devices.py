@@ -47,7 +47,7 @@ posterior = pmcl.fit_amortized(
 )
 data = {"y": np.random.default_rng(0).normal(1.0, 2.0, size=(13, 12))}
 adapted = posterior.adapt(
-    data, name="one", strategy=pmcl.Replay(pseudo=7, simulations=6), steps=10, batch_size=10,
+    data, name="one", strategy=pmcl.Replay(simulations=6), steps=10, batch_size=10,
     random_seed=2, **spread, **quiet,
 )  # fmt: skip
 plain = adapted.sample(data, 50, refine=False, random_seed=3, log_likelihood=True, **spread)

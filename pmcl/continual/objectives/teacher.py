@@ -29,10 +29,9 @@ from pmcl.refinement.correction import correct
 class TeacherDistillation(AbstractObjective):
     """Forward Kullback-Leibler divergence: L(x) = -mean_s log q(z_s | h(x)) over refined draws z_s.
 
-    Before training, draws are made for every dataset - of the task, of the memory, and the
-    pseudo-datasets made from them -, refined with the compiled density where the network is poor,
-    and resampled by their importance weights. They are labels for unlabeled data: modes are
-    covered, gradients bounded.
+    Before training, draws are made for every dataset - of the task and of the memory -, refined
+    with the compiled density where the network is poor, and resampled by their importance weights.
+    They are labels for unlabeled data: modes are covered, gradients bounded.
 
     Attributes
     ----------

@@ -29,12 +29,6 @@ class Replay(AbstractStrategy):
         Columns are standardised.
     weighting : {"task", "dataset"}
         Whether tasks count alike in the loss, or datasets (the paper's).
-    pseudo : int
-        Pseudo-datasets in all, balanced over tasks, made again at every task; 0: none.
-    bootstrap : bool
-        Draw the rows of a pseudo-dataset again, where they are exchangeable.
-    predictive : float
-        Fraction of pseudo-datasets whose observations are simulated from the posterior.
     simulations : int
         Fresh simulations rehearsed at every step, which protects what pretraining learned.
     simulation_weight : float
@@ -42,8 +36,8 @@ class Replay(AbstractStrategy):
 
     References
     ----------
-    Continual amortized Bayesian inference, Algorithm 1; the last five fields are ours, and
-    ``Replay(weighting="dataset", pseudo=0, simulations=0)`` is the paper's.
+    Continual amortized Bayesian inference, Algorithm 1; the last three fields are ours, and
+    ``Replay(weighting="dataset")`` is the paper's.
     """
 
     capacity: int = 20
@@ -51,10 +45,7 @@ class Replay(AbstractStrategy):
     keep: Literal["medoids", "centers", "random"] = eqx.field(static=True, default="medoids")
     distance: Distance = eqx.field(static=True, default="summary")
     weighting: Literal["task", "dataset"] = eqx.field(static=True, default="task")
-    pseudo: int = 400
-    bootstrap: bool = True
-    predictive: float = 0.5
-    simulations: int = 16
+    simulations: int = 0
     simulation_weight: float = 0.5
 
     def __check_init__(self) -> None:
@@ -74,11 +65,8 @@ class Replay(AbstractStrategy):
                 "Replay: expected distance 'summary', 'raw' or a function of an xarray.Dataset, "
                 f"got {self.distance!r}."
             )
-        if self.pseudo < 0 or self.simulations < 0 or not 0 <= self.predictive <= 1:
-            raise ValueError(
-                "Replay: expected pseudo and simulations of at least 0 and predictive between 0 "
-                f"and 1, got {self.pseudo}, {self.simulations} and {self.predictive}."
-            )
+        if self.simulations < 0:
+            raise ValueError(f"Replay: expected simulations of at least 0, got {self.simulations}.")
 
     def begin(self, state: Memory | None, now: Occasion) -> Memory:
         return Memory() if state is None else state
@@ -86,9 +74,6 @@ class Replay(AbstractStrategy):
     def rehearsal(self, state: Memory) -> Rehearsal:
         return Rehearsal(
             state,
-            pseudo=self.pseudo,
-            bootstrap=self.bootstrap,
-            predictive=self.predictive,
             by_task=self.weighting == "task",
             simulations=self.simulations,
             simulation_weight=self.simulation_weight,

@@ -79,12 +79,6 @@ class Rehearsal(NamedTuple):
     ----------
     memory : Memory
         Stored datasets.
-    pseudo : int
-        Pseudo-datasets in all, made of the task's datasets and the stored ones, balanced over
-        tasks.
-    bootstrap : bool
-    predictive : float
-        How pseudo-datasets are made.
     by_task : bool
         Equal weight for every task; else for every dataset.
     simulations : int
@@ -94,9 +88,6 @@ class Rehearsal(NamedTuple):
     """
 
     memory: Memory
-    pseudo: int = 0
-    bootstrap: bool = True
-    predictive: float = 0.0
     by_task: bool = False
     simulations: int = 0
     simulation_weight: float = 0.5

@@ -108,7 +108,7 @@ def about_training(posterior: AmortizedPosterior) -> Section:
                 Figure(
                     svg(plot_losses(posterior, measure="efficiency", tasks=some)),
                     f"Efficiency of the network's own draws (1 is perfect) by step of {whose}, "
-                    "over the datasets that it was trained on: new, stored and pseudo-datasets.",
+                    "over the datasets that it was trained on: new and stored ones.",
                 )
             )
         entries = history["datasets"].to_dataset()
