@@ -123,10 +123,12 @@ def _keep_compiled() -> None:
 
 @contextmanager
 def _warnings_in_a_line(command: str) -> Iterator[None]:
-    """Say warnings as errors are said; those about code are for who writes it."""
+    """Say warnings as errors are said; what libraries say of code is for who writes it."""
 
-    def say(message: Warning | str, category: type[Warning], *about: object) -> None:
-        if issubclass(category, UserWarning | RuntimeWarning):
+    def say(message: Warning | str, category: type[Warning], filename: str, *about: object) -> None:
+        parts = {*Path(filename).parts}
+        ours = "site-packages" not in parts or parts & {"pmcl", "cyclopts"}  # that calls us
+        if ours and issubclass(category, UserWarning | RuntimeWarning):
             print(f"pmcl {command}: {' '.join(str(message).split())}", file=sys.stderr)
 
     with warnings.catch_warnings():

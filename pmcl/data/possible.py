@@ -110,7 +110,7 @@ def _finite(compiled: CompiledModel, task: Task, z: np.ndarray) -> dict[str, _Te
         partial(_evaluate, compiled, z),
         batch,
         np.arange(len(task)),
-        size=1 << int(np.log2(np.clip(_TOGETHER // each, 1, 16))),
+        size=1 << int(np.log2(np.clip(_TOGETHER // each, 1, 4))),
     )
     row, width = task.layout.row, np.arange(task.width)
     for info in compiled.observed:  # without the room that batches have
