@@ -100,8 +100,8 @@ def correct(
     if asked.fallback is not None:
         doubtful = treatment.warning != ""
         which = np.flatnonzero(doubtful | (diagnostics.finite_fraction == 0))
-        if asked.fallback == "auto" and len(which) > _HANDFUL:
-            which = which[:0]
+        if asked.fallback == "auto" and not 0 < len(which) <= _HANDFUL:
+            return found
         if len(which) and progressbar:
             print(f"NUTS samples {len(which)} of {len(task)} datasets: others cannot be trusted.")  # noqa: T201
         found = _fallen(density.compiled, task, drawn, found, which, asked, progressbar)
