@@ -51,7 +51,11 @@ def check_possible(compiled: CompiledModel, task: Task) -> Task:
         Where other rows are impossible at some of the parameters that were tried, so that these
         may be possible at others.
     """
-    if not compiled.covariates and all(compiled.support.knows(v.name) for v in compiled.observed):
+    if (
+        compiled.implicit
+        or not compiled.covariates
+        and all(compiled.support.knows(v.name) for v in compiled.observed)
+    ):
         return task
     at = compiled.keep("points", lambda: _points(compiled))
     first, *wider = np.split(at, len(at) // len(_NEAR))
