@@ -74,6 +74,20 @@ def correct(
             density, amortizer, task, drawn, beginning, asked, progressbar=progressbar
         )
     assert drawn is not None and diagnostics is not None
+    if density.compiled.implicit:  # nothing to weigh draws by
+        said = f"no likelihood of {', '.join(density.compiled.implicit)}: draws of the network"
+        treatment = treatment.noted(np.arange(len(task)), said)
+        nothing = np.full(len(task), np.nan)
+        diagnostics = diagnostics._replace(
+            khat=nothing,
+            efficiency=nothing,
+            log_evidence=nothing,
+            log_evidence_error=nothing,
+            sc_variance=nothing,
+        )
+        treatment = treatment._replace(khat_amortized=None, efficiency_amortized=None)
+        alike = np.full(drawn.log_prior.shape, -np.log(drawn.log_prior.shape[1]))
+        return Corrected(drawn, diagnostics, alike, treatment)
     against = objections(drawn, diagnostics, asked.draws)
     # the joint density of a multilevel model may have no mode to look for
     if beginning is not None and levels is None and asked.draws >= FEWEST_DRAWS:
