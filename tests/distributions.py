@@ -19,7 +19,7 @@ NOT_DISTRIBUTIONS = {
     "SymbolicRandomVariable": "a base class",
     "CustomDist": "the user's own: `logp=` for a density, `random=` for simulations, or `dist=`",
     "DensityDist": "an alias of `CustomDist`",
-    "Simulator": "refused: it has no log density",
+    "Simulator": "no log density: for a network alone",
     "Flat": "improper: a density, no simulations and no evidence",
     "HalfFlat": "improper: a density, no simulations and no evidence",
     "Lognormal": "an alias of `LogNormal`",

@@ -113,7 +113,7 @@ def test_a_chunked_store_is_read_part_by_part(posterior, tmp_path, together):
 def test_a_cluster_gives_what_this_process_gives(posterior, client, tmp_path, together):
     data = datasets(11)
     lazy = data.chunk(dataset=3)
-    options = {"refine": pmcl.Refine(steps=2, rounds=0), "random_seed": 1}
+    options = {"refine": pmcl.Refine(steps=2, rounds=0), "fallback": None, "random_seed": 1}
     found = posterior.sample(lazy, 300, store=tmp_path / "a.zarr", client=client, **options)
     same(found, posterior.sample(data, 300, **options))
     assert client.run(plugins) == {address: [] for address in client.run(plugins)}
@@ -133,6 +133,7 @@ def test_references_and_refinement_without_a_network(client, tmp_path, together)
     found = pmcl.sample_reference(model(), data, store=tmp_path / "a.zarr", client=client, **nuts)
     same(found, pmcl.sample_reference(model(), data, **nuts))
     aligned = {"refine": pmcl.Refine(steps=0, rounds=0), "draws": 300, "random_seed": 3}
+    aligned |= {"fallback": None}
     aligned |= {"posterior_predictive": True, "log_prior": True}
     aligned |= {"store": tmp_path / "b.zarr", "client": client}
     found = pmcl.refine(model(), data, progressbar=False, **aligned)
@@ -366,6 +367,7 @@ def test_gaps_in_a_later_part(tmp_path, together):
     n[6, 1] = np.nan
     data = xr.Dataset({"n": (("dataset", "obs"), n)})
     options = {"refine": pmcl.Refine(steps=0, rounds=0), "draws": 300, "random_seed": 3}
+    options |= {"fallback": None}
     found = pmcl.refine(counts, data, store=tmp_path / "a.zarr", progressbar=False, **options)
     np.testing.assert_array_equal(found["observed_data"]["n"], n)
     assert list(found["posterior"]["dataset"].values) == [*map(str, range(8))]

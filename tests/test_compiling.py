@@ -81,12 +81,14 @@ def test_the_first_calls_compile_little_and_later_ones_nothing(programs):
     programs.new()
     posterior = fitted(model)
     first = {"fit": programs.new()}
-    posterior = posterior.adapt(data(5), name="a", steps=30, random_seed=1, **QUIET)
+    every = {"patience": None, **QUIET}  # all steps, however good the network is
+    posterior = posterior.adapt(data(5), name="a", steps=30, random_seed=1, **every)
     first["adapt"] = programs.new()
     # all that refinement has, as if every dataset needed it
     everything = pmcl.Refine(enough=2.0, efficiency=2.0, steps=5, rounds=1, pilot=20, components=2)
     for refine in ("auto", everything):
-        idata = posterior.sample(data(5), 100, refine=refine, random_seed=1, **QUIET)
+        given = {"refine": refine, "fallback": None}
+        idata = posterior.sample(data(5), 100, **given, random_seed=1, **QUIET)
     first["sample"] = programs.new()
     posterior.log_prob(idata, data(5))
     posterior.predict(data(5), draws=100, random_seed=1)
@@ -96,18 +98,18 @@ def test_the_first_calls_compile_little_and_later_ones_nothing(programs):
     most = {"fit": 29, "adapt": 8, "sample": 10, "others": 12}
     assert {k: len(v) for k, v in first.items() if len(v) > most[k]} == {}, first
 
-    given = {"refine": everything}  # "auto" may need a stage that it never needed before
+    # "auto" may need a stage that it never needed before
     for n, seed in ((5, 2), (1, 1), (3, 1), (40, 1)):
         idata = posterior.sample(data(n, seed), 100, **given, random_seed=seed, **QUIET)
         posterior.log_prob(idata, data(n, seed))
-        posterior.predict(data(n, seed), draws=100, **given, random_seed=seed)
+        posterior.predict(data(n, seed), draws=100, refine=everything, random_seed=seed)
         assert programs.new() == []
     pmcl.refine(model, data(2, 2), draws=100, refine=everything, random_seed=2, **QUIET)
     posterior.sample(data(300), 100, refine=False, random_seed=3, **QUIET)
     pmcl.sample_reference(model, data(3), draws=60, tune=90, random_seed=2, **QUIET)
     assert programs.new() == []
     for n, steps in ((1, 25), (90, 5)):
-        posterior = posterior.adapt(data(n, 3), name=str(n), steps=steps, **QUIET)
+        posterior = posterior.adapt(data(n, 3), name=str(n), steps=steps, **every)
         assert programs.new() == []
 
 

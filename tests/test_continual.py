@@ -361,7 +361,7 @@ def test_strategies_say_what_they_rehearse_and_refuse_what_is_wrong(layout):
         ({"keep": "best"}, "keep of"),
         ({"weighting": "row"}, "weighting of"),
         ({"distance": "far"}, "distance 'summary'"),
-        ({"predictive": 1.5}, "predictive between 0"),
+        ({"simulations": -1}, "simulations of at least 0"),
     ):
         with pytest.raises(ValueError, match=f"Replay: expected {message}|Replay: .*{message}"):
             Replay(**wrong)

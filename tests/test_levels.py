@@ -89,6 +89,16 @@ def test_centred_and_not_are_found_alike():
         assert "global: mu, tau" in str(levels)
 
 
+def test_a_kink_is_not_quadratic():
+    """A Laplace prior's third derivatives vanish wherever they exist."""
+    with pm.Model(coords={"group": range(5)}) as model:
+        theta = pm.Laplace("theta", pm.Normal("mu", 0, 1), 1, dims="group")
+        pm.Normal("y", theta, 1, observed=np.zeros(5), dims="group")
+    levels = Found.of(model, {"y": RNG.normal(size=5)}).levels
+    assert isinstance(levels, Levels)
+    assert not levels.exact
+
+
 @pytest.mark.parametrize("correlated", [False, True])
 def test_intercepts_and_slopes(correlated):
     found = Found.of(models.slopes(correlated=correlated), {"y": RNG.normal(size=24)})

@@ -81,16 +81,6 @@ def density_only_prior() -> None:
     pm.Normal("y", mu, 1, observed=ZEROS)
 
 
-def random_only() -> None:
-    mu = pm.Normal("mu")
-    pm.CustomDist("y", mu, random=lambda mu, rng, size: rng.normal(mu, 1, size), observed=ZEROS)
-
-
-def simulator() -> None:
-    mu = pm.Normal("mu")
-    pm.Simulator("y", lambda rng, mu, size: rng.normal(mu, 1, size), mu, observed=ZEROS)
-
-
 def missing() -> None:
     mu = pm.Normal("mu")
     pm.Normal("y", mu, 1, observed=[0.0, np.nan, 1.0])
@@ -166,8 +156,6 @@ def no_jax_conversion() -> None:
         (total_size, "'y' uses `total_size`", "Remove it"),
         (minibatch, "'y' depends on `pm.Minibatch`", "the whole of one dataset"),
         (minibatch_of_covariates, "'y' depends on `pm.Minibatch`", "the whole of one dataset"),
-        (random_only, "'y'", "`logp=`"),
-        (simulator, "'y' is a `pm.Simulator`", "`pm.CustomDist` with both"),
         (missing, "'y' has missing values in `observed`", "placeholder values"),
         (masked, "'y' has missing values in `observed`", "placeholder values"),
         (nothing_observed, "no observed variable", "Give the likelihood `observed=`"),

@@ -55,7 +55,7 @@ LENGTHS = [8, 8, 8, 8, 5, 8, 5, 5, 5, 6]
 def test_a_stored_sample_is_the_sample(posterior, tmp_path, monkeypatch, refine):
     monkeypatch.setattr(datasets, "TOGETHER", 3)
     options = {
-        "refine": refine, "random_seed": 1,
+        "refine": refine, "fallback": None, "random_seed": 1,
         "log_likelihood": True, "log_prior": True, "posterior_predictive": True,
     }  # fmt: skip
     data = ragged(LENGTHS)

@@ -197,6 +197,8 @@ def fit_amortized(
                 _, few = simulated_task(source, structure.row, 8, random_seed=seed)
                 check_masked(compiled, few)
             chosen = default_network(structure, network)
+            if compiled.implicit:
+                chosen = replace(chosen, whiten=False)
             number = _STANDARD if simulations is None else min(simulations, _STANDARD)
             first = Simulated.of(source, number, random_seed=seed)
             z, data, gaps, _ = jax.tree.map(np.asarray, first)

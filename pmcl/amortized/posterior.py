@@ -13,6 +13,7 @@ import xarray as xr
 from pmcl.amortized.sample import SampleJob
 from pmcl.amortized.sampler import Sampler, warn_of_far
 from pmcl.compile import CompiledModel, Density, Simulator
+from pmcl.compile.simulable import need_density
 from pmcl.continual import (
     AbstractObjective,
     AdaptationSettings,
@@ -324,6 +325,7 @@ class AmortizedPosterior:
         ValueError
             Where a strategy cannot start from what earlier ones stored, saying what is missing.
         """
+        need_density(self.compiled, "adapt")
         if strategy is None:
             strategy = self.strategy if self.strategy is not None else Replay()
         strategies = strategies_of(strategy)
@@ -489,6 +491,10 @@ class AmortizedPosterior:
         FarDataWarning
             Naming the datasets that are far from what was simulated, and from any that is stored.
         """
+        if self.compiled.implicit and refine == "auto" and correct == "auto":
+            refine = False
+        if refine is not False or fallback == "nuts" or correct == "psis":
+            need_density(self.compiled, "sample: refinement, weights and NUTS")
         settings, sampler = settings_of(refine), self.sampler.remembering(self.memory)
         correct, fallback = ways_of(
             correct, fallback, draws, refined=settings is not None, stored=store is not None

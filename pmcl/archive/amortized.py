@@ -152,6 +152,10 @@ def from_datatree(
             masking=masking,
             function=simulator,
         )
+        if compiled.implicit:
+            fingerprint.check_simulated(
+                source, probe, seed=whole_number(attrs, "seed", where), where=where
+            )
         network = decode(
             loads(attrs.get("network"), where=where), where=f"{where}: network", expected=Network
         )

@@ -6,7 +6,7 @@ import xarray as xr
 
 from pmcl.archive.configuration import dumps, loads
 from pmcl.archive.errors import StateError
-from pmcl.compile import CompiledModel
+from pmcl.compile import CompiledModel, Simulator
 from pmcl.compile.model import describe
 from pmcl.data.task import Batch, Layout, Task
 from pmcl.draws.densities import densities
@@ -16,6 +16,7 @@ from pmcl.runtime import precision
 
 _POINTS = 8
 _TOLERANCE = 1e-6  # relative; other machines round in other ways
+_SIMILAR = 1e-3  # relative, of summaries of the same simulations on another machine
 _SAME = 0.01  # nats of evidence, which a search that ends one step later still finds
 
 
@@ -82,6 +83,27 @@ def check(compiled: CompiledModel, stored: xr.Dataset, *, where: str) -> None:
                 f"{value[worst]:.6g}, it was {old[worst]:.6g}. Names and shapes are the same; look "
                 "at priors, likelihood and constant data."
             )
+
+
+def check_simulated(simulator: Simulator, stored: xr.Dataset, *, seed: int, where: str) -> None:
+    """Compare what a simulator makes with what it made, where no likelihood tells models apart.
+
+    Raises
+    ------
+    StateError
+        Saying what differs.
+    """
+    n = stored.sizes["point"]
+    _, data = simulator.simulate(n, random_seed=seed)
+    for name, value in data.items():
+        old = stored[f"data {name}"].values
+        now = np.asarray(value)
+        for what in (np.mean, np.std):
+            if not np.allclose(what(now), what(old), rtol=_SIMILAR):
+                raise StateError(
+                    f"{where}: the state is of another simulator: the {what.__name__} of {n} "
+                    f"simulations of {name!r} is {what(now):.6g}, it was {what(old):.6g}."
+                )
 
 
 def searched(amortizer: Amortizer, compiled: CompiledModel, probe: xr.Dataset) -> xr.Dataset:

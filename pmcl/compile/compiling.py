@@ -27,7 +27,7 @@ from pmcl.compile.refuse import (
     model_or_context,
     trace_or_name,
 )
-from pmcl.compile.simulable import is_improper
+from pmcl.compile.simulable import has_density, is_improper
 from pmcl.compile.support import Support
 from pmcl.compile.variables import VariableInfo, fingerprint
 from pmcl.runtime import precision
@@ -81,6 +81,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         rv: pt.tensor(f"{rv.name}", dtype=rv.type.dtype, shape=(None,) * rv.type.ndim)
         for rv in model.observed_RVs
     }
+    explicit = [rv for rv in observed if has_density(rv)]
     inputs = {var: var.type(name=var.name) for var in data}
     symbols = {**inputs, **observed}
     about = {
@@ -120,7 +121,11 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         shapes = [like[v] for v in term.call.inputs]
         check_differentiable(term.call, shapes, names, len(values))
 
-    rvs_to_values = {sized[rv]: observed.get(rv, v) for rv, v in model.rvs_to_values.items()}
+    rvs_to_values = {
+        sized[rv]: observed.get(rv, v)
+        for rv, v in model.rvs_to_values.items()
+        if rv not in observed or rv in explicit
+    }
     rvs_to_transforms = {sized[rv]: t for rv, t in model.rvs_to_transforms.items()}
 
     def densities(rvs: Sequence[Variable], *, jacobian: bool) -> list[Variable]:
@@ -132,7 +137,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         )
 
     try:
-        terms = densities([*free, *observed], jacobian=True)
+        terms = densities([*free, *explicit], jacobian=True)
     except NotImplementedError as error:
         raise UnsupportedModelError(
             f"PyMC derives no log density of one of {[rv.name for rv in model.basic_RVs]}: "
@@ -176,11 +181,11 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
     names_potential = [p.name for p in on_data]
     extra, by_potential = function(values, [potentials[p] for p in on_data], names_potential)
     gradient(extra, names_potential)
-    arguments, names_observed = [*values, *observed.values()], [rv.name for rv in observed]
+    arguments, names_observed = [*values, *observed.values()], [rv.name for rv in explicit]
     likelihood, by_term = function(arguments, terms[len(free) :], names_observed)
     gradient(likelihood, names_observed)
     by_step = []
-    for rv in observed:
+    for rv in explicit:
         node = sized[rv].owner
         by_step.append(causal.steps(node.op, at_values(list(node.inputs)), observed[rv]))
     steps = likelihood
@@ -211,6 +216,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
             variables.describe(model, p, like.shape)
             for p, like in zip(on_data, by_potential, strict=True)
         ),
+        implicit=tuple(rv.name for rv in observed if rv not in explicit),
         improper=tuple(rv.name for rv in free if is_improper(rv)),
         _prior_names=tuple(names_prior),
         _log_prior=prior,
@@ -218,7 +224,10 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         _log_likelihood=likelihood,
         _log_potentials=extra,
         _log_steps=steps,
-        _term_dims={n: t.ndim for n, t in zip(names_observed, by_term, strict=True)},
+        _term_dims={
+            **{rv.name: rv.type.ndim - variables.core_ndim(rv) for rv in observed},
+            **{n: t.ndim for n, t in zip(names_observed, by_term, strict=True)},
+        },
         _constrain=constrain,
         _unconstrain=unconstrain,
         indices=indices,

@@ -56,6 +56,8 @@ class CompiledModel:
     potentials : tuple of VariableInfo
         Those that are terms of the likelihood: they depend on data, or nothing is observed. Others
         are terms of the prior.
+    implicit : tuple of str
+        Observed variables that can only be simulated: their likelihood is NaN.
     improper : tuple of str
         Free variables whose prior has no finite integral.
     indices : Indices
@@ -85,6 +87,7 @@ class CompiledModel:
     coords: dict[str, np.ndarray] = field(repr=False)
     data_dims: frozenset[str]
     potentials: tuple[VariableInfo, ...]
+    implicit: tuple[str, ...]
     improper: tuple[str, ...]
     _prior_names: tuple[str, ...] = field(repr=False)
     _fixed: dict[str, int] = field(repr=False)
@@ -192,6 +195,8 @@ class CompiledModel:
         """Log likelihood of every observed variable: one term a value where PyMC has them."""
         # Observations and covariates are read together, to compare their lengths.
         observed = self._read([*self.observed, *self._log_likelihood.data], dataset)
+        if self.implicit:  # NaN is the sum of what is known and what is not
+            return {info.name: jnp.full((), jnp.nan) for info in self.observed}
         terms = self._log_likelihood.call(*self.split(z), *observed)
         return {info.name: term for info, term in zip(self.observed, terms, strict=True)}
 
@@ -228,7 +233,7 @@ class CompiledModel:
         self, z: Array, dataset: Dataset, mask: Mask | None, dim: str | None
     ) -> list[Array]:
         potentials = self.log_potential_terms(z, dataset) if self.potentials else {}
-        if mask is None:
+        if mask is None or self.implicit:
             return [*self.log_likelihood_terms(z, dataset).values(), *potentials.values()]
         observed = self._read([*self.observed, *self._log_steps.data], dataset)
         found = self._log_steps.call(*self.split(z), *observed)

@@ -8,7 +8,6 @@ import numpy as np
 import pymc as pm
 from pymc.data import MinibatchOp
 from pymc.distributions.multivariate import CARRV, ICARRV
-from pymc.distributions.simulator import SimulatorRV
 from pymc.ode import DifferentialEquation
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.sharedvalue import SharedVariable
@@ -267,11 +266,6 @@ def _check_operation(rv: Variable) -> None:
             f"Variable {name!r} depends on a `pm.ode.DifferentialEquation`, which JAX cannot run. "
             "Take steps of a fixed length in its place, and as many between two times as the "
             f"equation needs:\n\n{_STEPS}"
-        )
-    if isinstance(op, SimulatorRV):
-        raise UnsupportedModelError(
-            f"Variable {name!r} is a `pm.Simulator`: it has no log density. Use a distribution, or "
-            "`pm.CustomDist` with both `logp` and `random` (or `dist`)."
         )
     if isinstance(op, ICARRV):
         _check_icar(rv)

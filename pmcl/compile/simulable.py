@@ -5,8 +5,11 @@ from collections.abc import Sequence
 import pymc as pm
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.distributions.custom import CustomDistRV
+from pymc.distributions.simulator import SimulatorRV
+from pymc.logprob.abstract import _logprob_helper
 from pytensor.graph.basic import Variable
 
+from pmcl.compile.model import CompiledModel
 from pmcl.compile.refuse import UnsupportedModelError
 
 _DENSITY_IS_ENOUGH = (
@@ -39,6 +42,35 @@ def check_simulable(model: pm.Model, variables: Sequence[Variable] | None = None
     for rv in model.basic_RVs if variables is None else variables:
         if not can_draw(rv):
             _refuse_to_draw(rv)
+
+
+def has_density(rv: Variable) -> bool:
+    """Whether a random variable has a log density, given its parameters."""
+    if isinstance(rv.owner.op, SimulatorRV):
+        return False  # PyMC's is a distance to one simulation
+    if not isinstance(rv.owner.op, CustomDistRV):
+        return True
+    try:
+        _logprob_helper(rv, rv.type())
+    except NotImplementedError:
+        return False
+    return True
+
+
+def need_density(compiled: CompiledModel, what: str) -> None:
+    """Refuse what needs a likelihood that nobody knows.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Naming the observed variables without one.
+    """
+    if compiled.implicit:
+        raise UnsupportedModelError(
+            f"{what}: expected a likelihood, but {', '.join(map(repr, compiled.implicit))} can "
+            "only be simulated. `fit_amortized`, `sample(refine=False)`, `calibrate` and "
+            "`check_data` need none; else use a distribution, or `pm.CustomDist` with `logp=`."
+        )
 
 
 def can_draw(rv: Variable) -> bool:

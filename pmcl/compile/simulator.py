@@ -177,7 +177,8 @@ class Simulator:
     def _finite(self) -> Callable:
         def finite(z: Array, data: Draws) -> Draws:
             prior = self.compiled.log_prior_terms(z, data)
-            terms = {**prior, **self.compiled.log_likelihood_terms(z, data)}
+            known = not self.compiled.implicit
+            terms = {**prior, **(self.compiled.log_likelihood_terms(z, data) if known else {})}
             return {name: jnp.isfinite(jnp.sum(term)) for name, term in terms.items()}
 
         return jit(jax.vmap(finite), once=True)

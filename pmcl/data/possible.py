@@ -79,7 +79,8 @@ def check_rows(compiled: CompiledModel, task: Task) -> Task:
 
 def _check(compiled: CompiledModel, task: Task, step: Mapping[str | None, int]) -> None:
     """Look at every dataset; the i-th begins at i times a step along a dim."""
-    if not compiled.covariates and all(compiled.support.knows(v.name) for v in compiled.observed):
+    known = all(compiled.support.knows(v.name) for v in compiled.observed)
+    if compiled.implicit or (not compiled.covariates and known):
         return
     at = compiled.keep("points", lambda: _points(compiled))
     first, *wider = np.split(at, len(at) // len(_NEAR))

@@ -47,7 +47,7 @@ class Partition(NamedTuple):
 
 
 def partition(
-    pattern: np.ndarray, values: Sequence[ValueSlice], shared: frozenset[str] | None = None
+    pattern: csr_array, values: Sequence[ValueSlice], shared: frozenset[str] | None = None
 ) -> Partition | None:
     """Separate global parameters so that groups do not depend on each other.
 
@@ -56,7 +56,7 @@ def partition(
 
     Parameters
     ----------
-    pattern : array of bool of shape (element, dim)
+    pattern : sparse array of bool of shape (element, dim)
         Which terms of the log density depend on which entries of z.
     values : sequence of ValueSlice
     shared : frozenset of str, optional
@@ -67,9 +67,9 @@ def partition(
     Partition or None
         None where no set of global variables leaves groups.
     """
-    pattern = np.unique(pattern, axis=0)
+    kinds = np.unique(pattern.toarray(), axis=0)
     tried = [shared] if shared is not None else _candidates(values)
-    found = (_groups(pattern, values, names) for names in tried)
+    found = (_groups(kinds, values, names) for names in tried)
     return min((p for p in found if p is not None), key=lambda p: p.cost, default=None)
 
 

@@ -68,7 +68,8 @@ def read_structure(
                 f"every observed variable, one of {candidates}. Give the variables `dims=` in the "
                 "model where they have none."
             )
-        if exchangeable is not None and not _invariant(compiled, simulator, named):
+        known = not compiled.implicit  # else nothing can tell
+        if exchangeable is not None and known and not _invariant(compiled, simulator, named):
             raise ValueError(
                 f"exchangeable={named!r}: the log likelihood changes when the rows are permuted. "
                 f"Use sequence={named!r}, or make data that differ by row `pm.Data` with this dim "
@@ -77,11 +78,13 @@ def read_structure(
         return Structure(
             "exchangeable" if exchangeable else "sequence", named, _why(compiled, "as you said")
         )
-    for dim in candidates:
+    for dim in () if compiled.implicit else candidates:
         if _invariant(compiled, simulator, dim):
             why = "the likelihood does not depend on the order"
             return Structure("exchangeable", dim, _why(compiled, why))
     why = "no dim of the data is exchangeable; sequence=... is there too"
+    if compiled.implicit:
+        why = "nothing is known of the likelihood: is there exchangeable=... or sequence=...?"
     return Structure("fixed", None, _why(compiled, why))
 
 

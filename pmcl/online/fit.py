@@ -8,7 +8,7 @@ import pymc as pm
 from pmcl.compile import localise
 from pmcl.compile.compiling import compile_model
 from pmcl.compile.refuse import model_or_context
-from pmcl.compile.simulable import check_simulable
+from pmcl.compile.simulable import check_simulable, need_density
 from pmcl.continual import AbstractStrategy
 from pmcl.online.drift import AbstractDrift, Static
 from pmcl.online.latent.encoder import Encoder, Latents
@@ -138,6 +138,7 @@ def fit_online(
     search = Search() if search is None else search
     with scope_of("double"):
         compiled = compile_model(read_model, covariates=covariates)
+        need_density(compiled, "fit_online")
     with scope_of(precision):
         layers = localise(compiled)
         rows = Rows(compiled, row, layers if local_noise else None)

@@ -12,6 +12,7 @@ import xarray as xr
 
 from pmcl.compile import CompiledModel, compile_model
 from pmcl.compile.refuse import model_or_context
+from pmcl.compile.simulable import need_density
 from pmcl.data.masked import check_masked
 from pmcl.data.own import own_data
 from pmcl.data.possible import check_possible
@@ -89,6 +90,7 @@ def sample_reference(
     covariates = () if data is None else covariates_among(model, data)
     data = own_data(model, say=progressbar) if data is None else data
     compiled = compile_model(model, covariates=covariates)
+    need_density(compiled, "sample_reference")
     asked = _Asked(
         NutsSettings(draws, tune, chains, cores, target_accept, sampler),
         pick(compiled, var_names),

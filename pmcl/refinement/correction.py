@@ -74,6 +74,20 @@ def correct(
             density, amortizer, task, drawn, beginning, asked, progressbar=progressbar
         )
     assert drawn is not None and diagnostics is not None
+    if density.compiled.implicit:  # nothing to weigh draws by
+        said = f"no likelihood of {', '.join(density.compiled.implicit)}: draws of the network"
+        treatment = treatment.noted(np.arange(len(task)), said)
+        nothing = np.full(len(task), np.nan)
+        diagnostics = diagnostics._replace(
+            khat=nothing,
+            efficiency=nothing,
+            log_evidence=nothing,
+            log_evidence_error=nothing,
+            sc_variance=nothing,
+        )
+        treatment = treatment._replace(khat_amortized=None, efficiency_amortized=None)
+        alike = np.full(drawn.log_prior.shape, -np.log(drawn.log_prior.shape[1]))
+        return Corrected(drawn, diagnostics, alike, treatment)
     against = objections(drawn, diagnostics, asked.draws)
     # the joint density of a multilevel model may have no mode to look for
     if beginning is not None and levels is None and asked.draws >= FEWEST_DRAWS:
@@ -100,8 +114,8 @@ def correct(
     if asked.fallback is not None:
         doubtful = treatment.warning != ""
         which = np.flatnonzero(doubtful | (diagnostics.finite_fraction == 0))
-        if asked.fallback == "auto" and len(which) > _HANDFUL:
-            which = which[:0]
+        if asked.fallback == "auto" and not 0 < len(which) <= _HANDFUL:
+            return found
         if len(which) and progressbar:
             print(f"NUTS samples {len(which)} of {len(task)} datasets: others cannot be trusted.")  # noqa: T201
         found = _fallen(density.compiled, task, drawn, found, which, asked, progressbar)

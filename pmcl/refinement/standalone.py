@@ -12,6 +12,7 @@ import xarray as xr
 
 from pmcl.compile import CompiledModel, Density, compile_model
 from pmcl.compile.refuse import UnsupportedModelError, model_or_context
+from pmcl.compile.simulable import need_density
 from pmcl.compile.variables import initial_point
 from pmcl.data.masked import check_masked
 from pmcl.data.own import own_data
@@ -141,6 +142,7 @@ def refine(
         data = own_data(model, say=progressbar) if data is None else data
         compiled = compile_model(model, covariates=covariates)
     correct, fallback = ways_of(correct, fallback, draws, refined=True, stored=store is not None)
+    need_density(compiled, "refine")
     asked = Asked(
         positive("draws", draws),
         pick(compiled, var_names),

@@ -6,8 +6,8 @@ import pytensor
 import pytensor.tensor as pt
 
 
-def _rng() -> np.random.Generator:
-    return np.random.default_rng(0)
+def _rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
 
 
 def difference_in_differences() -> pm.Model:
@@ -24,7 +24,7 @@ def difference_in_differences() -> pm.Model:
 
 def regression_discontinuity() -> pm.Model:
     x = _rng().uniform(-1, 1, 100)
-    y = 1 + x + 0.8 * (x > 0) + _rng().normal(0, 0.3, 100)
+    y = 1 + x + 0.8 * (x > 0) + _rng(1).normal(0, 0.3, 100)
     with pm.Model() as model:
         x_ = pm.Data("x", x, dims="obs_id")
         treated = pm.Data("treated", (x > 0).astype(float), dims="obs_id")
@@ -35,7 +35,7 @@ def regression_discontinuity() -> pm.Model:
 
 def synthetic_control() -> pm.Model:
     X = np.cumsum(_rng().normal(size=(40, 4)), axis=0)
-    y = X @ [0.5, 0.3, 0.2, 0.0] + _rng().normal(0, 0.3, 40)
+    y = X @ [0.5, 0.3, 0.2, 0.0] + _rng(1).normal(0, 0.3, 40)
     coords = {"obs_ind": range(40), "coeffs": list("abcd"), "treated_units": ["u"]}
     with pm.Model(coords=coords) as model:
         X_ = pm.Data("X", X, dims=["obs_ind", "coeffs"])
@@ -62,7 +62,7 @@ def instrument() -> pm.Model:
 
 def media_mix() -> pm.Model:
     spend = _rng().gamma(2, 0.5, (80, 2))
-    y = 2 + 1.5 * np.tanh(spend[:, 0]) + 0.5 * np.tanh(spend[:, 1]) + _rng().normal(0, 0.2, 80)
+    y = 2 + 1.5 * np.tanh(spend[:, 0]) + 0.5 * np.tanh(spend[:, 1]) + _rng(1).normal(0, 0.2, 80)
     with pm.Model(coords={"channel": ["tv", "web"]}) as model:
         alpha = pm.Beta("adstock", 1, 3, dims="channel")
         lam = pm.Gamma("lam", 3, 1, dims="channel")
@@ -78,9 +78,9 @@ def media_mix() -> pm.Model:
 
 
 def customers_who_leave() -> pm.Model:
-    rate, gone = _rng().gamma(2, 0.5, 60), _rng().exponential(10, 60)
+    rate, gone = _rng().gamma(2, 0.5, 60), _rng(1).exponential(10, 60)
     age = np.full(60, 20.0)
-    x = _rng().poisson(rate * np.minimum(gone, age))
+    x = _rng(2).poisson(rate * np.minimum(gone, age))
     recency = np.where(x > 0, np.minimum(gone, age) * 0.9, 0.0)
 
     def logp(value, r, alpha, s, beta):  # noqa: ANN001, ANN202
@@ -99,7 +99,7 @@ def customers_who_leave() -> pm.Model:
 
 def bandit() -> pm.Model:
     action = _rng().integers(0, 2, 100)
-    reward = _rng().binomial(1, np.where(action, 0.7, 0.3))
+    reward = _rng(1).binomial(1, np.where(action, 0.7, 0.3))
 
     def update(a: pt.TensorVariable, r: pt.TensorVariable, q: pt.TensorVariable, alpha):  # noqa: ANN001, ANN202
         return pt.set_subtensor(q[a], q[a] + alpha * (r - q[a]))

@@ -5,8 +5,8 @@ import pymc as pm
 import pytensor.tensor as pt
 
 
-def _rng() -> np.random.Generator:
-    return np.random.default_rng(0)
+def _rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
 
 
 def _x(n: int = 60) -> np.ndarray:
@@ -29,7 +29,7 @@ def out_of_sample_predictions() -> pm.Model:
     p = 1 / (1 + np.exp(0.5 - x1 + 0.7 * x2))
     with pm.Model(coords={"coeffs": ["Intercept", "x1", "x2", "x1:x2"]}) as model:
         X = pm.Data("X", np.c_[np.ones(80), x1, x2, x1 * x2])
-        y = pm.Data("y", _rng().binomial(1, p))
+        y = pm.Data("y", _rng(1).binomial(1, p))
         b = pm.Normal("b", mu=0, sigma=1, dims="coeffs")
         chance = pm.Deterministic("p", pm.math.sigmoid(pm.math.dot(X, b)))
         pm.Bernoulli("obs", p=chance, observed=y)
@@ -110,10 +110,11 @@ def beta_regression() -> pm.Model:
 
 
 def softmax_regression() -> pm.Model:
-    x = _rng().normal(size=(90, 2))
+    rng = _rng()
+    x = rng.normal(size=(90, 2))
     w = np.array([[0, 1, -1], [0, -0.5, 1.0]])
     p = np.exp(x @ w)
-    y = np.array([_rng().choice(3, p=row / row.sum()) for row in p])
+    y = np.array([rng.choice(3, p=row / row.sum()) for row in p])
     with pm.Model() as model:
         beta = pm.Normal("beta", 0, sigma=2, shape=(2, 2))
         mu = pt.concatenate([pt.zeros((90, 1)), x @ beta], axis=1)
@@ -143,7 +144,7 @@ def quantile_regression() -> pm.Model:
 
 def horseshoe_regression() -> pm.Model:
     X = _rng().normal(size=(60, 10))
-    y = X[:, 0] * 2 - X[:, 3] + _rng().normal(size=60)
+    y = X[:, 0] * 2 - X[:, 3] + _rng(1).normal(size=60)
     with pm.Model() as model:
         tau = pm.HalfCauchy("tau", 0.1)
         lam = pm.HalfCauchy("lam", 1, shape=10)
@@ -154,7 +155,7 @@ def horseshoe_regression() -> pm.Model:
 
 
 def zero_inflated_negative_binomial() -> pm.Model:
-    n = _rng().negative_binomial(2, 0.3, 150) * _rng().binomial(1, 0.7, 150)
+    n = _rng().negative_binomial(2, 0.3, 150) * _rng(1).binomial(1, 0.7, 150)
     with pm.Model() as model:
         psi, mu = pm.Beta("psi", 2, 2), pm.Gamma("mu", 2, 0.5)
         alpha = pm.Exponential("alpha", 0.5)
@@ -195,8 +196,8 @@ def ordered_probit() -> pm.Model:
 
 def errors_in_variables() -> pm.Model:
     true = _rng().normal(size=40)
-    seen = true + _rng().normal(0, 0.3, 40)
-    y = 1 + 2 * true + _rng().normal(0, 0.5, 40)
+    seen = true + _rng(1).normal(0, 0.3, 40)
+    y = 1 + 2 * true + _rng(2).normal(0, 0.5, 40)
     with pm.Model() as model:
         x = pm.Normal("x", 0, 1, shape=40)
         pm.Normal("seen", x, 0.3, observed=seen)

@@ -5,8 +5,8 @@ import pymc as pm
 import pytensor.tensor as pt
 
 
-def _rng() -> np.random.Generator:
-    return np.random.default_rng(0)
+def _rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
 
 
 _EFFECTS = np.array([26.0, 9.0, -2.0, 8.0, -1.0, 2.0, 17.0, 11.0])
@@ -30,8 +30,8 @@ def schools_centred() -> pm.Model:
 
 
 def radon() -> pm.Model:
-    county, floor = _rng().integers(0, 15, 150), _rng().binomial(1, 0.2, 150)
-    y = _rng().normal(1.5, 0.4, 15)[county] - 0.7 * floor + _rng().normal(0, 0.7, 150)
+    county, floor = _rng().integers(0, 15, 150), _rng(1).binomial(1, 0.2, 150)
+    y = _rng(2).normal(1.5, 0.4, 15)[county] - 0.7 * floor + _rng(3).normal(0, 0.7, 150)
     coords = {"county": [f"c{i}" for i in range(15)], "obs_id": np.arange(150)}
     with pm.Model(coords=coords) as model:
         floor_idx = pm.Data("floor_idx", floor, dims="obs_id")
@@ -46,7 +46,7 @@ def radon() -> pm.Model:
 
 def rats() -> pm.Model:
     age = np.array([8.0, 15, 22, 29, 36])
-    y = 240 + _rng().normal(0, 12, (30, 1)) + 6 * (age - 22) + _rng().normal(0, 6, (30, 5))
+    y = 240 + _rng().normal(0, 12, (30, 1)) + 6 * (age - 22) + _rng(1).normal(0, 6, (30, 5))
     with pm.Model() as model:
         mu_a, mu_b = pm.Normal("mu_a", 240, 50), pm.Normal("mu_b", 6, 5)
         s_a, s_b = pm.HalfNormal("s_a", 20), pm.HalfNormal("s_b", 2)
@@ -58,7 +58,7 @@ def rats() -> pm.Model:
 
 def rat_tumours() -> pm.Model:
     n = _rng().integers(10, 50, 40)
-    y = _rng().binomial(n, _rng().beta(2, 12, 40))
+    y = _rng(1).binomial(n, _rng(2).beta(2, 12, 40))
 
     def logp_ab(value: pt.TensorVariable) -> pt.TensorVariable:
         return pt.log(pt.pow(pt.sum(value), -5 / 2))
@@ -73,7 +73,7 @@ def rat_tumours() -> pm.Model:
 
 def batting_averages() -> pm.Model:
     at_bats = np.full(18, 45)
-    hits = _rng().binomial(at_bats, _rng().beta(27, 73, 18))
+    hits = _rng().binomial(at_bats, _rng(1).beta(27, 73, 18))
     with pm.Model(coords={"player": range(18)}) as model:
         phi = pm.Uniform("phi", lower=0.0, upper=1.0)
         kappa_log = pm.Exponential("kappa_log", lam=1.5)
@@ -84,8 +84,8 @@ def batting_averages() -> pm.Model:
 
 
 def rasch() -> pm.Model:
-    ability, difficulty = _rng().normal(size=25), _rng().normal(size=8)
-    y = _rng().binomial(1, 1 / (1 + np.exp(difficulty - ability[:, None])))
+    ability, difficulty = _rng().normal(size=25), _rng(1).normal(size=8)
+    y = _rng(2).binomial(1, 1 / (1 + np.exp(difficulty - ability[:, None])))
     with pm.Model(coords={"person": range(25), "item": range(8)}) as model:
         theta = pm.Normal("theta", dims="person")
         b = pm.Normal("b", 0, 2, dims="item")
@@ -96,8 +96,8 @@ def rasch() -> pm.Model:
 
 def two_parameter_items() -> pm.Model:
     person, item = np.repeat(np.arange(20), 6), np.tile(np.arange(6), 20)
-    ability, difficulty = _rng().normal(size=20), _rng().normal(size=6)
-    y = _rng().binomial(1, 1 / (1 + np.exp(difficulty[item] - ability[person])))
+    ability, difficulty = _rng().normal(size=20), _rng(1).normal(size=6)
+    y = _rng(2).binomial(1, 1 / (1 + np.exp(difficulty[item] - ability[person])))
     with pm.Model() as model:
         theta = pm.Normal("theta", shape=20)
         a, b = pm.LogNormal("a", 0, 0.3, shape=6), pm.Normal("b", shape=6)
@@ -114,7 +114,7 @@ def ab_test() -> pm.Model:
 
 
 def two_groups() -> pm.Model:
-    one, two = _rng().normal(101, 6, 40), _rng().normal(100, 2, 35)
+    one, two = _rng().normal(101, 6, 40), _rng(1).normal(100, 2, 35)
     both = np.concatenate([one, two])
     with pm.Model() as model:
         mean = pm.Normal("mean", both.mean(), both.std() * 2, shape=2)

@@ -5,8 +5,8 @@ import pymc as pm
 import pytensor.tensor as pt
 
 
-def _rng() -> np.random.Generator:
-    return np.random.default_rng(0)
+def _rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
 
 
 _X = np.linspace(0, 10, 40)[:, None]
@@ -80,7 +80,7 @@ def small_network() -> pm.Model:
 
 def factor_model() -> pm.Model:
     load = _rng().normal(size=(4, 1))
-    y = (load @ _rng().normal(size=(1, 50))).T + _rng().normal(0, 0.5, (50, 4))
+    y = (load @ _rng(1).normal(size=(1, 50))).T + _rng(2).normal(0, 0.5, (50, 4))
     with pm.Model() as model:
         first = pm.HalfNormal("first", 1)
         others = pm.Normal("others", shape=3)

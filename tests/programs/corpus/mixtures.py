@@ -5,12 +5,12 @@ import pymc as pm
 import pytensor.tensor as pt
 
 
-def _rng() -> np.random.Generator:
-    return np.random.default_rng(0)
+def _rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
 
 
 def gaussian_mixture() -> pm.Model:
-    y = np.concatenate([_rng().normal(-3, 0.5, 60), _rng().normal(2, 1, 90)])
+    y = np.concatenate([_rng().normal(-3, 0.5, 60), _rng(1).normal(2, 1, 90)])
     with pm.Model(coords={"cluster": range(2)}) as model:
         mu = pm.Normal(
             "mu", 0, 5, dims="cluster", initval=[-4, 4],
@@ -23,7 +23,7 @@ def gaussian_mixture() -> pm.Model:
 
 
 def mixture_by_indicators() -> pm.Model:
-    y = np.concatenate([_rng().normal(-2, 1, 30), _rng().normal(2, 1, 30)])
+    y = np.concatenate([_rng().normal(-2, 1, 30), _rng(1).normal(2, 1, 30)])
     with pm.Model() as model:
         p = pm.Dirichlet("p", a=np.ones(2))
         means = pm.Normal("means", mu=[-1, 1], sigma=2, shape=2)
@@ -33,7 +33,7 @@ def mixture_by_indicators() -> pm.Model:
 
 
 def dirichlet_process() -> pm.Model:
-    y = np.concatenate([_rng().normal(-2, 0.5, 50), _rng().normal(1.5, 0.5, 50)])
+    y = np.concatenate([_rng().normal(-2, 0.5, 50), _rng(1).normal(1.5, 0.5, 50)])
     k = 5
     with pm.Model() as model:
         beta = pm.Beta("beta", 1, pm.Gamma("alpha", 1, 1), shape=k)
@@ -46,7 +46,7 @@ def dirichlet_process() -> pm.Model:
 
 
 def poisson_mixture() -> pm.Model:
-    y = np.concatenate([_rng().poisson(2, 60), _rng().poisson(12, 60)])
+    y = np.concatenate([_rng().poisson(2, 60), _rng(1).poisson(12, 60)])
     with pm.Model() as model:
         rate = pm.Gamma("rate", 2, 0.3, shape=2)
         pm.Potential("order", pt.switch(rate[0] < rate[1], 0.0, -np.inf))
@@ -70,7 +70,7 @@ def density_only_likelihood() -> pm.Model:
 
 def likelihood_as_potential() -> pm.Model:
     x = _rng().normal(size=50)
-    y = _rng().binomial(1, 1 / (1 + np.exp(-x)))
+    y = _rng(1).binomial(1, 1 / (1 + np.exp(-x)))
     with pm.Model() as model:
         a, b = pm.Normal("a", 0, 2), pm.Normal("b", 0, 2)
         p = pm.math.invlogit(a + b * x)

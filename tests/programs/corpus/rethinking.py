@@ -5,8 +5,8 @@ import pymc as pm
 import pytensor.tensor as pt
 
 
-def _rng() -> np.random.Generator:
-    return np.random.default_rng(0)
+def _rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
 
 
 def globe_tossing() -> pm.Model:
@@ -17,7 +17,7 @@ def globe_tossing() -> pm.Model:
 
 def heights_by_weight() -> pm.Model:
     weight = _rng().normal(45, 6.5, 120)
-    height = 113 + 0.9 * weight + _rng().normal(0, 5, 120)
+    height = 113 + 0.9 * weight + _rng(1).normal(0, 5, 120)
     with pm.Model() as model:
         a = pm.Normal("a", mu=178, sigma=20)
         b = pm.LogNormal("b", mu=0, sigma=1)
@@ -29,8 +29,8 @@ def heights_by_weight() -> pm.Model:
 
 def divorce_rate() -> pm.Model:
     age = _rng().normal(size=50)
-    marriage = -0.7 * age + _rng().normal(0, 0.7, 50)
-    d = -0.6 * age + _rng().normal(0, 0.8, 50)
+    marriage = -0.7 * age + _rng(1).normal(0, 0.7, 50)
+    d = -0.6 * age + _rng(2).normal(0, 0.8, 50)
     with pm.Model() as model:
         a, bM, bA = pm.Normal("a", 0, 0.2), pm.Normal("bM", 0, 0.5), pm.Normal("bA", 0, 0.5)
         sigma = pm.Exponential("sigma", 1)
@@ -41,7 +41,7 @@ def divorce_rate() -> pm.Model:
 def admissions() -> pm.Model:
     gender, dept = np.tile([0, 1], 6), np.repeat(np.arange(6), 2)
     n = _rng().integers(50, 500, 12)
-    y = _rng().binomial(n, 1 / (1 + np.exp(-np.linspace(1, -2, 6)[dept])))
+    y = _rng(1).binomial(n, 1 / (1 + np.exp(-np.linspace(1, -2, 6)[dept])))
     with pm.Model() as model:
         a, delta = pm.Normal("a", 0, 1.5, shape=2), pm.Normal("delta", 0, 1.5, shape=6)
         p = pm.math.invlogit(a[gender] + delta[dept])
@@ -57,14 +57,14 @@ def chimpanzees() -> pm.Model:
         z = pm.Normal("z", 0, 1, shape=7)
         b = pm.Normal("b", 0, 0.5, shape=4)
         eta = (a_bar + z * sigma)[actor] + b[treatment]
-        pm.Bernoulli("pulled_left", logit_p=eta, observed=_rng().binomial(1, p))
+        pm.Bernoulli("pulled_left", logit_p=eta, observed=_rng(1).binomial(1, p))
     return model
 
 
 def oceanic_tools() -> pm.Model:
     population = np.exp(_rng().uniform(7, 12, 10))
-    contact = _rng().integers(0, 2, 10)
-    y = _rng().poisson(np.exp(0.9) * population**0.35)
+    contact = _rng(1).integers(0, 2, 10)
+    y = _rng(2).poisson(np.exp(0.9) * population**0.35)
     with pm.Model() as model:
         a = pm.Normal("a", 1, 1, shape=2)
         b = pm.Exponential("b", 1, shape=2)
@@ -76,7 +76,7 @@ def oceanic_tools() -> pm.Model:
 
 def reed_frogs() -> pm.Model:
     n = np.repeat([10, 25, 35], 16)
-    y = _rng().binomial(n, 1 / (1 + np.exp(-_rng().normal(1.3, 1.6, 48))))
+    y = _rng().binomial(n, 1 / (1 + np.exp(-_rng(1).normal(1.3, 1.6, 48))))
     with pm.Model() as model:
         a_bar, sigma = pm.Normal("a_bar", 0, 1.5), pm.Exponential("sigma", 1)
         a = pm.Normal("a", a_bar, sigma, shape=48)
@@ -86,7 +86,7 @@ def reed_frogs() -> pm.Model:
 
 def trolley() -> pm.Model:
     action = _rng().integers(0, 2, 200)
-    latent = -0.7 * action + _rng().logistic(size=200)
+    latent = -0.7 * action + _rng(1).logistic(size=200)
     y = np.digitize(latent, [-2, -1, 0, 0.7, 1.5, 2.2])
     with pm.Model() as model:
         cutpoints = pm.Normal(
@@ -99,7 +99,7 @@ def trolley() -> pm.Model:
 
 
 def monks() -> pm.Model:
-    y = _rng().poisson(1.0, 365) * _rng().binomial(1, 0.8, 365)
+    y = _rng().poisson(1.0, 365) * _rng(1).binomial(1, 0.8, 365)
     with pm.Model() as model:
         ap, al = pm.Normal("ap", -1.5, 1), pm.Normal("al", 1, 0.5)
         p, lam = pm.math.invlogit(ap), pm.math.exp(al)
@@ -110,7 +110,7 @@ def monks() -> pm.Model:
 def cafes() -> pm.Model:
     cafe, afternoon = np.repeat(np.arange(20), 10), np.tile([0, 1], 100)
     effect = _rng().multivariate_normal([3.5, -1], [[1, -0.35], [-0.35, 0.25]], 20)
-    wait = effect[cafe, 0] + effect[cafe, 1] * afternoon + _rng().normal(0, 0.5, 200)
+    wait = effect[cafe, 0] + effect[cafe, 1] * afternoon + _rng(1).normal(0, 0.5, 200)
     with pm.Model() as model:
         chol, _, _ = pm.LKJCholeskyCov(
             "chol_cov", n=2, eta=2, sd_dist=pm.Exponential.dist(1), compute_corr=True
@@ -126,7 +126,7 @@ def cafes() -> pm.Model:
 def islands_in_space() -> pm.Model:
     place = _rng().uniform(0, 4, (10, 2))
     distance = np.linalg.norm(place[:, None] - place, axis=-1)
-    y = _rng().poisson(np.exp(3 + 0.3 * _rng().normal(size=10)))
+    y = _rng(1).poisson(np.exp(3 + 0.3 * _rng(2).normal(size=10)))
     with pm.Model() as model:
         a = pm.Exponential("a", 0.1)
         etasq, rhosq = pm.Exponential("etasq", 2), pm.Exponential("rhosq", 0.5)
@@ -137,8 +137,8 @@ def islands_in_space() -> pm.Model:
 
 
 def ruggedness() -> pm.Model:
-    africa, rugged = _rng().integers(0, 2, 170), _rng().uniform(0, 1, 170)
-    gdp = 1 + np.where(africa, 0.1, -0.15) * (rugged - 0.2) + _rng().normal(0, 0.1, 170)
+    africa, rugged = _rng().integers(0, 2, 170), _rng(1).uniform(0, 1, 170)
+    gdp = 1 + np.where(africa, 0.1, -0.15) * (rugged - 0.2) + _rng(2).normal(0, 0.1, 170)
     with pm.Model(coords={"cid": ["other", "africa"]}) as model:
         a, b = pm.Normal("a", 1, 0.1, dims="cid"), pm.Normal("b", 0, 0.3, dims="cid")
         mu = a[africa] + b[africa] * (rugged - 0.215)
@@ -149,7 +149,7 @@ def ruggedness() -> pm.Model:
 def imputed_brains() -> pm.Model:
     brain = _rng().normal(size=29)
     brain[[2, 5, 11]] = np.nan
-    mass = _rng().normal(size=29)
+    mass = _rng(1).normal(size=29)
     with pm.Model() as model:
         B = pm.Normal("B", pm.Normal("nu", 0, 0.5), 1, observed=brain)
         mu = pm.Normal("a", 0, 0.5) + pm.Normal("bB", 0, 0.5) * B

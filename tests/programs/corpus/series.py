@@ -6,8 +6,8 @@ import pytensor
 import pytensor.tensor as pt
 
 
-def _rng() -> np.random.Generator:
-    return np.random.default_rng(0)
+def _rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
 
 
 def _ar(n: int = 80, rho: float = 0.7) -> np.ndarray:
@@ -36,7 +36,7 @@ def regression_on_the_past() -> pm.Model:
 
 def stochastic_volatility() -> pm.Model:
     level = np.cumsum(_rng().normal(0, 0.2, 60))
-    y = _rng().standard_t(8, 60) * np.exp(level / 2)
+    y = _rng(1).standard_t(8, 60) * np.exp(level / 2)
     with pm.Model(coords={"time": range(60)}) as model:
         step = pm.Exponential("step_size", 10)
         h = pm.GaussianRandomWalk(
@@ -54,7 +54,7 @@ def local_level() -> pm.Model:
         start = pm.Normal("start", 0, 2)
         steps = pm.Normal("steps", shape=49)
         mu = pt.concatenate([[start], start + pt.cumsum(sd * steps)])
-        y = level + _rng().normal(0, 1, 50)
+        y = level + _rng(1).normal(0, 1, 50)
         pm.Normal("y", mu, pm.HalfNormal("sd_obs", 1), observed=y)
     return model
 
@@ -72,7 +72,7 @@ def trend_and_season() -> pm.Model:
     t = np.arange(120) / 12
     order = np.arange(1, 4)
     fourier = np.c_[np.sin(2 * np.pi * t[:, None] * order), np.cos(2 * np.pi * t[:, None] * order)]
-    y = 1 + 0.3 * t + fourier @ _rng().normal(0, 0.5, 6) + _rng().normal(0, 0.3, 120)
+    y = 1 + 0.3 * t + fourier @ _rng().normal(0, 0.5, 6) + _rng(1).normal(0, 0.3, 120)
     with pm.Model(coords={"fourier": range(6)}) as model:
         alpha, beta = pm.Normal("alpha", 0, 2), pm.Normal("beta", 0, 1)
         season = pm.Normal("season", 0, 1, dims="fourier")
