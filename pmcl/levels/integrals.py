@@ -202,12 +202,14 @@ class _One(NamedTuple):
         start = jnp.zeros(self.split.real.shape)
         if not self.marginal.exact:
             return climb(lambda l: self.curvature(f, l), self.start(g))  # noqa: E741
-        for _ in range(2):  # the second for rounding
-            value, gradient, matrix = self.curvature(f, start)
-            factor = Factor.of(matrix)
-            move = factor.solve(gradient)
-            start = start + factor.solve_transposed(move)
-        return Peak(start, value + 0.5 * jnp.sum(move**2, axis=0), factor)
+        _, gradient, matrix = self.curvature(f, start)
+        factor = Factor.of(matrix)
+        start = start + factor.solve_transposed(factor.solve(gradient))
+        # and once more, for rounding: the curvature is the same everywhere
+        gradient, value = jax.grad(lambda v: _summed(f(v)[1]), has_aux=True)(start)
+        move = factor.solve(gradient)
+        value = value + 0.5 * jnp.sum(move**2, axis=0)
+        return Peak(start + factor.solve_transposed(move), value, factor)
 
     def start(self, g: Array) -> Array:
         """Where a search begins: the prior's mean where that is normal, or near the anchor."""
