@@ -55,7 +55,9 @@ def find(density: Density, task: Task, initial: np.ndarray) -> Levels | NoLevels
     found = _read(density, task, points, alike=alike)
     if alike and n > 1 and found is None:
         found = _read(density, task, points, alike=False)
-    return NoLevels("no levels: groups depend on each other") if found is None else found
+    if found is None:
+        return NoLevels("no levels: groups that derivatives show depend on each other all the same")
+    return found
 
 
 def _read(
