@@ -7,8 +7,12 @@ import pymc as pm
 import pytest
 
 import pmcl
-from pmcl.compile import make_simulator, read_covariates
+from pmcl.compile import Density, make_simulator, read_covariates
 from pmcl.compile.conversion.graphs import host_mode
+from pmcl.compile.variables import initial_point
+from pmcl.data.reading import layout_of, task_of
+from pmcl.levels.find import find
+from pmcl.levels.structure import Levels
 from pmcl.runtime import precision
 
 FORMULAS = [("y ~ x + (1|g)", "gaussian"), ("n ~ x", "poisson"), ("n ~ x", "negativebinomial")]
@@ -39,3 +43,15 @@ def test_densities_and_draws(formula: str, family: str) -> None:
         with precision.scope():
             found = float(compiled.log_joint(u, data))
         np.testing.assert_allclose(found, logp(point), rtol=1e-8)
+
+
+def test_groups_are_found() -> None:
+    model = built("y ~ x + (x|g)", "gaussian")
+    (rv,) = model.observed_RVs
+    data = {rv.name: np.asarray(model.rvs_to_values[rv].data)}
+    compiled = pmcl.compile_model(model)
+    with precision.scope():
+        density = Density(compiled, layout_of(compiled).row)
+        levels = find(density, task_of(compiled, data), initial_point(model))
+    assert isinstance(levels, Levels)
+    assert (levels.groups, levels.width, levels.exact) == (3, 2, True)

@@ -119,6 +119,19 @@ def test_groups_of_rows_differ_from_dataset_to_dataset():
     np.testing.assert_array_equal(np.asarray(levels.split.owner)[:, -10:], county)
 
 
+def test_groups_that_a_matrix_of_zeros_and_ones_makes():
+    """Nothing is indexed, and still each dataset has rows of its own in every group."""
+    with pm.Model(coords={"group": range(4), "row": range(8)}) as model:
+        member = pm.Data("member", np.zeros((8, 4)), dims=("row", "group"))
+        a = pm.Normal("a", pm.Normal("mu", 0, 1), 1, dims="group")
+        pm.Normal("y", member @ a, 1, observed=np.zeros(8), dims="row")
+    group = np.stack([np.arange(8) % 4, np.arange(8) // 2])
+    data = {"y": RNG.normal(size=(2, 8)), "member": np.eye(4)[group]}
+    levels = Found.of(model, data).levels
+    assert isinstance(levels, Levels)
+    np.testing.assert_array_equal(np.asarray(levels.split.owner)[:, -8:], group)
+
+
 def test_groups_within_groups_are_blocks():
     levels = Found.of(models.nested(), {"y": RNG.normal(size=24)}).levels
     assert isinstance(levels, Levels)

@@ -50,8 +50,21 @@ def find(density: Density, task: Task, initial: np.ndarray) -> Levels | NoLevels
         return NoLevels("no levels: no parameter has entries")
     rng = np.random.default_rng(0)
     points = initial + _SCALE * rng.normal(size=(_POINTS, compiled.dim))
-    # Where nothing is indexed and nothing is left out all datasets are alike.
+    # Where nothing is indexed and nothing is left out all datasets should be alike.
     alike = not (compiled.indices.places or task.there or task.padded)
+    found = _read(density, task, points, alike=alike)
+    if alike and n > 1 and found is None:
+        found = _read(density, task, points, alike=False)
+    if found is None:
+        return NoLevels("no levels: groups that derivatives show depend on each other all the same")
+    return found
+
+
+def _read(
+    density: Density, task: Task, points: np.ndarray, *, alike: bool
+) -> Levels | NoLevels | None:
+    """Levels of every dataset, or of the first for all that are alike; None: they are wrong."""
+    compiled, n = density.compiled, len(task)
     which = np.arange(1 if alike else n)
     patterns = [one for some in _few(which) for one in _patterns(density, task, some, points)]
     found = _partitions(patterns, compiled)
@@ -59,7 +72,6 @@ def find(density: Density, task: Task, initial: np.ndarray) -> Levels | NoLevels
         return found
     split = _stacked(found, [_split(*pair) for pair in zip(found, patterns, strict=True)])
     split = jax.tree.map(lambda x: np.broadcast_to(x, (n, *x.shape[1:])) if alike else x, split)
-    shared = np.flatnonzero(found[0].group < 0)
     same, exact = over_chunks(
         lambda batch, split: _checked(density, batch, split, points),
         task.batch(),
@@ -68,10 +80,9 @@ def find(density: Density, task: Task, initial: np.ndarray) -> Levels | NoLevels
         size=_TOGETHER,
     )
     if not same.all():
-        name = task.names[int(np.argmin(same))]
-        return NoLevels(f"no levels: groups depend on each other (dataset {name!r})")
+        return None
     text = _text(compiled, found[0], exact=bool(exact.all()))
-    return Levels(shared, split, bool(exact.all()), text)
+    return Levels(np.flatnonzero(found[0].group < 0), split, bool(exact.all()), text)
 
 
 def _few(which: np.ndarray) -> list[np.ndarray]:
@@ -130,15 +141,18 @@ def _checked(density: Density, batch: Batch, split: Split, points: Array) -> tup
         a, b = points[0], points[1]
         whole, first = parted(a)
         second = parted(b)[1]
-        odd = (jnp.arange(groups) % 2).astype(bool)
-        mixed = jnp.where(odd, first, second)
-        rest, by_group = values(again(whole, mixed))
-        rest_first, left = values(again(whole, first))
-        rest_second, right = values(again(whole, second))
-        expected = jnp.where(odd, left, right)
-        total = density(a, data, mask)
-        same = _close(rest, rest_first) & _close(rest, rest_second)
-        same &= _close(by_group, expected).all() & _close(total, rest_first + left.sum())
+        rest, left = values(again(whole, first))
+        right = values(again(whole, second))[1]
+
+        def independent(bit: Array) -> Array:
+            """Move the groups whose number has a bit: any two differ in one of them."""
+            moved = (jnp.arange(groups) >> bit) % 2 == 1
+            other, by_group = values(again(whole, jnp.where(moved, second, first)))
+            return _close(other, rest) & _close(by_group, jnp.where(moved, right, left)).all()
+
+        bits = jnp.arange(max(groups - 1, 1).bit_length())
+        same = _close(density(a, data, mask), rest + left.sum())
+        same &= jax.lax.map(independent, bits).all()
 
         def along(move: Array) -> Array:
             f = lambda t: values(again(whole, first + t * move))[1]  # noqa: E731

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.scipy.special import logsumexp
-from scipy.stats import qmc
 
 from pmcl.compile import Density, Mask
 from pmcl.levels.blocks import Factor
+from pmcl.levels.climb import Peak, climb, newton_step
+from pmcl.levels.points import grid, lattice, student_log_density, student_quantile
 from pmcl.levels.structure import Anchor, Split
 
 KEY = "levels of z"  # under which a dataset has what is `Given` of its levels
@@ -20,9 +21,6 @@ _LOG_2PI = float(np.log(2 * np.pi))
 _BY_NODES = 2  # parameters of a group up to which quadrature is used, where it is not exact
 _NODES = 5  # of each parameter
 _EXACT_NODES = 3  # integrate what second derivatives of a quadratic density need
-_STEPS = 40
-_TOL = 1e-5  # nats that a last step would still gain
-_HOPELESS = 1e10  # damping that ends a search
 _ENTRIES = 2**19  # terms that are evaluated together, about
 
 
@@ -34,33 +32,6 @@ def parts_of(
     elements = density.elements(z, data, mask)
     total = jax.ops.segment_sum(elements, split.owner, groups + 1)
     return total[groups], total[:groups]
-
-
-class Peak(NamedTuple):
-    """Where every group's density has its mode, given the global parameters.
-
-    Attributes
-    ----------
-    l : Array of shape (width, group)
-    value : Array of shape (group,)
-        f_j there.
-    factor : Factor
-        Of -d2 f_j / dl2 there.
-    """
-
-    l: Array  # noqa: E741
-    value: Array
-    factor: Factor
-
-
-class _Search(NamedTuple):
-    l: Array  # noqa: E741
-    value: Array
-    gradient: Array
-    matrix: Array
-    damping: Array
-    done: Array
-    step: Array
 
 
 class Marginal(eqx.Module):
@@ -203,7 +174,7 @@ class _One(NamedTuple):
         Naylor & Smith (1982), Applications of a method for the efficient computation of posterior
         distributions.
         """
-        x, log_w = _grid(number, len(peak.l))
+        x, log_w = grid(number, len(peak.l))
 
         def at(node: Array) -> tuple[Array, Array]:
             l = peak.l + peak.factor.solve_transposed(node[:, None] + jnp.zeros_like(peak.l))  # noqa: E741
@@ -230,19 +201,21 @@ class _One(NamedTuple):
         f = lambda l: self.parts(g, l)  # noqa: E731, E741
         start = jnp.zeros(self.split.real.shape)
         if not self.marginal.exact:
-            return _climb(lambda l: self.curvature(f, l), self.start(g))  # noqa: E741
-        for _ in range(2):  # the second for rounding
-            value, gradient, matrix = self.curvature(f, start)
-            factor = Factor.of(matrix)
-            move = factor.solve(gradient)
-            start = start + factor.solve_transposed(move)
-        return Peak(start, value + 0.5 * jnp.sum(move**2, axis=0), factor)
+            return climb(lambda l: self.curvature(f, l), self.start(g))  # noqa: E741
+        _, gradient, matrix = self.curvature(f, start)
+        factor = Factor.of(matrix)
+        start = start + factor.solve_transposed(factor.solve(gradient))
+        # and once more, for rounding: the curvature is the same everywhere
+        gradient, value = jax.grad(lambda v: _summed(f(v)[1]), has_aux=True)(start)
+        move = factor.solve(gradient)
+        value = value + 0.5 * jnp.sum(move**2, axis=0)
+        return Peak(start + factor.solve_transposed(move), value, factor)
 
     def start(self, g: Array) -> Array:
         """Where a search begins: the prior's mean where that is normal, or near the anchor."""
         l = jnp.zeros(self.split.real.shape)  # noqa: E741
         _, gradient, matrix = self.curvature(lambda v: self.prior_alone(g, v), l)
-        move = _newton_step(gradient, matrix, jnp.zeros(l.shape[1]))
+        move = newton_step(gradient, matrix, jnp.zeros(l.shape[1]))
         prior = jnp.where(jnp.isfinite(move), move, 0.0)
         anchor = self.data[KEY].anchor
         if anchor is None:
@@ -289,9 +262,9 @@ class _One(NamedTuple):
             value = peak.value - peak.factor.log_det() + 0.5 * width * _LOG_2PI
             return self.whole(g, peak.l + peak.factor.solve_transposed(eps)), rest + value.sum()
         shift = jax.random.uniform(noise_key, (width, groups), peak.l.dtype)
-        u = (_lattice(points, width)[:, :, None] + shift) % 1.0
-        e = _student_quantile(u)
-        log_q = jnp.sum(_student_log_density(e), axis=1) + peak.factor.log_det()
+        u = (lattice(points, width)[:, :, None] + shift) % 1.0
+        e = student_quantile(u)
+        log_q = jnp.sum(student_log_density(e), axis=1) + peak.factor.log_det()
         l = jax.vmap(lambda v: peak.l + peak.factor.solve_transposed(v))(e)  # noqa: E741
         rest, value = jax.vmap(lambda v: self.parts(g, v))(l)
         log_w = jnp.where(jnp.isnan(value), -jnp.inf, value) - log_q
@@ -305,79 +278,6 @@ def _summed(value: Array) -> tuple[Array, Array]:
     return jnp.sum(value), value
 
 
-def _newton_step(gradient: Array, matrix: Array, damping: Array) -> Array:
-    """(H + damping) ^-1 gradient; by dominant diagonals where H is not positive."""
-    size = jnp.sum(jnp.abs(matrix), axis=1)
-    eye = jnp.eye(len(gradient))[:, :, None]
-    factor = Factor.of(matrix + eye * (damping * size)[:, None])
-    safe = gradient / jnp.maximum(size * (1.0 + damping), 1e-300)
-    usable = factor.usable
-    return jnp.where(usable, factor.solve_transposed(factor.solve(gradient)), safe)
-
-
-def _climb(curvature: Callable[[Array], tuple[Array, Array, Array]], start: Array) -> Peak:
-    """Damped Newton steps of all groups at once, each with its own damping."""
-
-    def step(s: _Search) -> _Search:
-        move = _newton_step(s.gradient, s.matrix, s.damping)
-        gain = 0.5 * jnp.sum(move * s.gradient, axis=0)
-        value, gradient, matrix = curvature(s.l + move)
-        better = value >= s.value - 1e-12 * (1.0 + jnp.abs(s.value))
-        better &= jnp.isfinite(gradient).all(axis=0) & jnp.isfinite(matrix).all(axis=(0, 1))
-        better &= ~s.done
-        take = lambda new, old: jnp.where(better, new, old)  # noqa: E731
-        damping = jnp.where(s.damping > 1e-3, s.damping / 10.0, 0.0)
-        raised = jnp.maximum(10.0 * s.damping, 1.0)
-        return _Search(
-            take(s.l + move, s.l),
-            take(value, s.value),
-            take(gradient, s.gradient),
-            take(matrix, s.matrix),
-            take(damping, raised),
-            s.done | (gain < _TOL) | (raised > _HOPELESS),
-            s.step + 1,
-        )
-
-    value, gradient, matrix = curvature(start)
-    value = jnp.where(jnp.isfinite(value), value, -jnp.inf)
-    damping = jnp.zeros(start.shape[1])
-    first = _Search(start, value, gradient, matrix, damping, damping > 0, jnp.zeros((), int))
-    end = jax.lax.while_loop(lambda s: ~s.done.all() & (s.step < _STEPS), step, first)
-    factor = Factor.of(end.matrix)
-    # A proposal all the same: weights are right by whatever it is drawn from.
-    size = jnp.sqrt(jnp.sum(jnp.abs(end.matrix), axis=1))
-    spread = jnp.eye(len(size))[:, :, None] * size[:, None]
-    return Peak(end.l, end.value, Factor(jnp.where(factor.usable, factor.lower, spread)))
-
-
 def _log_sum(value: Array) -> Array:
     """Logarithm of the sum over the first axis; what is not finite is zero."""
     return logsumexp(jnp.where(jnp.isnan(value), -jnp.inf, value), axis=0)
-
-
-def _grid(number: int, dim: int) -> tuple[Array, Array]:
-    """Nodes of Gauss-Hermite quadrature (node, dim), and log weights of a standard normal's mean.
-
-    Times sqrt(2 pi) a dim, for integrals by the density itself.
-    """
-    x, w = np.polynomial.hermite_e.hermegauss(number)
-    index = np.indices((number,) * dim).reshape(dim, -1).T
-    return jnp.asarray(x[index]), jnp.asarray(np.log(w)[index].sum(axis=1))
-
-
-def _lattice(points: int, dim: int) -> Array:
-    """A net of low discrepancy of shape (point, dim): equidistant where there is one dim."""
-    return jnp.asarray(qmc.Sobol(dim, scramble=False).random(points))
-
-
-def _student_quantile(u: Array) -> Array:
-    """Quantile of a t distribution with four degrees of freedom (Shaw 2006, eq. 36)."""
-    u = jnp.clip(u, 1e-12, 1.0 - 1e-12)
-    root = jnp.sqrt(4.0 * u * (1.0 - u))
-    size = 2.0 * jnp.sqrt(jnp.maximum(jnp.cos(jnp.arccos(root) / 3.0) / root - 1.0, 0.0))
-    return jnp.sign(u - 0.5) * size
-
-
-def _student_log_density(x: Array) -> Array:
-    """log of 3/8 (1 + x^2 / 4)^(-5/2)."""
-    return jnp.log(0.375) - 2.5 * jnp.log1p(0.25 * x**2)

@@ -28,7 +28,7 @@ from pmcl.search.search import Search
 
 _TOGETHER = 4  # datasets, or parts of their draws, that a device works on together
 _PART = 64  # datasets whose draws are made before the next are searched for
-_ROUNDS = 2  # of fitting mixtures, at least
+_ROUNDS = 2  # of fitting mixtures, before draws are made
 _DRAWS = 512  # of a round, at least
 _POINTS = (8, 16, 64)  # proposals a group: the first with which the noise is small
 _NOISE = 0.1  # variance of log weights at given global parameters that is small
@@ -154,14 +154,7 @@ class _Run(NamedTuple):
     def drawn(self, mixture: Mixture, treatment: Treatment) -> tuple[GroupDraws, Treatment]:
         """Fit mixtures and draw; fit on where draws are poor."""
         settings, everyone = self.settings, np.arange(len(self.rows))
-        first, reached = mixture, []
-        for turn in range(_ROUNDS):
-            mixture, efficiency = self.fitted(mixture, everyone, turn)
-            reached.append(efficiency)
-        # of few draws for many parameters a fit may be worse than none
-        mixture = replaced(
-            mixture, (rows := np.flatnonzero(reached[0] > reached[1])), at(first, rows)
-        )
+        mixture = self.improved(mixture)
         points, noise = self.points(mixture, everyone)
         draws = self.draw(mixture, everyone, points, turn=0)
         weak = self.weak(draws)
@@ -177,6 +170,18 @@ class _Run(NamedTuple):
             points, noise = replaced((points, noise), rows, at((some, noisy), use))
             treatment = treatment.noted(rows, "population Monte Carlo")
         return draws, treatment._replace(group_noise=noise, group_points=points)
+
+    def improved(self, mixture: Mixture) -> Mixture:
+        """Fit the mixtures of all datasets, once more where they were not efficient enough."""
+        new, before = self.fitted(mixture, np.arange(len(self.rows)), 0)
+        rows = np.flatnonzero(before < self.settings.enough)
+        if not len(rows):
+            return new
+        again, after = self.fitted(at(new, rows), rows, 1)
+        new = replaced(new, rows, again)
+        # of few draws for many parameters a fit may be worse than none
+        worse = rows[before[rows] > after]
+        return replaced(new, worse, at(mixture, worse))
 
     def fitted(self, mixture: Mixture, which: np.ndarray, turn: int) -> tuple[Mixture, np.ndarray]:
         """Fit the mixtures of the datasets `which` once more, and say how efficient they were."""
