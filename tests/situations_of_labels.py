@@ -13,6 +13,7 @@ import pmcl
 DAYS = pd.date_range("2020-01-01", periods=3)
 MATRIX = np.arange(12.0).reshape(4, 3)
 Y = np.array([0.5, 1.0, 1.5, 2.0])
+X = np.array([1.0, 2.0, 3.0, 4.0])
 
 
 class Columns:
@@ -117,6 +118,22 @@ def named(name: str, kind: str = "free") -> pm.Model:
     return made
 
 
+def nameless() -> pm.Model:
+    with pm.Model() as made:
+        x = pm.Data("x", X)
+        pm.Normal("y", pm.Normal("b") * x, 1, observed=Y)
+    return made
+
+
+def of_groups(step: float = 0.0) -> pm.Model:
+    """Data of the groups: placeholders, or a constant that the model has."""
+    with pm.Model(coords={"obs": range(4), "g": range(2)}) as made:
+        z = pm.Data("z", step * np.arange(2), dims="g")
+        b = pm.Normal("b", z, 1, dims="g")
+        pm.Normal("y", b[np.array([0, 0, 1, 1])], 1, **reals())
+    return made
+
+
 def without_use() -> pm.Model:
     with pm.Model(coords={"obs": range(4)}) as made:
         pm.Data("x", np.zeros(4), dims="obs")
@@ -132,7 +149,6 @@ def only_counted() -> pm.Model:
     return made
 
 
-X = np.array([1.0, 2.0, 3.0, 4.0])
 FOUR_DAYS = pd.date_range("2020-01-01", periods=4)
 ROWS = ["a", "b", "c", "d"]
 
@@ -236,6 +252,35 @@ CASES |= {
         line,
         table(who=["ann", "ann", "bob", "bob"]).drop(columns="dataset"),
         Warned("one dataset of 4 rows. Do 'who' tell datasets apart"),
+    ),
+    "table: datasets in the index": Situation(
+        line,
+        table(dataset=["u", "v", "u", "v"], row=[0, 0, 1, 1]).set_index(["dataset", "row"]),
+        Read({"y": [Y[::2], Y[1::2]]}, ("u", "v")),
+    ),
+    "table: rows labelled by the index": Situation(
+        schools,
+        table().set_index(pd.Index(["D", "C", "B", "A"], name="school")),
+        Read({"x": [X[::-1]], "y": [Y[::-1]]}),
+    ),
+    "table: several datasets under one name": Situation(
+        line,
+        {"all": table(dataset=["u", "v", "u", "v"])},
+        Refused("Dataset 'all': expected one dataset under one name, got 2 in column 'dataset'"),
+    ),
+    "table: one column for a variable": Situation(
+        line, {"x": pd.DataFrame({"x": X}), "y": table()[["y"]]}, Read({"x": [X], "y": [Y]})
+    ),
+    "array: rows first": Situation(
+        line,
+        {"x": np.stack([X, X], 1), "y": np.stack([Y, Y], 1)},
+        Warned("4 datasets of 2 rows,.*own has 4 rows.*transpose"),
+    ),
+    "array: as many datasets as rows": Situation(
+        line, {"x": [X] * 4, "y": [Y] * 4}, Read({"x": [X] * 4, "y": [Y] * 4})
+    ),
+    "array: column vectors": Situation(
+        line, {"x": X[:, None], "y": Y[:, None]}, Warned("4 datasets of one row,.*ravel")
     ),
     "table: a nameless row": Situation(
         line, table(dataset=["u", None, "u", "u"]), Refused("1 rows have none")
@@ -379,6 +424,13 @@ CASES |= {
     "covariate: did not come": Situation(
         line, {"y": Y}, Warned("'x' did not come with the data: the values that the model has")
     ),
+    "covariate: without a name of its dim": Situation(
+        nameless, {"y": Y}, Warned("'x' did not come with the data")
+    ),
+    "covariate: of the groups, a placeholder": Situation(
+        of_groups, {"y": Y}, Warned("'z' did not come with the data")
+    ),
+    "constant: of the groups": Situation(partial(of_groups, 1.0), {"y": Y}, Read({"y": [Y]})),
     "covariate: of another case": Situation(
         line, {"y": Y, "X": X}, Refused("expected 'x', as the model calls it, got 'X'")
     ),

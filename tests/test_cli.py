@@ -118,9 +118,13 @@ def test_draws_that_should_not_be_trusted_are_named(work, capsys):
     model = pmcl.models.named(work.model).model()
     poor = pmcl.fit_amortized(model, network=network, steps=1, random_seed=0, progressbar=False)
     pmcl.save(poor, work / "poor.zarr.zip")
-    with pytest.warns(UserWarning, match="k-hat"):
-        assert main(["sample", work / "poor.zarr.zip", work / "far.csv", *asked]) == 0
-    assert "not to be trusted (k-hat): far" in capsys.readouterr().out
+    assert main(["sample", work / "poor.zarr.zip", work / "far.csv", *asked]) == 0
+    said = capsys.readouterr()
+    assert "not to be trusted (k-hat): far" in said.out
+    warned = [
+        line for line in said.err.splitlines() if line.startswith("pmcl sample: The posterior")
+    ]
+    assert len(warned) == 1 and "k-hat" in warned[0]
 
 
 def test_draws_that_differ_end_with_status_1(work, capsys, tmp_path):
@@ -237,3 +241,14 @@ def test_data_files_of_every_kind_are_the_same_data(tmp_path):
     (tmp_path / "d.nc").write_bytes(b"nonsense")
     with pytest.raises(DataError, match="could not be read"):
         read_data(tmp_path / "d.nc")
+
+
+def test_warnings_are_said_in_a_line_and_those_of_libraries_are_not(work, capsys, tmp_path):
+    frame = pd.DataFrame({"dataset": "ann", "y": [*work.y[0][:9], -999.0]})
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    out = ["--out", str(tmp_path / "d.nc"), "--draws", "50", "--quiet"]
+    assert main(["reference", str(tmp_path / "d.csv"), "--model", work.model, *out]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("pmcl") for line in said if line.strip())
+    marked = [line for line in said if "Variable 'y' of dataset 'ann': got -999 in row 9" in line]
+    assert len(marked) == 1 and marked[0].startswith("pmcl reference: ")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import level_models
 import numpy as np
 import pymc as pm
 import pytest
@@ -264,3 +265,23 @@ def test_a_function_says_that_it_is_compiled_while_it_is():
     with warnings.catch_warnings(), pytest.raises(ValueError, match="no"):
         broken(np.ones(2))
     assert compiling_for() is None
+
+
+def test_a_multilevel_model_is_compiled_once(programs):
+    """Any number of datasets, whose rows belong to other groups, and another seed."""
+    model = level_models.counties()
+    rng = np.random.default_rng(0)
+
+    def data(n: int, seed: int) -> None:
+        county = rng.integers(0, 6, (n, 10))
+        y = {"y": rng.normal(size=(n, 10)), "in_county": county}
+        y["uranium"] = rng.normal(size=(n, 6))
+        tree = pmcl.refine(model, y, draws=200 * seed, random_seed=seed, **QUIET)
+        assert str(tree["posterior"].attrs["levels"]).startswith("levels: 6 groups")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        data(1, 1)
+        assert len(programs.new()) > 3
+        data(5, 2)
+        assert programs.new() == []

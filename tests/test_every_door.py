@@ -191,6 +191,10 @@ def test_a_stream_refuses_them(made) -> None:
     for wrong, said in WRONG.values():
         with pytest.raises(pmcl.DataError, match=said):
             stream.update(wrong, progressbar=False)
+    many = {k: np.concatenate([np.asarray(v)] * 30) for k, v in data().items()}
+    many["exposure"][150] = -1.0
+    with pytest.raises(pmcl.DataError, match=r"'y' of dataset '0': got 0 in row 150, .*'exposure'"):
+        stream.update(many, progressbar=False)
 
 
 def fit(model: pm.Model, **sources: object) -> pmcl.AmortizedPosterior:

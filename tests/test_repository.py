@@ -21,8 +21,8 @@ LOCKS = tuple(sorted(p.name for p in ROOT.glob("requirements*.txt")))
 # each imports only those that stand after it, and none but the command the names of `pmcl` itself
 ROOMS = (
     *("cli", "demo", "models", "archive", "diagnostics", "amortized", "online", "continual"),
-    *("refinement", "reference", "parts", "draws", "training", "networks", "search"),
-    *("data", "compile", "metrics", "runtime"),
+    *("refinement", "reference", "parts", "draws", "training", "networks", "levels"),
+    *("search", "data", "compile", "metrics", "runtime"),
 )
 
 

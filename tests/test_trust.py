@@ -89,9 +89,9 @@ def test_nuts_takes_over_where_khat_is_too_high(banana, monkeypatch) -> None:
     settings = pmcl.Refine(steps=0, rounds=0)
     args = {"draws": 2000, "refine": settings, "random_seed": 1, "progressbar": False}
     with pytest.warns(UserWarning, match=r"2 of 3 datasets should not be .*\('0', '2'; of '0': k-"):
-        plain = pmcl.refine(model, data, **args)
+        plain = pmcl.refine(model, data, fallback=None, **args)
     assert not compiled
-    tree = pmcl.refine(model, data, fallback="nuts", **args)
+    tree = pmcl.refine(model, data, **args)  # "auto": they are few
     assert len(compiled) == 1  # for both
     before, stats = (t["dataset_stats"].to_dataset() for t in (plain, tree))
     np.testing.assert_array_equal(before["khat"] > 0.7, [True, False, True])
@@ -112,6 +112,10 @@ def test_nuts_takes_over_where_khat_is_too_high(banana, monkeypatch) -> None:
         assert posterior_discrepancy(z, truth, n=1000, rng=rng).mmd2 < 0.01
     again = pmcl.refine(model, data, fallback="nuts", **args)
     xr.testing.assert_equal(again["posterior"].to_dataset(), tree["posterior"].to_dataset())
+    monkeypatch.setattr("pmcl.refinement.correction._HANDFUL", 1)  # two are more
+    with pytest.warns(UserWarning, match="2 of 3 datasets should not be trusted"):
+        many = pmcl.refine(model, data, **args)
+    xr.testing.assert_equal(many["posterior"].to_dataset(), plain["posterior"].to_dataset())
 
 
 @pytest.mark.filterwarnings("ignore:NUTS, too:UserWarning")
@@ -127,7 +131,7 @@ def test_nuts_that_fails_on_one_dataset_leaves_the_others(banana, monkeypatch) -
 
     args = {"draws": 400, "refine": pmcl.Refine(steps=0, rounds=0), "progressbar": False}
     with pytest.warns(UserWarning, match="should not be trusted.*k-hat"):
-        plain = pmcl.refine(model, data, random_seed=0, **args)
+        plain = pmcl.refine(model, data, random_seed=0, fallback=None, **args)
     monkeypatch.setattr(nutpie, "sample", fails_at_first)
     with pytest.warns(UserWarning, match="'0'"):
         tree = pmcl.refine(model, data, fallback="nuts", random_seed=0, **args)
@@ -165,7 +169,7 @@ def test_what_is_asked_for_is_checked(banana) -> None:
         pmcl.refine(model, data, correct="smc", progressbar=False)
     with pytest.raises(ValueError, match="draws: with a fallback expected at least 25, .* got 20"):
         pmcl.refine(model, data, draws=20, fallback="nuts", progressbar=False)
-    with pytest.raises(ValueError, match="fallback: expected 'nuts' or None, got 'vi'"):
+    with pytest.raises(ValueError, match="fallback: expected 'auto', 'nuts' or None, got 'vi'"):
         pmcl.refine(model, data, fallback="vi", progressbar=False)
 
 

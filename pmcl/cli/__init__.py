@@ -5,7 +5,8 @@ PyMC and JAX take seconds to import: nothing here imports them before an answer 
 
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -88,9 +89,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif tokens[0] in _COMPILES:
         _keep_compiled()
     try:
-        status = app(
-            tokens, exit_on_error=False, result_action="return_value", error_console=console()
-        )
+        with _warnings_in_a_line(tokens[0]):
+            status = app(
+                tokens, exit_on_error=False, result_action="return_value", error_console=console()
+            )
     except CycloptsError:
         return 2
     except KeyboardInterrupt:
@@ -117,6 +119,21 @@ def _keep_compiled() -> None:
             f"pmcl: compiled functions are kept in {new} (1 GB at most; --no-cache: not)",
             file=sys.stderr,
         )
+
+
+@contextmanager
+def _warnings_in_a_line(command: str) -> Iterator[None]:
+    """Say warnings as errors are said; what libraries say of code is for who writes it."""
+
+    def say(message: Warning | str, category: type[Warning], filename: str, *about: object) -> None:
+        parts = {*Path(filename).parts}
+        ours = "site-packages" not in parts or parts & {"pmcl", "cyclopts"}  # that calls us
+        if ours and issubclass(category, UserWarning | RuntimeWarning):
+            print(f"pmcl {command}: {' '.join(str(message).split())}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = say  # type: ignore[assignment]
+        yield
 
 
 def _expected(error: Exception) -> bool:

@@ -4,6 +4,7 @@ from functools import partial
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from pmcl.compile.mask import Mask
@@ -16,6 +17,11 @@ class Density(eqx.Module):
     compiled: CompiledModel = eqx.field(static=True)
     row: str | None = eqx.field(static=True)
 
+    @property
+    def dim(self) -> int:
+        """Length of z."""
+        return self.compiled.dim
+
     def parts(self, z: Array, data: dict[str, Array], mask: Mask | None) -> tuple[Array, Array]:
         """log p(z) and log p(x | z) at draws: z of shape (draw, dim), values of shape (draw,)."""
         log_likelihood = partial(self.compiled.log_likelihood, mask=mask, dim=self.row)
@@ -26,3 +32,8 @@ class Density(eqx.Module):
 
     def __call__(self, z: Array, data: dict[str, Array], mask: Mask | None) -> Array:
         return self.compiled.log_joint(z, data, mask=mask, dim=self.row)
+
+    def elements(self, z: Array, data: dict[str, Array], mask: Mask | None) -> Array:
+        """Terms of the density, of shape (element,): those of priors, then those of likelihoods."""
+        terms = self.compiled.log_elements(z, data, mask=mask, dim=self.row)
+        return jnp.concatenate([jnp.ravel(t) for t in terms])

@@ -12,6 +12,7 @@ import numpy as np
 import pymc as pm
 from jax import Array
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.math import Sum
 
 from pmcl.compile.conversion import graphs
 from pmcl.compile.copies import Copy
@@ -225,17 +226,34 @@ class CompiledModel:
             If a variable is missing or has the wrong shape, or its likelihood has no term of its
             own for what the mask leaves out.
         """
+        terms = self._likelihood_elements(z, dataset, mask, dim)
+        return sum(map(jnp.sum, terms), start=jnp.zeros(()))
+
+    def _likelihood_elements(
+        self, z: Array, dataset: Dataset, mask: Mask | None, dim: str | None
+    ) -> list[Array]:
         potentials = self.log_potential_terms(z, dataset) if self.potentials else {}
         if mask is None or self.implicit:
-            terms = {**self.log_likelihood_terms(z, dataset), **potentials}
-            return sum(map(jnp.sum, terms.values()), start=jnp.zeros(()))
+            return [*self.log_likelihood_terms(z, dataset).values(), *potentials.values()]
         observed = self._read([*self.observed, *self._log_steps.data], dataset)
         found = self._log_steps.call(*self.split(z), *observed)
-        infos = (*self.observed, *self.potentials)
-        total = jnp.zeros(())
-        for info, term in zip(infos, (*found, *potentials.values()), strict=True):
-            total = total + jnp.sum(_left_out(info, term, mask, dim))
-        return total
+        pairs = zip((*self.observed, *self.potentials), (*found, *potentials.values()), strict=True)
+        return [_left_out(info, term, mask, dim) for info, term in pairs]
+
+    def log_prior_elements(self, z: Array, covariates: Dataset | None = None) -> dict[str, Array]:
+        """Log prior density of every free variable, by its elements where PyMC has a term each."""
+        terms = self._run(self._log_prior_elements, self.split(z), covariates)
+        return dict(zip(self._prior_names, terms, strict=True))
+
+    def log_elements(
+        self, z: Array, dataset: Dataset, *, mask: Mask | None = None, dim: str | None = None
+    ) -> list[Array]:
+        """Elements of all free variables' priors, then of all likelihoods, whose sum is the joint.
+
+        Parameters are those of :meth:`log_likelihood`.
+        """
+        prior = self.log_prior_elements(z, dataset).values()
+        return [*prior, *self._likelihood_elements(z, dataset, mask, dim)]
 
     def log_joint(
         self, z: Array, dataset: Dataset, *, mask: Mask | None = None, dim: str | None = None
@@ -260,6 +278,16 @@ class CompiledModel:
         free = [i for i, v in enumerate(call.outputs) if not data & {*ancestors([v])}]
         inputs = call.inputs[: len(self.values)]
         return graphs.ShapedFunction(inputs, [call.outputs[i] for i in free]), free
+
+    @cached_property
+    def _log_prior_elements(self) -> Function:
+        """The log prior before it is summed."""
+        call = self._log_prior.call
+        before = [
+            v.owner.inputs[0] if v.owner is not None and isinstance(v.owner.op, Sum) else v
+            for v in call.outputs
+        ]
+        return self._log_prior._replace(call=graphs.ShapedFunction(call.inputs, before))
 
     @property
     def needed_to_unconstrain(self) -> tuple[str, ...]:

@@ -98,6 +98,8 @@ def with_labels(value: object, info: VariableInfo) -> object:
     """Give pandas' Series and DataFrames the labels that they have; all else stays."""
     if not hasattr(value, "reindex") or isinstance(value, xr.DataArray | xr.Dataset):
         return value
+    if len(info.dims) == 1 and getattr(value, "shape", ())[1:] == (1,):
+        value = value.iloc[:, 0]  # type: ignore[attr-defined]  # a table of one column
     axes = value.axes  # type: ignore[attr-defined]
     if len(axes) != len(info.dims):
         return value

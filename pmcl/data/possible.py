@@ -1,5 +1,6 @@
 """Whether a dataset's rows have a finite likelihood for any parameters, by evaluation."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from pmcl.runtime.jitting import jit
 
 _NEAR = np.array([0, 0.1, 0.1, 0.3, 0.3, 1, 1, 1])  # spread of points about the initial one
 _WIDE = np.repeat([1.0, 2.0, 4.0, 8.0, 1.0, 2.0, 4.0, 8.0], len(_NEAR))
+_ROWS = 128  # of a stream, that are looked at together
 _TOGETHER = 2**15  # values that are evaluated together
 
 
@@ -51,12 +53,37 @@ def check_possible(compiled: CompiledModel, task: Task) -> Task:
         Where other rows are impossible at some of the parameters that were tried, so that these
         may be possible at others.
     """
-    if (
-        compiled.implicit
-        or not compiled.covariates
-        and all(compiled.support.knows(v.name) for v in compiled.observed)
-    ):
-        return task
+    _check(compiled, task, {})
+    return task
+
+
+def check_rows(compiled: CompiledModel, task: Task) -> Task:
+    """As :func:`check_possible`, of one dataset of independent rows, some of them at a time.
+
+    Any number of rows is one compiled function.
+    """
+    row, n = task.layout.row, task.width
+    index = np.minimum(np.arange(-(-n // _ROWS) * _ROWS), n - 1).reshape(-1, _ROWS)
+    values = {}
+    for info in task.layout.variables:
+        value = task.values[info.name][0]
+        if row in info.dims:
+            axis = info.dims.index(row)
+            values[info.name] = np.moveaxis(value.take(index, axis=axis), axis, 0)
+        else:
+            values[info.name] = np.broadcast_to(value, (len(index), *value.shape))
+    blocks = Task(task.layout, values, task.names * len(index), None)
+    _check(compiled, blocks, {row: _ROWS})
+    return task
+
+
+def _check(compiled: CompiledModel, task: Task, step: Mapping[str | None, int]) -> None:
+    """Look at every dataset; the i-th begins at i times a step along a dim."""
+    known = not compiled.covariates and all(
+        compiled.support.knows(v.name) for v in compiled.observed
+    )
+    if known or compiled.implicit:
+        return
     at = compiled.keep("points", lambda: _points(compiled))
     first, *wider = np.split(at, len(at) // len(_NEAR))
     with precision.scope():
@@ -64,13 +91,12 @@ def check_possible(compiled: CompiledModel, task: Task) -> Task:
         for z in wider:
             left = np.flatnonzero(_impossible(task, found))
             if not len(left):
-                return task
+                return
             more = _finite(compiled, task.select(left), z)
             for name, terms in more.items():
                 found[name].some[left] |= terms.some
     for i in map(int, np.flatnonzero(_impossible(task, found))):
-        _tell(compiled, task, i, found, len(at))
-    return task
+        _tell(compiled, task, i, found, {d: i * n for d, n in step.items()})
 
 
 def _points(compiled: CompiledModel) -> np.ndarray:
@@ -87,7 +113,7 @@ def _finite(compiled: CompiledModel, task: Task, z: np.ndarray) -> dict[str, _Te
         partial(_evaluate, compiled, z),
         batch,
         np.arange(len(task)),
-        size=1 << int(np.log2(np.clip(_TOGETHER // each, 1, 16))),
+        size=1 << int(np.log2(np.clip(_TOGETHER // each, 1, 4))),
     )
     row, width = task.layout.row, np.arange(task.width)
     for info in compiled.observed:  # without the room that batches have
@@ -135,9 +161,14 @@ def _impossible(task: Task, found: dict[str, _Terms]) -> np.ndarray:
 
 
 def _tell(
-    compiled: CompiledModel, task: Task, i: int, found: dict[str, _Terms], points: int
+    compiled: CompiledModel,
+    task: Task,
+    i: int,
+    found: dict[str, _Terms],
+    begin: Mapping[str | None, int],
 ) -> None:
     """Raise an error, or warn, of the first impossible row of a dataset."""
+    dims, points = {v.name: v.dims for v in task.layout.variables}, len(_NEAR) + len(_WIDE)
     for name, terms in found.items():
         counted = _counted(task, name, terms.some.shape)[i]
         none = counted & ~terms.some[i]
@@ -145,12 +176,13 @@ def _tell(
             continue
         position = tuple(map(int, np.argwhere(none)[0])) if none.ndim else ()
         value = np.asarray(task.dataset(i)[name])[position]
+        where = tuple(p + begin.get(d, 0) for p, d in zip(position, dims[name], strict=False))
         shown = f"{value:g}" if value.ndim == 0 else "its values"
         others = counted & terms.some[i]
         sure = bool(others.any() and terms.always[i][others].all())
         beside = f", or the values of {[v.name for v in compiled.covariates]} beside it"
         text = (
-            f"Variable {name!r} of dataset {task.names[i]!r}: got {shown}{in_row(position)}"
+            f"Variable {name!r} of dataset {task.names[i]!r}: got {shown}{in_row(where)}"
             f"{f' and in {none.sum() - 1} more' if none.sum() > 1 else ''}, of which the "
             f"likelihood is zero or not a number at all {points} parameters that were tried: the "
             f"model does not take {'it' if value.ndim == 0 else 'them'}"

@@ -8,16 +8,17 @@ import pymc as pm
 import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo
-from pmcl.compile.variables import content, dims_of, holders, is_nameless
+from pmcl.compile.variables import content, dims_of, holders, is_nameless, own_value
 from pmcl.data.forms import in_form, is_frame, several
-from pmcl.data.labels import aligned, array_of, in_order, together, with_labels
+from pmcl.data.labels import aligned, numbers, together, with_labels
 from pmcl.data.stacking import stack
+from pmcl.data.tables import from_frame, one_table
 from pmcl.data.task import DATASET, DataError, Layout, Task, TaskLike
 from pmcl.data.values import check_decoded, check_values
 from pmcl.runtime.arguments import listed, warn
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 
 def as_task(data: TaskLike, layout: Layout) -> Task:
@@ -41,7 +42,17 @@ def as_task(data: TaskLike, layout: Layout) -> Task:
     if isinstance(data, Task) and data.layout.variables == layout.variables:
         if data.layout.row == layout.row:
             return data
-    return check_values(_as_task(data, layout))
+    task = check_values(_as_task(data, layout))
+    n, own = len(task), layout.length
+    unlike = task.width == 1 or n == own
+    if n > 1 and own > 1 and unlike and task.width != own and [*task.names] == numbers(n):
+        rows = "one row" if task.width == 1 else f"{task.width} rows"
+        warn(
+            f"data: arrays are read as {n} datasets of {rows}, as the first dim is that of "
+            f"datasets; the model's own has {own} rows. If rows come first, transpose them "
+            "(`y.T`), or give the column of one dataset as `y.ravel()`."
+        )
+    return task
 
 
 def _as_task(data: TaskLike, layout: Layout) -> Task:
@@ -50,7 +61,7 @@ def _as_task(data: TaskLike, layout: Layout) -> Task:
         return stack([data.dataset(i) for i in range(len(data))], data.names, layout)
     data = in_form(data)
     if is_frame(data):
-        return _from_frame(data, layout)  # type: ignore[arg-type]
+        return from_frame(data, layout)  # type: ignore[arg-type]
     if not isinstance(data, Mapping):  # an xarray.Dataset is one
         raise DataError(
             "data: expected an xarray.Dataset, a mapping of arrays, a mapping from dataset names "
@@ -66,7 +77,7 @@ def _as_task(data: TaskLike, layout: Layout) -> Task:
 def _read_one(data: object, layout: Layout, name: str) -> dict[str, np.ndarray]:
     data = in_form(data)
     if is_frame(data):
-        return _rows_of(data, layout, name)  # type: ignore[arg-type]
+        return one_table(data, layout, name)  # type: ignore[arg-type]
     assert isinstance(data, Mapping)
     found, _ = _read(data, layout, f" of dataset {name!r}")
     if len(found) != 1:
@@ -176,84 +187,6 @@ def _stacked(values: Sequence, info: VariableInfo, where: str) -> object:
         ) from error
 
 
-def _from_frame(data: "pd.DataFrame", layout: Layout) -> Task:
-    if DATASET not in data.columns:
-        _warn_of_names(data, layout)
-        return stack([_rows_of(data, layout, "0")], ["0"], layout)
-    nameless = int((data[DATASET].isna() | (data[DATASET] == "")).sum())
-    if nameless:
-        raise DataError(
-            f"data: expected a name in every row of column {DATASET!r}, {nameless} rows have none."
-        )
-    groups = [(str(n), rows) for n, rows in data.groupby(DATASET, sort=False, observed=True)]
-    datasets = [_rows_of(rows, layout, name) for name, rows in groups]
-    return stack(datasets, [name for name, _ in groups], layout)
-
-
-def _warn_of_names(data: "pd.DataFrame", layout: Layout) -> None:
-    """Say which columns of text that nobody reads may name datasets."""
-    own = {*layout.names, *layout.coords, *layout.holders}
-    text = [
-        c
-        for c in data.columns
-        if str(c).split("[")[0] not in own
-        and data[c].dtype.kind not in "biufcmM"
-        and 1 < data[c].nunique() < len(data)
-    ]
-    if text:
-        warn(
-            f"data: a table without a column {DATASET!r} is read as one dataset of {len(data)} "
-            f"rows. Do {listed(text)} tell datasets apart? Then pass `data.groupby({text[0]!r})`."
-        )
-
-
-def _rows_of(rows: "pd.DataFrame", layout: Layout, name: str) -> dict[str, np.ndarray]:
-    """Read the rows of one dataset."""
-    rows = rows.rename(columns=dict(layout.holders))
-    along = layout.row if layout.row else next(iter(layout.variables[0].dims), None)
-    rows = in_order(rows, along, layout, f"Column {along!r} of dataset {name!r}")
-    return {i.name: _from_columns(rows, i, layout, along, name) for i in layout.variables}
-
-
-def _from_columns(
-    rows: "pd.DataFrame", info: VariableInfo, layout: Layout, along: str | None, name: str
-) -> np.ndarray:
-    """One variable of one dataset; rows of the table are the dim `along`, columns another."""
-    across = [d for d in info.dims if d != along]
-    if len(across) > 1:
-        raise DataError(
-            f"Variable {info.name!r} has {len(info.dims)} dims: a table cannot hold it; pass an "
-            "xarray.Dataset for each dataset."
-        )
-    wanted: list[Hashable] = [info.name]
-    if across:
-        size = info.shape[info.dims.index(across[0])]
-        wanted = [f"{info.name}[{v}]" for v in layout.coords.get(across[0], np.arange(size))]
-    missing = [c for c in wanted if c not in rows.columns]
-    if missing:
-        raise DataError(
-            f"Variable {info.name!r} of dataset {name!r}: expected column(s) {missing} of a table "
-            f"with a row for each element of {along!r}, got {list(rows.columns)}."
-        )
-    twice = [c for c in wanted if [*rows.columns].count(c) > 1]
-    if twice:
-        raise DataError(f"data: columns {twice} come more than once; leave one of each.")
-    # Column by column: together, flags beside numbers would become objects.
-    value = np.stack([array_of(rows[c]) for c in wanted], axis=1)
-    if along not in info.dims:
-        different = max(len({*column.tolist()}) for column in value.T)
-        if different > 1:
-            raise DataError(
-                f"Variable {info.name!r} of dataset {name!r}: expected one value for the whole "
-                f"dataset, got {different} different ones; a table of several needs a column "
-                f"{DATASET!r}."
-            )
-        value = value[0]
-    elif across and info.dims.index(along) == 1:
-        value = value.T
-    return value if across else value[..., 0]
-
-
 def _check_names(data: Mapping, layout: Layout, where: str) -> None:
     came = list(data)
     missing = [n for n in layout.names if n not in came]
@@ -306,17 +239,28 @@ def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
 
 
 def _warn_of_others(model: pm.Model, came: set[str]) -> None:
-    """Say which of the model's data along the rows did not come, and stay as they are there."""
-    rows = {d for rv in model.observed_RVs for d in dims_of(model, rv) if d is not None}
+    """Say which of the model's data did not come, and stay as they are there.
+
+    Those along the rows, or as long where dims have no names, and such as look like placeholders;
+    what else a model has as `pm.Data` may well be a constant.
+    """
+    rows = {d for rv in model.observed_RVs for d in dims_of(model, rv)}
+    lengths = {
+        n for rv in model.observed_RVs for n in own_value(model, str(rv.name)).shape[:1] if n > 1
+    }
+
+    def differs(name: str) -> bool:
+        value, dims = own_value(model, name), dims_of(model, model[name])
+        long = any(is_nameless(d) and n in lengths for d, n in zip(dims, value.shape, strict=True))
+        alike = value.size > 1 and bool(np.all(value == value.flat[0]))
+        return bool(rows & {*dims}) or long or alike
+
     reached = content([*model.basic_RVs, *model.deterministics, *model.potentials])
     held = holders(model)
     stay = [
         v.name
         for v in model.data_vars
-        if v in reached
-        and v.name not in came
-        and v.name not in held
-        and rows & {*dims_of(model, v)}
+        if v in reached and v.name not in came and v.name not in held and differs(str(v.name))
     ]
     for name in stay:
         alike = [n for n in came if n.lower() == name.lower()]

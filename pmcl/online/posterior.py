@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 from jax import Array
 
+from pmcl.data.possible import check_rows
 from pmcl.data.task import DataError, Layout, TaskLike
 from pmcl.online import step
 from pmcl.online.gaussian import MeanField
@@ -137,6 +138,7 @@ class OnlinePosterior(AbstractStream):
                     f"{rows.row!r}: rows of several batches are stored together. Give it that dim, "
                     "or leave `memory` out."
                 )
+        check_rows(self.compiled, task)
         values = {k: v[0] for k, v in task.values.items()}
         for name, stored in self.state.memory.data.items():
             axis = rows.axis(name) or 0

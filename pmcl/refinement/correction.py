@@ -13,10 +13,12 @@ from pmcl.draws.densities import constrain
 from pmcl.draws.drawn import Drawn, judge, resampled
 from pmcl.draws.prediction import extra_groups
 from pmcl.draws.results import assemble, posterior_tree
+from pmcl.levels.structure import Levels
 from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold
 from pmcl.networks import Amortizer
 from pmcl.refinement.engine import poor, refine_task
 from pmcl.refinement.fallback import by_nuts
+from pmcl.refinement.multilevel import refine_levels
 from pmcl.refinement.settings import Asked, Beginning
 from pmcl.refinement.standing import elsewhere, objections
 from pmcl.refinement.treatment import Engine, Treatment, at, joined, replaced
@@ -42,6 +44,7 @@ def correct(
     beginning: Beginning | None,
     asked: Asked,
     *,
+    levels: Levels | None = None,
     progressbar: bool,
 ) -> Corrected:
     """Refine the datasets that need it, make draws count alike, and sample by NUTS what is left.
@@ -54,12 +57,19 @@ def correct(
     beginning : Beginning, optional
         Where refinement is asked for.
     asked : Asked
+    levels : Levels, optional
+        Of the task, where there is no network.
     progressbar : bool
     """
     before = None if drawn is None else judge(drawn)
     treatment = Treatment.none(len(task), before)
     diagnostics = before
-    if asked.refine is not None and beginning is not None:
+    if levels is not None and beginning is not None:
+        drawn, treatment = refine_levels(
+            density, levels, task, beginning, asked, progressbar=progressbar
+        )
+        diagnostics = judge(drawn)
+    elif asked.refine is not None and beginning is not None:
         drawn, diagnostics, treatment = _refined(
             density, amortizer, task, drawn, beginning, asked, progressbar=progressbar
         )
@@ -79,7 +89,8 @@ def correct(
         alike = np.full(drawn.log_prior.shape, -np.log(drawn.log_prior.shape[1]))
         return Corrected(drawn, diagnostics, alike, treatment)
     against = objections(drawn, diagnostics, asked.draws)
-    if beginning is not None and asked.draws >= FEWEST_DRAWS:
+    # the joint density of a multilevel model may have no mode to look for
+    if beginning is not None and levels is None and asked.draws >= FEWEST_DRAWS:
         look = partial(elsewhere, beginning.search, task)
         starts = _ELSEWHERE if asked.refine is not None and asked.everywhere else 1
         good = np.flatnonzero(against == "")

@@ -33,6 +33,7 @@ def population(
     Parameters
     ----------
     log_density : callable
+        Of one z.
     z : Array of shape (n, dim)
         Draws to begin with.
     log_weight : Array of shape (n,)
@@ -59,27 +60,57 @@ def population(
     first = jnp.argmax(weight)[None]
     centres = z[farthest_first(z, first, components - 1, scale=spread, eligible=eligible)]
     scale = jnp.broadcast_to(jnp.diag(spread), (components, dim, dim)) * components ** (-1.0 / dim)
-    start = _students(centres, scale)
+    start = _students(centres, scale, Student.degrees)
     even = jnp.full(components, 1.0 / components)
     parts, share = _fit(start, even, z, weight)
 
     def round_(carry: tuple, key: Array) -> tuple[tuple, None]:
         parts, share = carry
-        first, second, third = jax.random.split(key, 3)
-        which = jax.random.categorical(first, jnp.log(share), shape=(draws,))
-        eps = jax.random.normal(second, (draws, dim), jnp.float64)
-        chosen = jax.tree.map(lambda x: x[which], parts)
-        u = jax.vmap(lambda s, e, c: s.draw(e, c))(chosen, eps, parts.mixing(third, (draws,)))
-        log_q = _mixture_log_q(jax.vmap(lambda s: jax.vmap(s.log_prob)(u))(parts), share)
-        log_p = jax.vmap(log_density)(u)
-        usable = jnp.isfinite(log_p) & jnp.isfinite(log_q)
-        ratio = jnp.where(usable, log_p - log_q, -jnp.inf)
-        new = _fit(parts, share, u, _truncated(ratio))
-        keep = usable.any()
-        return jax.tree.map(lambda a, b: jnp.where(keep, a, b), new, (parts, share)), None
+        return population_round(jax.vmap(log_density), parts, share, key, draws=draws)[0], None
 
     (parts, _), _ = jax.lax.scan(round_, (parts, share), jax.random.split(key, rounds))
     return parts
+
+
+def population_round(
+    log_density: Callable[[Array], Array], parts: Student, share: Array, key: Array, *, draws: int
+) -> tuple[tuple[Student, Array], Array]:
+    """Draw from a mixture, weight the draws, and fit the mixture to them.
+
+    `log_density` takes draws of shape (n, dim).
+
+    Returns
+    -------
+    mixture : tuple of Student and Array
+        The old one where no draw has a finite weight.
+    log_weight : Array of shape (draws,)
+        Of the draws; -inf for those of no use.
+    """
+    u = mixture_draws(parts, share, key, draws)
+    log_q = mixture_log_q(parts, share, u)
+    log_p = log_density(u)
+    usable = jnp.isfinite(log_p) & jnp.isfinite(log_q)
+    ratio = jnp.where(usable, log_p - log_q, -jnp.inf)
+    new = _fit(parts, share, jnp.where(usable[:, None], u, 0.0), _truncated(ratio))
+    keep = usable.any()
+    return jax.tree.map(lambda a, b: jnp.where(keep, a, b), new, (parts, share)), ratio
+
+
+def mixture_draws(parts: Student, share: Array, key: Array, draws: int) -> Array:
+    """Draws of a mixture, of shape (draws, dim), in numbers as equal to the shares as can be."""
+    first, second, third, fourth = jax.random.split(key, 4)
+    points = (jnp.arange(draws) + jax.random.uniform(first)) / draws
+    which = jnp.searchsorted(jnp.cumsum(share) / jnp.sum(share), points)
+    which = jax.random.permutation(fourth, jnp.minimum(which, len(share) - 1))
+    eps = jax.random.normal(second, (draws, parts.shift.shape[1]), jnp.float64)
+    chosen = jax.tree.map(lambda x: x[which], parts)
+    return jax.vmap(lambda s, e, c: s.draw(e, c))(chosen, eps, parts.mixing(third, (draws,)))
+
+
+def mixture_log_q(parts: Student, share: Array, z: Array) -> Array:
+    """Log density of a mixture at z of shape (n, dim)."""
+    each = jax.vmap(lambda s: jax.vmap(s.log_prob)(z))(parts)
+    return _mixture_log_q(each, share / jnp.sum(share))
 
 
 def _mixture_log_q(log_q: Array, weights: Array) -> Array:
@@ -98,8 +129,8 @@ def _truncated(log_weight: Array) -> Array:
     return weight / jnp.sum(weight)
 
 
-def _students(centres: Array, lower: Array) -> Student:
-    return jax.vmap(lambda m, a: Student(m, Dense.of(a)))(centres, lower)
+def _students(centres: Array, lower: Array, degrees: int) -> Student:
+    return jax.vmap(lambda m, a: Student(m, Dense.of(a), degrees))(centres, lower)
 
 
 def _fit(parts: Student, share: Array, z: Array, weight: Array) -> tuple[Student, Array]:
@@ -134,7 +165,7 @@ def _fit(parts: Student, share: Array, z: Array, weight: Array) -> tuple[Student
 
         centres, lower = jax.vmap(update)(parts, owned, total)
         share = jnp.maximum(total, 1e-3)
-        return (_students(centres, lower), share / jnp.sum(share)), None
+        return (_students(centres, lower, degrees), share / jnp.sum(share)), None
 
     (parts, share), _ = jax.lax.scan(step, (parts, share), length=_EM)
     return parts, share

@@ -11,7 +11,7 @@ import pymc as pm
 import xarray as xr
 
 from pmcl.compile import CompiledModel, Density, compile_model
-from pmcl.compile.refuse import model_or_context
+from pmcl.compile.refuse import UnsupportedModelError, model_or_context
 from pmcl.compile.simulable import need_density
 from pmcl.compile.variables import initial_point
 from pmcl.data.masked import check_masked
@@ -23,6 +23,8 @@ from pmcl.draws.densities import pick
 from pmcl.draws.prediction import Extra
 from pmcl.draws.prior import prior_draws
 from pmcl.draws.results import flat_z, warn_of_doubts
+from pmcl.levels.find import find
+from pmcl.levels.structure import Levels, NoLevels
 from pmcl.parts.datasets import Parts
 from pmcl.parts.job import Job, bytes_of, check_devices, need_store
 from pmcl.parts.run import run
@@ -55,6 +57,7 @@ def refine(
     draws: int = 1000,
     start: xr.DataTree | None = None,
     refine: Refine | None = None,
+    levels: bool | None = None,
     correct: CorrectLike = "psis",
     fallback: FallbackLike = "auto",
     var_names: list[str] | None = None,
@@ -87,6 +90,10 @@ def refine(
         datasets, in the same order.
     refine : Refine, optional
         Hyper-parameters.
+    levels : bool, optional
+        Whether to look for the levels of a multilevel model, and to integrate its groups out; by
+        default they are looked for. False: all parameters are refined alike. True: an error where
+        there are none. The results' attribute `levels` says what was found.
     correct : "psis" or None
         How draws come to count alike, as in `AmortizedPosterior.sample`. None keeps the proposal's
         draws, to be weighted by `log_weight`.
@@ -121,6 +128,8 @@ def refine(
     UserWarning
         Naming the datasets whose k-hat says that the draws should not be trusted.
     """
+    if levels not in (None, True, False):
+        raise ValueError(f"levels: expected None, True or False, got {levels!r}.")
     seed = seed_of(random_seed, None)
     if isinstance(model, CompiledModel):
         compiled = model
@@ -147,12 +156,8 @@ def refine(
     if store is None:
         need_store(client)
         task = task_of(compiled, data)
-        job = RefineJob(
-            compiled,
-            prior_draws(compiled, task.dataset(0), FEWEST_STARTS, seed=seed),
-            asked,
-            devices,
-        )
+        prior = prior_draws(compiled, task.dataset(0), FEWEST_STARTS, seed=seed)
+        job = RefineJob(compiled, prior, asked, devices, levels)
         z = None if start is None else _given(compiled, start, len(task), seed)
         tree, names = job.refined(task, z, progressbar=progressbar), task.names
     else:
@@ -162,7 +167,7 @@ def refine(
         each = partial(bytes_of, compiled, asked.draws, asked.names, terms=asked.extra.terms)
         parts = Parts.of(data, layout_of(compiled), each)
         prior = prior_draws(compiled, parts.first(layout_of(compiled)), FEWEST_STARTS, seed=seed)
-        job = RefineJob(compiled, prior, asked, devices)
+        job = RefineJob(compiled, prior, asked, devices, levels)
         tree, _ = run(job, parts, store, client=client, progressbar=progressbar)
         names = parts.names
     warn_of_doubts(names, tree)
@@ -180,6 +185,8 @@ class RefineJob(Job):
         What searches start from.
     asked : Asked
     devices : int, sequence of jax.Device or jax.sharding.Mesh, optional
+    levels : bool, optional
+        Whether levels are looked for; True: there have to be some.
     """
 
     description: ClassVar[str] = "Refining"
@@ -188,10 +195,11 @@ class RefineJob(Job):
     prior: np.ndarray
     asked: Asked
     devices: DevicesLike
+    levels: bool | None = None
 
     def label(self) -> dict[str, Any]:
         """Tell this job by what was asked for."""
-        return {"refine": repr(self.asked)}
+        return {"refine": repr(self.asked), "levels": self.levels}
 
     def work(self, task: Task) -> tuple[xr.DataTree, dict[str, Any]]:
         """Refine, silently."""
@@ -213,6 +221,7 @@ class RefineJob(Job):
                 known = np.zeros(start.shape[:2])
                 centre = np.asarray(search.starts)[0]
                 start = from_draws(start, known, centre, settings.starts)
+            levels = self._levels(density, task, initial)
             corrected = corrected_task(
                 density,
                 None,
@@ -220,9 +229,21 @@ class RefineJob(Job):
                 None,
                 Beginning(search, start),
                 self.asked,
+                levels=levels if isinstance(levels, Levels) else None,
                 progressbar=progressbar,
             )
-            return as_tree(self.compiled, task, corrected, self.asked, begin=begin)
+            tree = as_tree(self.compiled, task, corrected, self.asked, begin=begin)
+        tree["posterior"].attrs["levels"] = str(levels)
+        return tree
+
+    def _levels(self, density: Density, task: Task, initial: np.ndarray) -> Levels | NoLevels:
+        """Find the levels of the model for these datasets, about the model's initial point."""
+        if self.levels is False:
+            return NoLevels("no levels: switched off")
+        found = find(density, task, initial)
+        if self.levels and isinstance(found, NoLevels):
+            raise UnsupportedModelError(f"levels=True: expected a multilevel model; {found}.")
+        return found
 
 
 def _given(compiled: CompiledModel, start: xr.DataTree, number: int, seed: int) -> np.ndarray:

@@ -33,6 +33,9 @@ class Treatment(NamedTuple):
         Why draws should not be trusted; empty where they may be.
     khat_amortized, efficiency_amortized : arrays, optional
         Of the network's own draws; None without a network.
+    group_noise, group_points : arrays, optional
+        Of a model with levels: variance of the log weights that comes from drawing groups (sigma
+        squared; at most 1 is good), and proposals a group; None of any other.
     rhat, ess, divergences : arrays, optional
         Of NUTS, NaN where it did not run; None where nobody asked for it.
     """
@@ -46,6 +49,8 @@ class Treatment(NamedTuple):
     warning: np.ndarray
     khat_amortized: np.ndarray | None = None
     efficiency_amortized: np.ndarray | None = None
+    group_noise: np.ndarray | None = None
+    group_points: np.ndarray | None = None
     rhat: np.ndarray | None = None
     ess: np.ndarray | None = None
     divergences: np.ndarray | None = None

@@ -37,10 +37,17 @@ def _distinct(found: Mode, number: int) -> Distinct:
     return jax.vmap(lambda modes: distinct(modes, evidence_of(modes), number))(found)
 
 
-def searched(search: Search, batch: Batch, starts: np.ndarray | None = None) -> Mode:
+def searched(
+    search: Search,
+    batch: Batch,
+    starts: np.ndarray | None = None,
+    *,
+    together: int = _TOGETHER,
+) -> Mode:
     """Search from every start of every dataset: fields (dataset, start, ...).
 
     `starts`, of shape (dataset, start, dim), are each dataset's own; the search's by default.
+    A device works on so many `together`.
     """
     n, own = _number(batch), np.asarray(search.starts)
     if starts is None:
@@ -50,7 +57,7 @@ def searched(search: Search, batch: Batch, starts: np.ndarray | None = None) -> 
     item, start = np.tile(np.arange(n), number), np.moveaxis(starts, 1, 0).reshape(-1, own.shape[1])
     # its own starts are no part of the program: any number of them needs but one
     alike = eqx.tree_at(lambda s: s.starts, replace(search, modes=1), own[:1])
-    size = devices.together(_TOGETHER)
+    size = devices.together(together)
     found = over_chunks(lambda part, u: _searched(alike, part, u), batch, item, start, size=size)
     shaped = lambda x: np.moveaxis(x.reshape(number, n, *x.shape[1:]), 0, 1)  # noqa: E731
     return jax.tree.map(shaped, found)

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -72,7 +73,8 @@ def svg(picture: Any) -> str:
     import matplotlib as mpl
     import matplotlib.pyplot as plt
 
-    with mpl.rc_context({"svg.hashsalt": "pmcl"}):
+    with mpl.rc_context({"svg.hashsalt": "pmcl"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There are no gridspecs")  # of arviz-plots' own
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     plt.close(figure)
     return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -1,0 +1,125 @@
+"""Long tables: a row for each element of a dim, a column for each variable."""
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pmcl.compile import VariableInfo
+from pmcl.data.labels import array_of, in_order
+from pmcl.data.stacking import stack
+from pmcl.data.task import DATASET, DataError, Layout, Task
+from pmcl.runtime.arguments import listed, warn
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def from_frame(data: "pd.DataFrame", layout: Layout) -> Task:
+    """Read a long table: one dataset, or several by the column `dataset`.
+
+    Raises
+    ------
+    DataError
+        Naming the column, and the dataset.
+    """
+    data = _with_index(data)
+    if DATASET not in data.columns:
+        _warn_of_names(data, layout)
+        return stack([_rows_of(data, layout, "0")], ["0"], layout)
+    nameless = int((data[DATASET].isna() | (data[DATASET] == "")).sum())
+    if nameless:
+        raise DataError(
+            f"data: expected a name in every row of column {DATASET!r}, {nameless} rows have none."
+        )
+    groups = [(str(n), rows) for n, rows in data.groupby(DATASET, sort=False, observed=True)]
+    datasets = [_rows_of(rows, layout, name) for name, rows in groups]
+    return stack(datasets, [name for name, _ in groups], layout)
+
+
+def one_table(data: "pd.DataFrame", layout: Layout, name: str) -> dict[str, np.ndarray]:
+    """Read a long table that is one dataset, by its name.
+
+    Raises
+    ------
+    DataError
+        Where it has several.
+    """
+    data = _with_index(data)
+    names = data[DATASET].nunique() if DATASET in data else 1
+    if names > 1:
+        raise DataError(
+            f"Dataset {name!r}: expected one dataset under one name, got {names} in column "
+            f"{DATASET!r}."
+        )
+    return _rows_of(data, layout, name)
+
+
+def _with_index(data: "pd.DataFrame") -> "pd.DataFrame":
+    """Make columns of an index that has names, as its levels may name datasets and rows."""
+    named = [n for n in data.index.names if n is not None and n not in data.columns]
+    return data.reset_index(named) if named else data
+
+
+def _warn_of_names(data: "pd.DataFrame", layout: Layout) -> None:
+    """Say which columns of text that nobody reads may name datasets."""
+    own = {*layout.names, *layout.coords, *layout.holders}
+    text = [
+        c
+        for c in data.columns
+        if str(c).split("[")[0] not in own
+        and data[c].dtype.kind not in "biufcmM"
+        and 1 < data[c].nunique() < len(data)
+    ]
+    if text:
+        warn(
+            f"data: a table without a column {DATASET!r} is read as one dataset of {len(data)} "
+            f"rows. Do {listed(text)} tell datasets apart? Then pass `data.groupby({text[0]!r})`."
+        )
+
+
+def _rows_of(rows: "pd.DataFrame", layout: Layout, name: str) -> dict[str, np.ndarray]:
+    """Read the rows of one dataset."""
+    rows = rows.rename(columns=dict(layout.holders))
+    along = layout.row if layout.row else next(iter(layout.variables[0].dims), None)
+    rows = in_order(rows, along, layout, f"Column {along!r} of dataset {name!r}")
+    return {i.name: _from_columns(rows, i, layout, along, name) for i in layout.variables}
+
+
+def _from_columns(
+    rows: "pd.DataFrame", info: VariableInfo, layout: Layout, along: str | None, name: str
+) -> np.ndarray:
+    """One variable of one dataset; rows of the table are the dim `along`, columns another."""
+    across = [d for d in info.dims if d != along]
+    if len(across) > 1:
+        raise DataError(
+            f"Variable {info.name!r} has {len(info.dims)} dims: a table cannot hold it; pass an "
+            "xarray.Dataset for each dataset."
+        )
+    wanted: list[Hashable] = [info.name]
+    if across:
+        size = info.shape[info.dims.index(across[0])]
+        wanted = [f"{info.name}[{v}]" for v in layout.coords.get(across[0], np.arange(size))]
+    missing = [c for c in wanted if c not in rows.columns]
+    if missing:
+        raise DataError(
+            f"Variable {info.name!r} of dataset {name!r}: expected column(s) {missing} of a table "
+            f"with a row for each element of {along!r}, got {list(rows.columns)}."
+        )
+    twice = [c for c in wanted if [*rows.columns].count(c) > 1]
+    if twice:
+        raise DataError(f"data: columns {twice} come more than once; leave one of each.")
+    # Column by column: together, flags beside numbers would become objects.
+    value = np.stack([array_of(rows[c]) for c in wanted], axis=1)
+    if along not in info.dims:
+        different = max(len({*column.tolist()}) for column in value.T)
+        if different > 1:
+            raise DataError(
+                f"Variable {info.name!r} of dataset {name!r}: expected one value for the whole "
+                f"dataset, got {different} different ones; a table of several needs a column "
+                f"{DATASET!r}."
+            )
+        value = value[0]
+    elif across and info.dims.index(along) == 1:
+        value = value.T
+    return value if across else value[..., 0]

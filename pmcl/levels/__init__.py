@@ -1,0 +1,1 @@
+"""Multilevel models: groups found in the model, their local parameters integrated out."""

@@ -1,0 +1,243 @@
+"""Levels found in a compiled model and its data, by derivatives and by evaluation."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from scipy.sparse import csr_array
+
+from pmcl.compile import CompiledModel, Density, Mask
+from pmcl.data.batching import over_chunks, over_datasets
+from pmcl.data.task import Batch, Task
+from pmcl.levels.integrals import parts_of
+from pmcl.levels.partition import Partition, partition
+from pmcl.levels.structure import Levels, NoLevels, Split
+from pmcl.runtime.jitting import jit
+
+_POINTS = 3
+_SCALE = 0.5  # of the points about the initial one
+_COLUMNS = 32  # derivatives that are taken together
+_ZERO = 1e-7  # of third derivatives, relative to the second
+_SAME = 1e-9
+_TOGETHER = 4  # datasets that a device works on together
+_HELD = 16  # datasets
+
+
+def find(density: Density, task: Task, initial: np.ndarray) -> Levels | NoLevels:
+    """Find global parameters, groups, and the rows of each.
+
+    A parameter belongs to a group where only terms of that group depend on it, given the global
+    parameters: read from derivatives at random points, dataset by dataset where data index
+    something, and checked by evaluation: other groups' parameters change nothing.
+
+    Parameters
+    ----------
+    density : Density
+    task : Task
+    initial : array of shape (dim,)
+        The model's initial point, about which derivatives are taken.
+
+    Returns
+    -------
+    Levels or NoLevels
+    """
+    compiled, n = density.compiled, len(task)
+    vectors = [v for v in compiled.values if v.size > 1]
+    if not vectors:
+        return NoLevels("no levels: no parameter has entries")
+    rng = np.random.default_rng(0)
+    points = initial + _SCALE * rng.normal(size=(_POINTS, compiled.dim))
+    # Where nothing is indexed and nothing is left out all datasets are alike.
+    alike = not (compiled.indices.places or task.there or task.padded)
+    which = np.arange(1 if alike else n)
+    patterns = [one for some in _few(which) for one in _patterns(density, task, some, points)]
+    found = _partitions(patterns, compiled)
+    if isinstance(found, NoLevels):
+        return found
+    split = _stacked(found, [_split(*pair) for pair in zip(found, patterns, strict=True)])
+    split = jax.tree.map(lambda x: np.broadcast_to(x, (n, *x.shape[1:])) if alike else x, split)
+    shared = np.flatnonzero(found[0].group < 0)
+    same, exact = over_chunks(
+        lambda batch, split: _checked(density, batch, split, points),
+        task.batch(),
+        np.arange(n),
+        split,
+        size=_TOGETHER,
+    )
+    if not same.all():
+        name = task.names[int(np.argmin(same))]
+        return NoLevels(f"no levels: groups depend on each other (dataset {name!r})")
+    text = _text(compiled, found[0], exact=bool(exact.all()))
+    return Levels(shared, split, bool(exact.all()), text)
+
+
+def _few(which: np.ndarray) -> list[np.ndarray]:
+    """Some datasets at a time: their dense patterns are held together."""
+    return np.array_split(which, -(-len(which) // _HELD))
+
+
+def _patterns(
+    density: Density, task: Task, which: np.ndarray, points: np.ndarray
+) -> list[csr_array]:
+    """Which terms of each dataset (element) depend on which entries of z."""
+    dense = over_chunks(
+        lambda batch: _pattern(density, batch, points), task.batch(), which, size=_TOGETHER
+    )
+    return [csr_array(one) for one in dense]
+
+
+@jit
+def _pattern(density: Density, batch: Batch, points: Array) -> Array:
+    """Which terms (element) depend on which entries of z: (dataset, element, dim)."""
+
+    def one(data: dict[str, Array], mask: Mask | None) -> Array:
+        def moved(z: Array, axis: Array) -> Array:
+            return jax.jvp(lambda u: density.elements(u, data, mask), (z,), (axis,))[1] != 0
+
+        def column(axis: Array) -> Array:
+            return jax.vmap(lambda z: moved(z, axis))(points).any(axis=0)
+
+        return jax.lax.map(column, jnp.eye(density.dim), batch_size=_COLUMNS).T
+
+    return over_datasets(one, batch)
+
+
+@jit
+def _checked(density: Density, batch: Batch, split: Split, points: Array) -> tuple[Array, Array]:
+    """Whether the parts are the density and independent; whether they are quadratic."""
+
+    def one(data: dict[str, Array], mask: Mask | None, split: Split) -> tuple[Array, Array]:
+        width, groups = split.real.shape
+        number = density.dim - jnp.sum(split.real)  # of global parameters
+        flat = jnp.arange(split.real.size)
+
+        def parted(z: Array) -> tuple[Array, Array]:
+            """Spread z over (g, l); what is padding is zero."""
+            whole = jnp.zeros(density.dim + split.real.size).at[split.place].set(z)
+            shift = number.astype(int)
+            return whole, whole[shift + flat].reshape(width, groups)
+
+        def again(whole: Array, l: Array) -> Array:  # noqa: E741
+            shift = number.astype(int)
+            return whole.at[shift + flat].set(l.ravel())[split.place]
+
+        def values(z: Array) -> tuple[Array, Array]:
+            return parts_of(density, data, mask, split, z)
+
+        a, b = points[0], points[1]
+        whole, first = parted(a)
+        second = parted(b)[1]
+        odd = (jnp.arange(groups) % 2).astype(bool)
+        mixed = jnp.where(odd, first, second)
+        rest, by_group = values(again(whole, mixed))
+        rest_first, left = values(again(whole, first))
+        rest_second, right = values(again(whole, second))
+        expected = jnp.where(odd, left, right)
+        total = density(a, data, mask)
+        same = _close(rest, rest_first) & _close(rest, rest_second)
+        same &= _close(by_group, expected).all() & _close(total, rest_first + left.sum())
+
+        def along(move: Array) -> Array:
+            f = lambda t: values(again(whole, first + t * move))[1]  # noqa: E731
+            d1 = lambda t: jax.jvp(f, (t,), (1.0,))[1]  # noqa: E731
+            d2 = lambda t: jax.jvp(d1, (t,), (1.0,))[1]  # noqa: E731
+            second, third = jax.jvp(d2, (0.0,), (1.0,))
+            # and far away: a kink has no third derivative
+            f3, f1, f0, g1, g3 = (f(t) for t in (-3.0, -1.0, 0.0, 1.0, 3.0))
+            slope, bend = 1.5 * (g1 - f1), 4.5 * (g1 - 2 * f0 + f1)
+            near = jnp.abs(third) <= _ZERO * (1.0 + jnp.abs(second))
+            return near & _close(f0 + slope + bend, g3) & _close(f0 - slope + bend, f3)
+
+        exact = jax.vmap(along)(jnp.stack([second - first, second + first])).all()
+        return same, exact
+
+    return over_datasets(one, batch, split)
+
+
+def _close(a: Array, b: Array) -> Array:
+    return jnp.abs(a - b) <= _SAME * (1.0 + jnp.abs(a) + jnp.abs(b))
+
+
+def _partitions(
+    patterns: Sequence[csr_array], compiled: CompiledModel
+) -> list[Partition] | NoLevels:
+    """Groups of every dataset, with one set of global variables for all."""
+    shared: frozenset[str] | None = None
+    while True:
+        found = []
+        for pattern in patterns:
+            one = partition(pattern, compiled.values, shared)
+            if one is None and shared is not None:
+                one = partition(pattern, compiled.values)
+            if one is None:
+                return NoLevels(
+                    "no levels: no few global parameters leave groups that are independent of "
+                    "each other (crossed effects, chains and large blocks are not groups)"
+                )
+            if shared is not None and one.shared != shared:
+                break
+            shared = one.shared
+            found.append(one)
+        if len(found) == len(patterns):
+            return found
+        assert shared is not None and one is not None
+        if one.shared <= shared:
+            return NoLevels("no levels: those of one dataset are not those of another")
+        shared = shared | one.shared
+
+
+def _split(found: Partition, pattern: csr_array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Give the group of every entry of z, its row there, and the group of every term."""
+    group = found.group
+    local = np.flatnonzero(group >= 0)
+    order = local[np.argsort(group[local], kind="stable")]
+    size = np.bincount(group[order], minlength=found.number)
+    position = np.zeros(len(group), int)
+    position[order] = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
+    owner = np.full(pattern.shape[0], found.number)
+    term, entry = pattern.nonzero()
+    mine = group[entry] >= 0
+    owner[term[mine]] = group[entry[mine]]
+    return group, position, owner
+
+
+def _stacked(found: Sequence[Partition], parts: Sequence[tuple]) -> Split:
+    """Put the groups of all datasets in arrays of one shape."""
+    groups, width = max(p.number for p in found), max(p.width for p in found)
+    shared = int((found[0].group < 0).sum())
+    places, owners, reals = [], [], []
+    for one, (group, position, owner) in zip(found, parts, strict=True):
+        local = group >= 0
+        place = np.zeros(len(group), int)
+        place[~local] = np.arange(shared)
+        place[local] = shared + position[local] * groups + group[local]
+        real = np.zeros((width, groups), bool)
+        real[position[local], group[local]] = True
+        places.append(place)
+        owners.append(np.where(owner == one.number, groups, owner))
+        reals.append(real)
+    return Split(*map(np.stack, (places, owners, reals)))  # type: ignore[arg-type]
+
+
+def _text(compiled: CompiledModel, found: Partition, *, exact: bool) -> str:
+    """Say what was found."""
+    infos = {i.name: i for i in compiled.free}
+    shared = [v.variable for v in compiled.values if v.name in found.shared]
+    local = [v for v in compiled.values if v.name not in found.shared]
+    dims: Counter[str] = Counter()
+    for v in local:
+        label = found.group[v.start : v.start + v.size].reshape(v.shape)
+        for axis, dim in enumerate(infos[v.variable].dims[: label.ndim]):
+            if (label != label.take([0], axis=axis)).any():
+                dims[dim] += 1
+    along = " and ".join(repr(d) for d, _ in dims.most_common(2))
+    crossed = [v.variable for v in compiled.values if v.name in found.shared and v.size > 1]
+    also = f" (of these {', '.join(crossed)} by their entries)" if crossed else ""
+    how = "integrated out exactly" if exact else "integrated out by their own curvature"
+    return (
+        f"levels: {found.number} groups along {along}, each with its part of "
+        f"{', '.join(v.variable for v in local)}, {how}; global: {', '.join(shared)}{also}"
+    )

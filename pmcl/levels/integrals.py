@@ -1,0 +1,383 @@
+"""Groups integrated out: the log density of global parameters alone, and draws of local ones."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.scipy.special import logsumexp
+from scipy.stats import qmc
+
+from pmcl.compile import Density, Mask
+from pmcl.levels.blocks import Factor
+from pmcl.levels.structure import Anchor, Split
+
+KEY = "levels of z"  # under which a dataset has what is `Given` of its levels
+_LOG_2PI = float(np.log(2 * np.pi))
+_BY_NODES = 2  # parameters of a group up to which quadrature is used, where it is not exact
+_NODES = 5  # of each parameter
+_EXACT_NODES = 3  # integrate what second derivatives of a quadratic density need
+_STEPS = 40
+_TOL = 1e-5  # nats that a last step would still gain
+_HOPELESS = 1e10  # damping that ends a search
+_ENTRIES = 2**19  # terms that are evaluated together, about
+
+
+def parts_of(
+    density: Density, data: dict[str, Any], mask: Mask | None, split: Split, z: Array
+) -> tuple[Array, Array]:
+    """log p(g, x_0), and f_j of shape (group,); they sum to the density."""
+    groups = split.real.shape[1]
+    elements = density.elements(z, data, mask)
+    total = jax.ops.segment_sum(elements, split.owner, groups + 1)
+    return total[groups], total[:groups]
+
+
+class Peak(NamedTuple):
+    """Where every group's density has its mode, given the global parameters.
+
+    Attributes
+    ----------
+    l : Array of shape (width, group)
+    value : Array of shape (group,)
+        f_j there.
+    factor : Factor
+        Of -d2 f_j / dl2 there.
+    """
+
+    l: Array  # noqa: E741
+    value: Array
+    factor: Factor
+
+
+class _Search(NamedTuple):
+    l: Array  # noqa: E741
+    value: Array
+    gradient: Array
+    matrix: Array
+    damping: Array
+    done: Array
+    step: Array
+
+
+class Marginal(eqx.Module):
+    """log p(g, x_0) + sum_j log Z_j(g): the density of the global parameters.
+
+    Takes the place of a `Density` wherever one of z is refined; a dataset has what is `Given`
+    under `KEY`.
+
+    Attributes
+    ----------
+    density : Density
+    shared : int
+        Number of global parameters.
+    exact : bool
+        Whether groups are normal given the global parameters.
+    """
+
+    density: Density
+    shared: int = eqx.field(static=True)
+    exact: bool = eqx.field(static=True)
+
+    @property
+    def dim(self) -> int:
+        """Length of g."""
+        return self.shared
+
+    def __call__(self, g: Array, data: dict[str, Any], mask: Mask | None) -> Array:
+        """log density of g, up to what nodes leave of the integrals."""
+        return _One(self, data, mask).log_density(g)
+
+    def parts(self, g: Array, data: dict[str, Any], mask: Mask | None) -> tuple[Array, Array]:
+        """log p(g, x_0) and sum_j log Z_j(g) at draws g of shape (draw, shared)."""
+        given = _One(self, data, mask)
+        return jax.lax.map(given.integrated, g, batch_size=self.together(data, 1))
+
+    def draw(
+        self, g: Array, key: Array, data: dict[str, Any], mask: Mask | None, points: int
+    ) -> tuple[Array, Array]:
+        """Draw local parameters given g, by `points` proposals a group.
+
+        Parameters
+        ----------
+        g : Array of shape (draw, shared)
+        key : Array
+        data, mask
+        points : int
+            1 where groups are exact, else a power of two.
+
+        Returns
+        -------
+        z : Array of shape (draw, dim)
+        log_weight : Array of shape (draw,)
+            log p(g, x_0) + sum_j log of an unbiased estimate of Z_j(g).
+
+        References
+        ----------
+        Andrieu, Doucet & Holenstein (2010), Particle Markov chain Monte Carlo methods, section 4;
+        Tran, Scharth, Pitt & Kohn (2013), Importance sampling squared, for the weights.
+        """
+        given = _One(self, data, mask)
+        keys = jax.random.split(key, g.shape[0])
+        one = lambda item: given.draw(item[0], item[1], points)  # noqa: E731
+        return jax.lax.map(one, (g, keys), batch_size=self.together(data, points))
+
+    def anchor(self, g: Array, data: dict[str, Any], mask: Mask | None) -> Anchor:
+        """Find where groups have their modes about global parameters g."""
+        return _One(self, data, mask).anchor(g)
+
+    def together(self, data: dict[str, Any], points: int) -> int:
+        """Evaluations at `points` places that are made at once, for bounded memory."""
+        terms = len(data[KEY].split.owner) * points * self._nodes(data)
+        return int(np.clip(_ENTRIES // terms, 1, 256))
+
+    def _nodes(self, data: dict[str, Any]) -> int:
+        width = data[KEY].split.real.shape[0]
+        return _NODES**width if width <= _BY_NODES and not self.exact else 1
+
+
+class _One(NamedTuple):
+    """One dataset, and the functions of it that follow from its parts."""
+
+    marginal: Marginal
+    data: dict[str, Any]
+    mask: Mask | None
+
+    @property
+    def split(self) -> Split:
+        return self.data[KEY].split
+
+    def whole(self, g: Array, l: Array) -> Array:  # noqa: E741
+        """z of its parts."""
+        return jnp.concatenate([g, l.ravel()])[self.split.place]
+
+    def parts(self, g: Array, l: Array) -> tuple[Array, Array]:  # noqa: E741
+        """log p(g, x_0), and f_j of every group; what is padding is standard normal."""
+        z = self.whole(g, l)
+        rest, value = parts_of(self.marginal.density, self.data, self.mask, self.split, z)
+        normal = jnp.where(self.split.real, 0.0, -0.5 * (l**2 + _LOG_2PI))
+        return rest, value + jnp.sum(normal, axis=0)
+
+    def prior_alone(self, g: Array, l: Array) -> tuple[Array, Array]:  # noqa: E741
+        """The same without the rows."""
+        z, groups = self.whole(g, l), self.split.real.shape[1]
+        compiled = self.marginal.density.compiled
+        terms = [jnp.ravel(t) for t in compiled.log_prior_elements(z, self.data).values()]
+        elements = jnp.concatenate(terms)
+        total = jax.ops.segment_sum(elements, self.split.owner[: len(elements)], groups + 1)
+        normal = jnp.where(self.split.real, 0.0, -0.5 * (l**2 + _LOG_2PI))
+        return total[groups], total[:groups] + jnp.sum(normal, axis=0)
+
+    def log_density(self, g: Array) -> Array:
+        """log p(g, x_0) + sum_j log Z_j(g), whose derivatives are those of the integrals."""
+        peak = jax.lax.stop_gradient(self.peak(g))
+        width = self.split.real.shape[0]
+        if width > _BY_NODES:
+            rest, value = self.laplace(g, peak)
+        else:
+            nodes = _EXACT_NODES if self.marginal.exact else _NODES
+            rest, value = self.by_nodes(g, peak, nodes)
+        return rest + jnp.sum(value)
+
+    def integrated(self, g: Array) -> tuple[Array, Array]:
+        """log p(g, x_0) and sum_j log Z_j(g), without derivatives."""
+        peak = self.peak(g)
+        if self.split.real.shape[0] <= _BY_NODES and not self.marginal.exact:
+            rest, value = self.by_nodes(g, peak, _NODES)
+            return rest, jnp.sum(value)
+        rest, _ = self.parts(g, peak.l)
+        value = peak.value - peak.factor.log_det() + 0.5 * len(peak.l) * _LOG_2PI
+        return rest, jnp.sum(value)
+
+    def by_nodes(self, g: Array, peak: Peak, number: int) -> tuple[Array, Array]:
+        """Integrals by adaptive Gauss-Hermite quadrature.
+
+        The nodes do not move with g: derivatives are averages over them, as those of an integral
+        are, and need no more of f than their own order.
+
+        References
+        ----------
+        Naylor & Smith (1982), Applications of a method for the efficient computation of posterior
+        distributions.
+        """
+        x, log_w = _grid(number, len(peak.l))
+
+        def at(node: Array) -> tuple[Array, Array]:
+            l = peak.l + peak.factor.solve_transposed(node[:, None] + jnp.zeros_like(peak.l))  # noqa: E741
+            return self.parts(g, l)
+
+        rest, value = jax.vmap(at)(x)
+        value = value + (log_w + 0.5 * jnp.sum(x**2, axis=1))[:, None]
+        return rest[0], _log_sum(value) - peak.factor.log_det()
+
+    def laplace(self, g: Array, peak: Peak) -> tuple[Array, Array]:
+        """Integrals of the normals at the modes, which move with g: exact for normal groups."""
+        l = peak.l  # noqa: E741
+        for _ in range(1 if self.marginal.exact else 2):
+            _, gradient, matrix = self.curvature(lambda v: self.parts(g, v), l)
+            factor = Factor.of(matrix)
+            l = l + factor.solve_transposed(factor.solve(gradient))  # noqa: E741
+        if not self.marginal.exact:
+            factor = Factor.of(self.curvature(lambda v: self.parts(g, v), l)[2])
+        rest, value = self.parts(g, l)
+        return rest, value - factor.log_det() + 0.5 * len(l) * _LOG_2PI
+
+    def peak(self, g: Array) -> Peak:
+        """Mode of every group given g."""
+        f = lambda l: self.parts(g, l)  # noqa: E731, E741
+        start = jnp.zeros(self.split.real.shape)
+        if not self.marginal.exact:
+            return _climb(lambda l: self.curvature(f, l), self.start(g))  # noqa: E741
+        for _ in range(2):  # the second for rounding
+            value, gradient, matrix = self.curvature(f, start)
+            factor = Factor.of(matrix)
+            move = factor.solve(gradient)
+            start = start + factor.solve_transposed(move)
+        return Peak(start, value + 0.5 * jnp.sum(move**2, axis=0), factor)
+
+    def start(self, g: Array) -> Array:
+        """Where a search begins: the prior's mean where that is normal, or near the anchor."""
+        l = jnp.zeros(self.split.real.shape)  # noqa: E741
+        _, gradient, matrix = self.curvature(lambda v: self.prior_alone(g, v), l)
+        move = _newton_step(gradient, matrix, jnp.zeros(l.shape[1]))
+        prior = jnp.where(jnp.isfinite(move), move, 0.0)
+        anchor = self.data[KEY].anchor
+        if anchor is None:
+            return prior
+        near = anchor.l + anchor.slope @ (g - anchor.g)
+        both = jnp.stack([near, prior])
+        value = jax.vmap(lambda v: self.parts(g, v)[1])(both)
+        return jnp.where(value[0] > value[1], near, prior)
+
+    def anchor(self, g: Array) -> Anchor:
+        """Modes at g, and their derivatives by g."""
+        peak = self.peak(g)
+        slope = jax.jacfwd(lambda u: jax.grad(lambda v: jnp.sum(self.parts(u, v)[1]))(peak.l))(g)
+        solve = lambda v: peak.factor.solve_transposed(peak.factor.solve(v))  # noqa: E731
+        return Anchor(g, peak.l, jax.vmap(solve, in_axes=-1, out_axes=-1)(slope))
+
+    def curvature(
+        self,
+        f: Callable[[Array], tuple[Array, Array]],
+        l: Array,  # noqa: E741
+    ) -> tuple[Array, Array, Array]:
+        """f_j, its gradient (width, group) and -Hessian (width, width, group) in l.
+
+        Groups are independent: one direction serves all of them at once.
+        """
+
+        def slope(v: Array) -> tuple[Array, tuple[Array, Array]]:
+            gradient, value = jax.grad(lambda u: _summed(f(u)[1]), has_aux=True)(v)
+            return gradient, (value, gradient)
+
+        _, along, (value, gradient) = jax.linearize(slope, l, has_aux=True)
+        axes = jnp.eye(len(l))[:, :, None] + jnp.zeros_like(l)
+        hessian = jax.vmap(along)(axes)
+        return value, gradient, -0.5 * (hessian + jnp.swapaxes(hessian, 0, 1))
+
+    def draw(self, g: Array, key: Array, points: int) -> tuple[Array, Array]:
+        """z and log weight of one g (see `Marginal.draw`)."""
+        peak = self.peak(g)
+        width, groups = peak.l.shape
+        noise_key, choice_key = jax.random.split(key)
+        if self.marginal.exact:
+            eps = jax.random.normal(noise_key, peak.l.shape, peak.l.dtype)
+            rest, _ = self.parts(g, peak.l)
+            value = peak.value - peak.factor.log_det() + 0.5 * width * _LOG_2PI
+            return self.whole(g, peak.l + peak.factor.solve_transposed(eps)), rest + value.sum()
+        shift = jax.random.uniform(noise_key, (width, groups), peak.l.dtype)
+        u = (_lattice(points, width)[:, :, None] + shift) % 1.0
+        e = _student_quantile(u)
+        log_q = jnp.sum(_student_log_density(e), axis=1) + peak.factor.log_det()
+        l = jax.vmap(lambda v: peak.l + peak.factor.solve_transposed(v))(e)  # noqa: E741
+        rest, value = jax.vmap(lambda v: self.parts(g, v))(l)
+        log_w = jnp.where(jnp.isnan(value), -jnp.inf, value) - log_q
+        chosen = jax.random.categorical(choice_key, log_w, axis=0)
+        picked = jnp.take_along_axis(l, chosen[None, None], axis=0)[0]
+        total = jnp.sum(_log_sum(log_w) - jnp.log(points))
+        return self.whole(g, picked), rest[0] + total
+
+
+def _summed(value: Array) -> tuple[Array, Array]:
+    return jnp.sum(value), value
+
+
+def _newton_step(gradient: Array, matrix: Array, damping: Array) -> Array:
+    """(H + damping) ^-1 gradient; by dominant diagonals where H is not positive."""
+    size = jnp.sum(jnp.abs(matrix), axis=1)
+    eye = jnp.eye(len(gradient))[:, :, None]
+    factor = Factor.of(matrix + eye * (damping * size)[:, None])
+    safe = gradient / jnp.maximum(size * (1.0 + damping), 1e-300)
+    usable = factor.usable
+    return jnp.where(usable, factor.solve_transposed(factor.solve(gradient)), safe)
+
+
+def _climb(curvature: Callable[[Array], tuple[Array, Array, Array]], start: Array) -> Peak:
+    """Damped Newton steps of all groups at once, each with its own damping."""
+
+    def step(s: _Search) -> _Search:
+        move = _newton_step(s.gradient, s.matrix, s.damping)
+        gain = 0.5 * jnp.sum(move * s.gradient, axis=0)
+        value, gradient, matrix = curvature(s.l + move)
+        better = value >= s.value - 1e-12 * (1.0 + jnp.abs(s.value))
+        better &= jnp.isfinite(gradient).all(axis=0) & jnp.isfinite(matrix).all(axis=(0, 1))
+        better &= ~s.done
+        take = lambda new, old: jnp.where(better, new, old)  # noqa: E731
+        damping = jnp.where(s.damping > 1e-3, s.damping / 10.0, 0.0)
+        raised = jnp.maximum(10.0 * s.damping, 1.0)
+        return _Search(
+            take(s.l + move, s.l),
+            take(value, s.value),
+            take(gradient, s.gradient),
+            take(matrix, s.matrix),
+            take(damping, raised),
+            s.done | (gain < _TOL) | (raised > _HOPELESS),
+            s.step + 1,
+        )
+
+    value, gradient, matrix = curvature(start)
+    value = jnp.where(jnp.isfinite(value), value, -jnp.inf)
+    damping = jnp.zeros(start.shape[1])
+    first = _Search(start, value, gradient, matrix, damping, damping > 0, jnp.zeros((), int))
+    end = jax.lax.while_loop(lambda s: ~s.done.all() & (s.step < _STEPS), step, first)
+    factor = Factor.of(end.matrix)
+    # A proposal all the same: weights are right by whatever it is drawn from.
+    size = jnp.sqrt(jnp.sum(jnp.abs(end.matrix), axis=1))
+    spread = jnp.eye(len(size))[:, :, None] * size[:, None]
+    return Peak(end.l, end.value, Factor(jnp.where(factor.usable, factor.lower, spread)))
+
+
+def _log_sum(value: Array) -> Array:
+    """Logarithm of the sum over the first axis; what is not finite is zero."""
+    return logsumexp(jnp.where(jnp.isnan(value), -jnp.inf, value), axis=0)
+
+
+def _grid(number: int, dim: int) -> tuple[Array, Array]:
+    """Nodes of Gauss-Hermite quadrature (node, dim), and log weights of a standard normal's mean.
+
+    Times sqrt(2 pi) a dim, for integrals by the density itself.
+    """
+    x, w = np.polynomial.hermite_e.hermegauss(number)
+    index = np.indices((number,) * dim).reshape(dim, -1).T
+    return jnp.asarray(x[index]), jnp.asarray(np.log(w)[index].sum(axis=1))
+
+
+def _lattice(points: int, dim: int) -> Array:
+    """A net of low discrepancy of shape (point, dim): equidistant where there is one dim."""
+    return jnp.asarray(qmc.Sobol(dim, scramble=False).random(points))
+
+
+def _student_quantile(u: Array) -> Array:
+    """Quantile of a t distribution with four degrees of freedom (Shaw 2006, eq. 36)."""
+    u = jnp.clip(u, 1e-12, 1.0 - 1e-12)
+    root = jnp.sqrt(4.0 * u * (1.0 - u))
+    size = 2.0 * jnp.sqrt(jnp.maximum(jnp.cos(jnp.arccos(root) / 3.0) / root - 1.0, 0.0))
+    return jnp.sign(u - 0.5) * size
+
+
+def _student_log_density(x: Array) -> Array:
+    """log of 3/8 (1 + x^2 / 4)^(-5/2)."""
+    return jnp.log(0.375) - 2.5 * jnp.log1p(0.25 * x**2)

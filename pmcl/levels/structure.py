@@ -1,0 +1,104 @@
+"""What a multilevel model consists of: global parameters, groups, and what belongs to each."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jax import Array
+
+
+class Split(NamedTuple):
+    """Where the parts of one dataset are (or of several, with a leading dataset).
+
+    The parameters of all groups are an array l of shape (width, group), padded where groups have
+    different numbers of them.
+
+    Attributes
+    ----------
+    place : Array of int of shape (dim,)
+        Position of every entry of z in (g, l), l flat.
+    owner : Array of int of shape (element,)
+        Group of every term of the log density (see `Density.elements`); the number of groups for
+        those of the global parameters alone.
+    real : Array of bool of shape (width, group)
+        False for padding.
+    """
+
+    place: Array
+    owner: Array
+    real: Array
+
+
+class Anchor(NamedTuple):
+    """Where groups have their modes at some global parameters, and how these move with them.
+
+    A search begins there. All fields are those of one dataset, or have a leading one.
+
+    Attributes
+    ----------
+    g : Array of shape (global,)
+    l : Array of shape (width, group)
+    slope : Array of shape (width, group, global)
+    """
+
+    g: Array
+    l: Array  # noqa: E741
+    slope: Array
+
+
+class Given(NamedTuple):
+    """What densities of a dataset's global parameters need beside the data."""
+
+    split: Split
+    anchor: Anchor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Levels:
+    """The levels of a model, as found for the datasets of one task.
+
+    Attributes
+    ----------
+    shared : array of int of shape (global,)
+        Positions of the global parameters in z.
+    split : Split
+        With a leading dataset.
+    exact : bool
+        Whether the log density of every group is quadratic in the group's parameters.
+    text : str
+        What was found, in a line.
+    """
+
+    shared: np.ndarray
+    split: Split
+    exact: bool
+    text: str
+
+    @property
+    def width(self) -> int:
+        """Most parameters of a group."""
+        return self.split.real.shape[1]
+
+    @property
+    def groups(self) -> int:
+        """Most groups of a dataset."""
+        return self.split.real.shape[2]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class NoLevels:
+    """A model, or data, without levels that could be treated as such.
+
+    Attributes
+    ----------
+    text : str
+        Why.
+    """
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text

@@ -1,0 +1,112 @@
+"""The stages of refinement with levels, as compiled functions over a chunk of datasets."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pmcl.compile import Mask
+from pmcl.data.batching import over_datasets
+from pmcl.data.task import Batch
+from pmcl.levels.integrals import Marginal
+from pmcl.levels.structure import Anchor
+from pmcl.refinement.population import mixture_draws, mixture_log_q, population_round
+from pmcl.refinement.proposals import Student
+from pmcl.refinement.stages import Keys
+from pmcl.runtime.jitting import jit
+from pmcl.search.newton import Mode
+from pmcl.search.scales import Dense
+
+BLOCK = 64  # draws of one dataset that are made together
+_DEGREES = 4  # of t distributions, at least: tails wider than most posteriors'
+
+
+class Mixture(NamedTuple):
+    """Proposals for global parameters: t distributions and their shares."""
+
+    parts: Student
+    share: Array
+
+
+class GroupDraws(NamedTuple):
+    """Draws of all parameters.
+
+    Attributes
+    ----------
+    z : Array of shape (item, BLOCK, dim)
+    log_q : Array of shape (item, BLOCK)
+        Of the global parameters.
+    log_p : Array of shape (item, BLOCK)
+        log p(g, x_0) and the logarithms of unbiased estimates of the groups' integrals.
+    """
+
+    z: Array
+    log_q: Array
+    log_p: Array
+
+
+def mixture_at(modes: Mode, number: np.ndarray) -> Mixture:
+    """Place a t distribution at each mode, and wider ones at the first.
+
+    `modes` and `number` are those of `several`. All arrays have a leading dataset.
+    """
+    lower = np.asarray(modes.scale.lower)  # type: ignore[attr-defined]
+    most = lower.shape[1]
+    again = np.maximum(np.arange(most) - number[:, None] + 1, 0)  # 0: a mode of its own
+    evidence = np.log(np.diagonal(lower, axis1=-2, axis2=-1)).sum(axis=-1) + modes.log_p
+    evidence = evidence - evidence[:, :1] - np.where(again, np.log(5.0), 0.0)
+    share = np.exp(np.where(np.isfinite(evidence), evidence, -20.0))
+    wider = 1.5 ** min(1.0, 3.0 / lower.shape[-1])  # less where there are many parameters
+    lower = lower * wider ** again[..., None, None]
+    degrees = max(_DEGREES, lower.shape[-1])
+    scale: Any = Dense(lower, np.linalg.inv(lower))  # type: ignore[arg-type]
+    parts = Student(modes.z, scale, degrees)
+    return Mixture(parts, share / share.sum(axis=1, keepdims=True))  # type: ignore[arg-type]
+
+
+@jit
+def anchored(marginal: Marginal, batch: Batch, g: Array) -> Anchor:
+    """Where each dataset's groups have their modes about g of shape (dataset, shared)."""
+    return over_datasets(lambda data, mask, g: marginal.anchor(g, data, mask), batch, g)
+
+
+@jit
+def fitted(
+    marginal: Marginal, batch: Batch, mixture: Mixture, keys: Keys, draws: int
+) -> tuple[Mixture, Array]:
+    """Fit mixtures to their own weighted draws; their log weights have shape (dataset, draw)."""
+
+    def one(
+        data: dict[str, Any], mask: Mask | None, mixture: Mixture, key: Array
+    ) -> tuple[Mixture, Array]:
+        new, log_weight = population_round(
+            lambda g: jnp.add(*marginal.parts(g, data, mask)),
+            mixture.parts,
+            mixture.share,
+            key,
+            draws=draws,
+        )
+        return Mixture(*new), log_weight
+
+    return over_datasets(one, batch, mixture, keys.each())
+
+
+@jit
+def drawn(
+    marginal: Marginal, batch: Batch, mixture: Mixture, keys: Keys, turn: Array, points: int
+) -> GroupDraws:
+    """Draw global parameters from mixtures, and each group's given them.
+
+    Global parameters follow from `keys`, the groups' from these and from `turn`, of shape (item,).
+    """
+
+    def one(
+        data: dict[str, Any], mask: Mask | None, mixture: Mixture, key: Array, turn: Array
+    ) -> GroupDraws:
+        g = mixture_draws(mixture.parts, mixture.share, key, BLOCK)
+        z, log_p = marginal.draw(g, jax.random.fold_in(key, turn), data, mask, points)
+        return GroupDraws(z, mixture_log_q(mixture.parts, mixture.share, g), log_p)
+
+    return over_datasets(one, batch, mixture, keys.each(), turn)

@@ -1,0 +1,381 @@
+"""Levels: what is found, integrals and evidence against closed forms and quadrature."""
+
+import warnings
+from typing import NamedTuple
+
+import jax
+import level_models as models
+import numpy as np
+import pymc as pm
+import pytest
+from scipy import stats
+from scipy.special import expit, gammaln, logsumexp
+
+import pmcl
+from pmcl.compile import CompiledModel, Density, compile_model
+from pmcl.compile.refuse import UnsupportedModelError
+from pmcl.compile.variables import initial_point
+from pmcl.data.masked import check_masked
+from pmcl.data.reading import covariates_among, task_of
+from pmcl.data.task import Task
+from pmcl.levels.blocks import Factor
+from pmcl.levels.find import find
+from pmcl.levels.integrals import KEY, Marginal
+from pmcl.levels.structure import Given, Levels, NoLevels
+from pmcl.runtime import precision
+
+RNG = np.random.default_rng(3)
+Y8 = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
+SIGMA8 = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    with precision.scope():
+        yield
+
+
+class Found(NamedTuple):
+    """Levels of a model for data, and the density of the global parameters."""
+
+    compiled: CompiledModel
+    density: Density
+    task: Task
+    levels: Levels | NoLevels
+
+    @classmethod
+    def of(cls, model: pm.Model, data: dict) -> "Found":
+        compiled = compile_model(model, covariates=covariates_among(model, data))
+        task = check_masked(compiled, task_of(compiled, data))
+        density = Density(compiled, task.layout.row)
+        return cls(compiled, density, task, find(density, task, initial_point(model)))
+
+    @property
+    def marginal(self) -> Marginal:
+        assert isinstance(self.levels, Levels), str(self.levels)
+        return Marginal(self.density, len(self.levels.shared), self.levels.exact)
+
+    def given(self, i: int = 0):
+        """Arrays of one dataset with its levels, and its mask."""
+        assert isinstance(self.levels, Levels)
+        batch = self.task.batch()
+        values = {**batch.values, KEY: Given(self.levels.split)}
+        return jax.tree.map(lambda v: v[i], (values, batch.mask))
+
+    def log_density(self, g: np.ndarray, i: int = 0) -> np.ndarray:
+        """Collapsed log density at g of shape (n, shared)."""
+        values, mask = self.given(i)
+        return np.asarray(jax.jit(jax.vmap(lambda u: self.marginal(u, values, mask)))(g))
+
+
+def refined(model: pm.Model, data: dict, **given):
+    given = {"draws": 2000, "random_seed": 1, "progressbar": False} | given
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return pmcl.refine(model, data, **given)
+
+
+# What is found
+
+
+def test_centred_and_not_are_found_alike():
+    data = {"y": Y8, "sigma": SIGMA8}
+    for centred in (True, False):
+        levels = Found.of(models.eight_schools(centred=centred), data).levels
+        assert isinstance(levels, Levels)
+        assert (levels.groups, levels.width, levels.exact) == (8, 1, True)
+        np.testing.assert_array_equal(levels.shared, [0, 1])
+        assert "8 groups along 'school'" in str(levels)
+        assert "global: mu, tau" in str(levels)
+
+
+def test_a_kink_is_not_quadratic():
+    """A Laplace prior's third derivatives vanish wherever they exist."""
+    with pm.Model(coords={"group": range(5)}) as model:
+        theta = pm.Laplace("theta", pm.Normal("mu", 0, 1), 1, dims="group")
+        pm.Normal("y", theta, 1, observed=np.zeros(5), dims="group")
+    levels = Found.of(model, {"y": RNG.normal(size=5)}).levels
+    assert isinstance(levels, Levels)
+    assert not levels.exact
+
+
+@pytest.mark.parametrize("correlated", [False, True])
+def test_intercepts_and_slopes(correlated):
+    found = Found.of(models.slopes(correlated=correlated), {"y": RNG.normal(size=24)})
+    levels = found.levels
+    assert isinstance(levels, Levels)
+    assert (levels.groups, levels.width, levels.exact) == (6, 2, True)
+    # the rows of a group are four neighbours, and belong to nothing else
+    rows = np.asarray(levels.split.owner[0])[-24:]
+    np.testing.assert_array_equal(rows, models.SIX)
+
+
+def test_groups_of_rows_differ_from_dataset_to_dataset():
+    county = np.stack([RNG.permutation(10) % 6, np.sort(RNG.integers(0, 6, 10))])
+    data = {"y": RNG.normal(size=(2, 10)), "in_county": county, "uranium": RNG.normal(size=(2, 6))}
+    levels = Found.of(models.counties(), data).levels
+    assert isinstance(levels, Levels)
+    assert levels.groups == 6
+    np.testing.assert_array_equal(np.asarray(levels.split.owner)[:, -10:], county)
+
+
+def test_groups_within_groups_are_blocks():
+    levels = Found.of(models.nested(), {"y": RNG.normal(size=24)}).levels
+    assert isinstance(levels, Levels)
+    assert (levels.groups, levels.width, levels.exact) == (4, 4, True)  # a school, three classes
+    np.testing.assert_array_equal(levels.split.real[0].sum(axis=0), [3, 4, 3, 2])
+    np.testing.assert_array_equal(levels.split.owner[0][-24:], models.SCHOOLS[models.PUPILS])
+
+
+def test_of_crossed_factors_the_small_one_is_global():
+    data = {"y": RNG.integers(0, 2, (40, 4))}
+    levels = Found.of(models.items(), data).levels
+    assert isinstance(levels, Levels)
+    assert (levels.groups, levels.width, levels.exact) == (40, 1, False)
+    assert "of these difficulty by their entries" in str(levels)
+
+
+@pytest.mark.parametrize(
+    ("model", "data"),
+    [
+        (lambda: models.items(35, 33), {"y": RNG.integers(0, 2, (33, 35))}),
+        (models.walk, {"y": RNG.normal(size=30)}),
+        (models.regression, {"y": RNG.normal(size=20)}),
+    ],
+    ids=["crossed", "chain", "regression"],
+)
+def test_what_has_no_groups_is_refined_as_it_is(model, data):
+    levels = Found.of(model(), data).levels
+    assert isinstance(levels, NoLevels)
+    assert str(levels).startswith("no levels: ")
+
+
+def test_levels_can_be_switched_off_and_asked_for():
+    data = {"y": Y8, "sigma": SIGMA8}
+    few = pmcl.Refine(steps=0, rounds=0, starts=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        tree = pmcl.refine(
+            models.eight_schools(), data, levels=False, refine=few, draws=50, progressbar=False
+        )
+    assert tree["posterior"].attrs["levels"] == "no levels: switched off"
+    assert "group_noise" not in tree["dataset_stats"]
+    with pytest.raises(UnsupportedModelError, match="levels=True: expected a multilevel model"):
+        pmcl.refine(models.regression(), {"y": np.zeros(20)}, levels=True, progressbar=False)
+    with pytest.raises(ValueError, match="levels: expected None, True or False"):
+        pmcl.refine(models.regression(), {"y": np.zeros(20)}, levels="on")
+
+
+# Integrals
+
+
+@pytest.mark.parametrize("d", [1, 3, 6])
+def test_factors_agree_with_numpy(d):
+    half = RNG.normal(size=(4, d, d + 2))
+    matrix = half @ half.swapaxes(1, 2)
+    factor = Factor.of(np.moveaxis(matrix, 0, -1))
+    assert factor.usable.all()
+    np.testing.assert_allclose(
+        np.moveaxis(factor.lower, -1, 0), np.linalg.cholesky(matrix), atol=1e-9
+    )
+    np.testing.assert_allclose(2 * factor.log_det(), np.linalg.slogdet(matrix)[1], rtol=1e-8)
+    v = RNG.normal(size=(d, 4))
+    both = np.asarray(factor.solve_transposed(factor.solve(v))).T
+    np.testing.assert_allclose(both, np.linalg.solve(matrix, v.T[..., None])[..., 0], rtol=1e-7)
+    assert not Factor.of(-np.moveaxis(matrix, 0, -1)).usable.any()
+
+
+def log_schools(mu, log_tau, y, sigma):
+    """Exact log p(mu, log tau, y) of eight schools, theta integrated out by hand."""
+    tau = np.exp(log_tau)
+    prior = stats.norm.logpdf(mu, 0, 5) + stats.halfcauchy.logpdf(tau, scale=5) + log_tau
+    each = stats.norm.logpdf(y, mu[..., None], np.hypot(tau[..., None], sigma))
+    return prior + each.sum(axis=-1)
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_a_normal_group_is_integrated_exactly(centred):
+    found = Found.of(models.eight_schools(centred=centred), {"y": Y8, "sigma": SIGMA8})
+    g = np.stack([RNG.normal(0, 5, 20), RNG.normal(1, 2, 20)], axis=1)
+    exact = lambda g: log_schools(g[..., 0], g[..., 1], Y8, SIGMA8)  # noqa: E731
+    np.testing.assert_allclose(found.log_density(g), exact(g), rtol=1e-8)
+    values, mask = found.given()
+    parts = jax.jit(lambda g: found.marginal.parts(g, values, mask))(g)
+    np.testing.assert_allclose(sum(parts), exact(g), rtol=1e-8)
+    # and so are its derivatives, which nodes stand for
+    at, h = np.array([3.0, 1.2]), 1e-4
+    f = lambda u: found.marginal(u, values, mask)  # noqa: E731
+    gradient, hessian = jax.jit(lambda u: (jax.grad(f)(u), jax.hessian(f)(u)))(at)
+    step = h * np.eye(2)
+    numeric = [(exact(at + s) - exact(at - s)) / (2 * h) for s in step]
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-5)
+    second = [
+        [
+            (exact(at + s + t) - exact(at + s - t) - exact(at - s + t) + exact(at - s - t))
+            / (4 * h**2)
+            for t in step
+        ]
+        for s in step
+    ]
+    np.testing.assert_allclose(hessian, second, atol=1e-4)
+
+
+def test_a_block_of_nested_groups_is_integrated_exactly():
+    """More parameters than nodes are used for: the normal moves with the global parameters."""
+    y = RNG.normal(size=24)
+    found = Found.of(models.nested(), {"y": y})
+    same = (models.SCHOOLS[:, None] == models.SCHOOLS).astype(float)
+    of_pupils = np.ix_(models.PUPILS, models.PUPILS)
+
+    def exact(g):
+        mu, *taus = g
+        tau = np.exp(taus)
+        covariance = (tau[0] ** 2 * same + tau[1] ** 2 * np.eye(8))[of_pupils] + np.eye(24)
+        prior = stats.norm.logpdf(mu, 0, 3) + np.sum(stats.halfnorm.logpdf(tau) + taus)
+        return prior + stats.multivariate_normal.logpdf(y, np.full(24, mu), covariance)
+
+    g = RNG.normal(0, 0.7, (5, 3))
+    np.testing.assert_allclose(found.log_density(g), [exact(u) for u in g], rtol=1e-9)
+    values, mask = found.given()
+    gradient = jax.jit(jax.grad(lambda u: found.marginal(u, values, mask)))(g[0])
+    h = 1e-5
+    numeric = [(exact(g[0] + s) - exact(g[0] - s)) / (2 * h) for s in h * np.eye(3)]
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-5)
+
+
+def log_counts(g, y, kind):
+    """log p(g) + sum_j log Z_j(g) of the count models, by quadrature on a fine grid."""
+    mean, tau = g[0], np.exp(g[1])
+    u = tau * np.linspace(-9, 9, 4001)
+    eta = mean + u
+    if kind == "poisson":
+        terms = y[:, None] * eta - np.exp(eta) - gammaln(y + 1)[:, None]
+    else:
+        terms = np.log(np.where(y[:, None] == 1, expit(eta), expit(-eta)))
+    groups = np.add.reduceat(terms, np.arange(0, 24, 4)) + stats.norm.logpdf(u, 0, tau)
+    prior = stats.norm.logpdf(mean) + stats.halfnorm.logpdf(tau) + g[1]
+    return prior + np.sum(logsumexp(groups, axis=1) + np.log(u[1] - u[0]))
+
+
+@pytest.mark.parametrize("kind", ["poisson", "bernoulli"])
+def test_count_models_agree_with_quadrature(kind):
+    u = np.repeat(RNG.normal(size=6), 4)
+    y = RNG.poisson(np.exp(0.5 + u)) if kind == "poisson" else (u > 0).astype(int)
+    found = Found.of(models.counts(kind), {"y": y})
+    g = np.array([[0.3, -1.0], [0.3, 0.0], [-0.5, 0.7]])
+    exact = np.array([log_counts(u, y, kind) for u in g])
+    np.testing.assert_allclose(found.log_density(g), exact, atol=0.02)  # five nodes
+    # estimates by draws are unbiased, and their logarithms little noisy
+    values, mask = found.given()
+    many = np.repeat(g, 2000, axis=0)
+    draw = jax.jit(lambda g, k: found.marginal.draw(g, k, values, mask, 8))
+    z, log_p = draw(many, jax.random.key(0))
+    ratio = np.exp(np.asarray(log_p).reshape(3, -1) - exact[:, None])
+    error = ratio.std(axis=1) / np.sqrt(ratio.shape[1])
+    assert (np.abs(ratio.mean(axis=1) - 1) < 4 * error + 1e-9).all()
+    assert (ratio.std(axis=1) < 0.4).all()
+    # what is drawn holds the global parameters that it was drawn given
+    assert isinstance(found.levels, Levels)
+    np.testing.assert_array_equal(np.asarray(z)[:, found.levels.shared], many)
+
+
+# Posteriors
+
+
+class Grid(NamedTuple):
+    """Exact posterior of eight schools, on a grid of mu and log tau."""
+
+    evidence: float
+    mean: np.ndarray  # of mu, log tau, then every theta
+    sd: np.ndarray
+
+    @classmethod
+    def of(cls, y: np.ndarray, sigma: np.ndarray) -> "Grid":
+        mu, log_tau = np.meshgrid(np.linspace(-25, 35, 400), np.linspace(-12, 5, 600))
+        log_p = log_schools(mu, log_tau, y, sigma)
+        evidence = logsumexp(log_p) + np.log(60 / 399 * 17 / 599)
+        weight = np.exp(log_p - logsumexp(log_p))
+        tau2 = np.exp(2 * log_tau)[..., None]
+        precision = 1 / tau2 + 1 / sigma**2
+        local = (mu[..., None] / tau2 + y / sigma**2) / precision
+        values = np.concatenate([mu[..., None], log_tau[..., None], local], axis=-1)
+        within = np.concatenate([np.zeros((*mu.shape, 2)), 1 / precision], axis=-1)
+        mean = np.einsum("ab,abc->c", weight, values)
+        second = np.einsum("ab,abc->c", weight, values**2 + within)
+        return cls(evidence, mean, np.sqrt(second - mean**2))
+
+
+@pytest.mark.parametrize(
+    "groups", [pytest.param(5, marks=pytest.mark.slow), 8, pytest.param(40, marks=pytest.mark.slow)]
+)
+def test_schools_have_their_posterior(groups):
+    """Any number of them, centred: against quadrature over the two global parameters."""
+    sigma = np.resize(SIGMA8, groups)
+    y = Y8 if groups == 8 else RNG.normal(4 + 5 * RNG.normal(size=groups), sigma)
+    tree = refined(models.eight_schools(groups), {"y": y, "sigma": sigma}, draws=4000)
+    exact = Grid.of(y, sigma)
+    posterior = tree["posterior"].to_dataset().isel(dataset=0, chain=0)
+    drawn = np.column_stack([posterior["mu"], np.log(posterior["tau"]), posterior["theta"]])
+    stats_ = tree["dataset_stats"].to_dataset().isel(dataset=0)
+    assert float(stats_["khat"]) < 0.7
+    assert float(stats_["efficiency"]) > 0.6
+    assert abs(float(stats_["log_evidence"]) - exact.evidence) < 4 * float(
+        stats_["log_evidence_error"]
+    )
+    error = exact.sd / np.sqrt(4000 * float(stats_["efficiency"]))
+    assert (np.abs(drawn.mean(axis=0) - exact.mean) < 4.5 * error).all()
+    np.testing.assert_allclose(drawn.std(axis=0), exact.sd, rtol=0.12)
+    assert posterior["theta"].dims == ("draw", "school")
+    if groups == 8:
+        # the published posterior of the usual priors
+        np.testing.assert_allclose([posterior["mu"].mean(), posterior["mu"].std()], 4.4, atol=1.3)
+        np.testing.assert_allclose(posterior["tau"].mean(), 3.6, atol=0.3)
+        np.testing.assert_allclose(posterior["tau"].std(), 3.2, atol=0.4)
+
+
+def test_weights_are_ratios_of_densities():
+    """`log_weight` is log_prior + log_likelihood - log_q, for draws that keep their weights."""
+    u = np.repeat(RNG.normal(size=6), 4)
+    y = RNG.poisson(np.exp(0.5 + u))
+    tree = refined(models.counts(), {"y": y}, correct=None, draws=1000)
+    s = tree["sample_stats"].to_dataset().isel(dataset=0, chain=0)
+    ratio = (s["log_prior"] + s["log_likelihood"] - s["log_q"]).values
+    stats_ = tree["dataset_stats"].to_dataset().isel(dataset=0)
+    np.testing.assert_allclose(
+        logsumexp(ratio) - np.log(len(ratio)), float(stats_["log_evidence"]), rtol=1e-6
+    )
+    assert 0 < float(stats_["group_noise"]) < 0.1
+    assert int(stats_["group_points"]) == 8
+    # and the evidence is that of quadrature over the global parameters
+    mean, log_tau = np.linspace(-2.5, 2.5, 26), np.linspace(-6, 1.5, 31)
+    grid = [[log_counts((m, t), y, "poisson") for t in log_tau] for m in mean]
+    exact = logsumexp(grid) + np.log(0.2 * 0.25)
+    assert abs(exact - float(stats_["log_evidence"])) < 4 * float(stats_["log_evidence_error"])
+
+
+def test_groups_of_different_size_with_padding_and_gaps():
+    """Rows in any order, two lengths, a missing value: against the multivariate normal."""
+    model = models.counties()
+    data = {
+        name: {"y": RNG.normal(size=n), "in_county": county, "uranium": RNG.normal(size=6)}
+        for name, n, county in [
+            ("short", 7, np.array([5, 0, 0, 1, 5, 2, 2])),
+            ("long", 12, RNG.integers(0, 6, 12)),
+        ]
+    }
+    data["long"]["y"][3] = np.nan
+    found = Found.of(model, data)
+    g = RNG.normal(0, 0.5, (4, 4))
+    for i, one in enumerate(data.values()):
+        there = np.isfinite(one["y"])
+        y, county = one["y"][there], one["in_county"][there]
+        expected = []
+        for at, slope, *logs in g:
+            tau, sigma = np.exp(logs)
+            covariance = tau**2 * (county[:, None] == county) + sigma**2 * np.eye(len(y))
+            mean = at + slope * one["uranium"][county]
+            prior = stats.norm.logpdf([at, slope], 0, 2).sum() + np.sum(
+                stats.halfnorm.logpdf([tau, sigma]) + logs
+            )
+            expected.append(prior + stats.multivariate_normal.logpdf(y, mean, covariance))
+        np.testing.assert_allclose(found.log_density(g, i), expected, rtol=1e-8)
