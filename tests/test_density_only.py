@@ -150,3 +150,26 @@ def test_a_prior_whose_draws_divide_by_zero_has_a_posterior() -> None:
     assert stats.kstest(s2, expected.cdf).statistic < 0.04
     with pytest.raises(UnsupportedModelError, match="Drawing variable 's2'.*divides by zero"):
         pmcl.fit_amortized(model_of(vague), backend="pytensor", **QUIET)
+
+
+def test_a_hierarchy_with_a_potential_among_its_priors() -> None:
+    """Groups about a common mean, whose spread has a Potential: the spread against a grid."""
+    y = np.random.default_rng(1).normal(0, 2, 8)
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 3)
+        pm.Potential("prior_of_tau", -tau)
+        theta = pm.Normal("theta", mu, tau, shape=8)
+        pm.Normal("y", theta, 1, observed=y)
+    tree = pmcl.refine(model, {"y": y}, draws=4000, **QUIET)
+    log_tau = np.linspace(-8, 3, 400)
+    grid = np.exp(log_tau)
+    log_p = stats.halfnorm.logpdf(grid, scale=3) - grid + log_tau
+    log_p += [
+        stats.multivariate_normal.logpdf(y, np.zeros(8), (1 + t**2) * np.eye(8) + 25) for t in grid
+    ]
+    weight = np.exp(log_p - log_p.max())
+    mean = np.average(log_tau, weights=weight)
+    sd = np.sqrt(np.average((log_tau - mean) ** 2, weights=weight))
+    found = tree["unconstrained_posterior"]["tau_log__"].values
+    assert found.mean() == pytest.approx(mean, abs=0.12 * sd)
+    assert found.std() == pytest.approx(sd, rel=0.15)

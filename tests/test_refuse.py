@@ -105,6 +105,13 @@ def improper() -> None:
     pm.Normal("y", mu, 1, observed=ZEROS)
 
 
+def labelled_dims() -> None:
+    import pymc.dims as pmd
+
+    a = pmd.Normal("a", dims="group")
+    pmd.Normal("y", a, 1.0, observed=pmd.Data("x", ZEROS, dims="group"))
+
+
 def own_past() -> None:
     y = pm.Data("series", ZEROS)
     rho = pm.Normal("rho")
@@ -160,6 +167,7 @@ def no_jax_conversion() -> None:
         (masked, "'y' has missing values in `observed`", "placeholder values"),
         (nothing_observed, "no observed variable", "Give the likelihood `observed=`"),
         (nothing_free, "no free variable", "nothing to infer"),
+        (labelled_dims, "'a' is of `pymc.dims`", "`pm` in place of `pymc.dims`"),
         (own_past, "`pm.Data` 'series' holds the observations of 'y'", "pm.AR"),
         (nameless_randomness, "'noisy'", "give it a name"),
         (free_scale_of_icar, "'phi' is a `pm.ICAR` whose `sigma`", "sigma * pm.ICAR('phi'"),
@@ -168,7 +176,7 @@ def no_jax_conversion() -> None:
     ],
 )
 def test_refused(build: Callable[[], None], names: str, way_out: str) -> None:
-    with pm.Model() as model, warnings.catch_warnings():
+    with pm.Model(coords={"group": range(4)}) as model, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyMC's own, of imputation
         build()
     with pytest.raises(UnsupportedModelError) as error:

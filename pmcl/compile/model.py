@@ -243,7 +243,7 @@ class CompiledModel:
     def log_prior_elements(self, z: Array, covariates: Dataset | None = None) -> dict[str, Array]:
         """Log prior density of every free variable, by its elements where PyMC has a term each."""
         terms = self._run(self._log_prior_elements, self.split(z), covariates)
-        return {info.name: term for info, term in zip(self.free, terms, strict=True)}
+        return dict(zip(self._prior_names, terms, strict=True))
 
     def log_elements(
         self, z: Array, dataset: Dataset, *, mask: Mask | None = None, dim: str | None = None
