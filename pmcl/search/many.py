@@ -49,6 +49,7 @@ def searched(
     `starts`, of shape (dataset, start, dim), are each dataset's own; the search's by default.
     A device works on so many `together`.
     """
+    batch = batch._replace(place=None)  # what was found before is no part of the program
     n, own = _number(batch), np.asarray(search.starts)
     if starts is None:
         starts = np.broadcast_to(own, (n, *own.shape))
