@@ -110,7 +110,7 @@ def test_one_of_each(model: pm.Model, tmp_path: Path, monkeypatch: pytest.Monkey
     quiet = {"random_seed": 0, "progressbar": False}
     posterior = pmcl.fit_amortized(model, network=network, steps=150, **quiet)
     y = np.random.default_rng(0).normal(2, 1, size=(6, 6))
-    options = {"objective": ReverseDivergence(), "steps": 10, **quiet}
+    options = {"objective": ReverseDivergence(), "steps": 10, "patience": None, **quiet}
     adapted = posterior.adapt({"y": y}, name="one", strategy=Anchor(), **options)
     adapted = adapted.adapt({"y": y + 1}, name="two", **options)
     (state,) = adapted.states

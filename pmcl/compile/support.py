@@ -147,6 +147,8 @@ class Support:
             return bounds[bound] if isinstance(bound, Variable) else bound
 
         for name, intervals in self._intervals.items():
+            if name not in dataset:  # of a stream: latent variables of rows
+                continue
             value = np.asarray(dataset[name], float)
             given = [i._replace(low=number(i.low), high=number(i.high)) for i in intervals]
             good = np.any([np.isnan(value), *(i.holds(value) for i in given)], axis=0)
