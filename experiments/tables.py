@@ -10,6 +10,8 @@ MEASURES = (
     "adapted_ratio",
     "unadapted_ratio",
     "adapted_mmd2",
+    "unadapted_mmd2",
+    "unadapted_efficiency",
     "adapted_bias_mean",
     "adapted_bias_sd",
     "refined_ratio",
