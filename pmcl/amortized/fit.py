@@ -23,7 +23,6 @@ from pmcl.compile.covariates import MADE, SourcesLike, sources_of
 from pmcl.compile.made import SimulatorFunction, names_made
 from pmcl.compile.refuse import model_or_context
 from pmcl.compile.simulator import check_finite
-from pmcl.compile.variables import initial_point
 from pmcl.data.masked import check_masked
 from pmcl.data.simulated import simulated_task
 from pmcl.data.sources import aligned_sources
@@ -206,7 +205,7 @@ def fit_amortized(
             density = Density(compiled, structure.row)
             search = None
             if chosen.whiten:
-                search = Search.of(density, initial_point(compiled.model), z, starts=_STARTS)
+                search = Search.of(density, compiled.initial, z, starts=_STARTS)
                 search = narrowed(search, Batch(first.data, first.mask))
                 settings = replace(
                     settings,

@@ -19,7 +19,7 @@ from pmcl.compile.copies import Copy
 from pmcl.compile.indices import Indices
 from pmcl.compile.mask import Mask
 from pmcl.compile.support import Support
-from pmcl.compile.variables import ValueSlice, VariableInfo, one_after_another
+from pmcl.compile.variables import ValueSlice, VariableInfo, initial_point, one_after_another
 
 Dataset = Mapping[str, Array]
 
@@ -118,6 +118,11 @@ class CompiledModel:
         if key not in self.kept:
             self.kept[key] = make()
         return self.kept[key]
+
+    @property
+    def initial(self) -> np.ndarray:
+        """PyMC's initial point as z of shape (dim,), made once."""
+        return self.keep("initial point", lambda: initial_point(self.model))
 
     def without_model(self) -> "CompiledModel":
         """Return the same functions, equal to these, which do not keep the model alive."""

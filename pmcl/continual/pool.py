@@ -101,6 +101,8 @@ def gather(
     groups = np.array([-1] * len(now.task) + _numbered(memory.tasks))
     good = np.concatenate([keep, np.ones(len(memory), bool)])
     teaching = Teaching(now.amortizer, now.density, now.seed, progressbar)
+    # searched for once, for a teacher's draws as well
+    sources = replace(sources, place=placed(now.amortizer, sources.batch()).place)
     labels = objective.label(sources, teaching)
     trusted = np.ones(len(sources), bool) if labels is None else labels.trusted
     good &= trusted
@@ -111,7 +113,7 @@ def gather(
             "below its limit. Use PathGradient(), or a teacher that refines more."
         )
     pool = Pool(
-        placed(now.amortizer, sources.batch()),
+        sources.batch(),
         None if labels is None else labels.z,
         _weights(groups, good, by_task=plan.by_task).astype(np.float32),
     )

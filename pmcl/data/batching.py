@@ -50,6 +50,14 @@ def over_chunks(
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
 
+def over_items(function: Callable[..., Any], *rows: Any, size: int) -> Any:
+    """As :func:`over_chunks`, of items that need no dataset: function(*rows)."""
+    number = len(jax.tree.leaves(rows)[0])
+    return over_chunks(
+        lambda _, *given: function(*given), Batch({}, None), np.arange(number), *rows, size=size
+    )
+
+
 def chunks(n: int, size: int) -> Iterator[tuple[np.ndarray, int]]:
     """Positions of `n` items, `size` for each device at a time, and how many of them count.
 

@@ -11,7 +11,6 @@ from jax import Array
 
 from pmcl.compile import CompiledModel
 from pmcl.compile.support import in_row
-from pmcl.compile.variables import initial_point
 from pmcl.data.batching import over_chunks
 from pmcl.data.task import Batch, DataError, Task
 from pmcl.runtime import precision
@@ -101,7 +100,7 @@ def _points(compiled: CompiledModel) -> np.ndarray:
     """Points z about the model's initial one, near ones first."""
     spread = np.append(_NEAR, _WIDE)[:, None]
     normal = np.random.default_rng(0).normal(size=(len(spread), compiled.dim))
-    return initial_point(compiled.model) + spread * normal
+    return compiled.initial + spread * normal
 
 
 def _finite(compiled: CompiledModel, task: Task, z: np.ndarray) -> dict[str, _Terms]:

@@ -9,7 +9,6 @@ from pytensor.graph.replace import graph_replace
 from pmcl.compile import CompiledModel
 from pmcl.compile.conversion.graphs import to_host
 from pmcl.compile.simulable import can_draw
-from pmcl.compile.variables import initial_point
 from pmcl.draws.densities import unconstrain
 from pmcl.runtime import precision
 
@@ -67,7 +66,7 @@ def _near(
     names: list[str],
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Points near the initial one, of shape (number, dim), and the values of `names` there."""
-    z = initial_point(compiled.model) + rng.normal(size=(number, compiled.dim))
+    z = compiled.initial + rng.normal(size=(number, compiled.dim))
     if not names:
         return z, {}
     with precision.scope():

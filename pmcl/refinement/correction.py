@@ -175,9 +175,6 @@ def _refined(
     after = judge(found)
     if before is None or drawn is None:
         return found, after, done
-    done = done._replace(
-        khat_amortized=before.khat[which], efficiency_amortized=before.efficiency[which]
-    )
     worse = (after.khat > khat_threshold(max(asked.draws, 2))) & (before.khat[which] < after.khat)
     use = ~worse & np.isfinite(after.efficiency) & (after.efficiency > 0)
     done = done.noted(~use, "refinement did not help")
@@ -187,7 +184,7 @@ def _refined(
     return (
         replaced(drawn, rows, at(found, use)),
         replaced(before, rows, at(after, use)),
-        replaced(treatment, which, done),
+        _put(treatment, which, done),
     )
 
 

@@ -189,7 +189,13 @@ class _Run(NamedTuple):
         item, block = np.repeat(np.arange(n), blocks), np.tile(np.arange(blocks), n)
         z, log_q, log_prior, log_likelihood = self.staged(
             lambda batch, used, which, keys, row: stages.propose(
-                self.density, self.amortizer, batch, proposals.at(row), used, which, _keys(keys)
+                self.density,
+                self.amortizer,
+                batch,
+                proposals.at(row),
+                used,
+                which,
+                Keys.of_chunk(keys),
             ),
             rows[item],
             used[item],
@@ -246,7 +252,7 @@ class _Run(NamedTuple):
                 self.density,
                 batch,
                 component,
-                _keys(keys),
+                Keys.of_chunk(keys),
                 settings.steps,
                 settings.draws,
                 settings.rate,
@@ -282,7 +288,7 @@ class _Run(NamedTuple):
                 batch,
                 z,
                 ratio,
-                _keys(keys),
+                Keys.of_chunk(keys),
                 settings.components,
                 settings.rounds,
                 settings.pilot * settings.components,
@@ -311,12 +317,6 @@ class _Run(NamedTuple):
         used = choice.weights > 0
         z, log_q, log_prior, log_likelihood = self.propose(proposals, rows, used, which, stage)
         return Drawn(z, mixture_log_q(log_q, choice.weights), log_prior, log_likelihood)
-
-
-def _keys(given: tuple) -> Keys:
-    """Keys of a chunk, whose seed and stage are those of all."""
-    seed, stage, position, block = given
-    return Keys(seed[0], stage[0], position, block)
 
 
 def _shared_out(weights: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndarray:

@@ -188,7 +188,7 @@ class _Run(NamedTuple):
         number = max(_DRAWS, 64 * self.marginal.dim)
         new, log_weight = self.staged(
             lambda batch, mixture, keys: stages.fitted(
-                self.marginal, batch, mixture, _keys(keys), number
+                self.marginal, batch, mixture, Keys.of_chunk(keys), number
             ),
             which,
             mixture,
@@ -250,7 +250,7 @@ class _Run(NamedTuple):
         """Make blocks of draws: one an item."""
         return self.staged(
             lambda batch, mixture, keys, turn: stages.drawn(
-                self.marginal, batch, mixture, _keys(keys), turn, points
+                self.marginal, batch, mixture, Keys.of_chunk(keys), turn, points
             ),
             which,
             mixture,
@@ -268,9 +268,3 @@ class _Run(NamedTuple):
 def _judged(draws: GroupDraws) -> ImportanceDiagnostics:
     with np.errstate(invalid="ignore"):
         return importance_diagnostics(draws.log_p - draws.log_q)
-
-
-def _keys(given: tuple) -> Keys:
-    """Keys of a chunk, whose seed and stage are those of all."""
-    seed, stage, position, block = given
-    return Keys(seed[0], stage[0], position, block)

@@ -34,6 +34,12 @@ class Keys(NamedTuple):
     position: Array
     block: Array
 
+    @classmethod
+    def of_chunk(cls, given: tuple) -> "Keys":
+        """Of the items of a chunk, whose seed and stage are those of all."""
+        seed, stage, position, block = given
+        return cls(seed[0], stage[0], position, block)
+
     def each(self) -> Array:
         """One key an item."""
         key = jax.random.fold_in(jax.random.key(self.seed), self.stage)

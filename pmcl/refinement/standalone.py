@@ -13,7 +13,6 @@ import xarray as xr
 from pmcl.compile import CompiledModel, Density, compile_model
 from pmcl.compile.refuse import UnsupportedModelError, model_or_context
 from pmcl.compile.simulable import need_density
-from pmcl.compile.variables import initial_point
 from pmcl.data.masked import check_masked
 from pmcl.data.own import own_data
 from pmcl.data.possible import check_possible
@@ -213,15 +212,12 @@ class RefineJob(Job):
             density = Density(self.compiled, task.layout.row)
             settings = self.asked.refine
             assert settings is not None
-            initial = self.compiled.keep(
-                "initial point", lambda: initial_point(self.compiled.model)
-            )
-            search = Search.of(density, initial, self.prior, starts=settings.starts)
+            search = Search.of(density, self.compiled.initial, self.prior, starts=settings.starts)
             if start is not None:
                 known = np.zeros(start.shape[:2])
                 centre = np.asarray(search.starts)[0]
                 start = from_draws(start, known, centre, settings.starts)
-            levels = self._levels(density, task, initial)
+            levels = self._levels(density, task)
             corrected = corrected_task(
                 density,
                 None,
@@ -236,11 +232,11 @@ class RefineJob(Job):
         tree["posterior"].attrs["levels"] = str(levels)
         return tree
 
-    def _levels(self, density: Density, task: Task, initial: np.ndarray) -> Levels | NoLevels:
+    def _levels(self, density: Density, task: Task) -> Levels | NoLevels:
         """Find the levels of the model for these datasets, about the model's initial point."""
         if self.levels is False:
             return NoLevels("no levels: switched off")
-        found = find(density, task, initial)
+        found = find(density, task, self.compiled.initial)
         if self.levels and isinstance(found, NoLevels):
             raise UnsupportedModelError(f"levels=True: expected a multilevel model; {found}.")
         return found

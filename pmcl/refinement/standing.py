@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl.data.batching import over_chunks, taken
-from pmcl.data.task import Batch, Task
+from pmcl.data.batching import over_items, taken
+from pmcl.data.task import Task
 from pmcl.draws.drawn import Drawn
 from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold
 from pmcl.refinement.treatment import joined
@@ -79,10 +79,9 @@ def elsewhere(
         np.repeat(which, starts),
         jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), found),
     )
-    evidence, apart = over_chunks(
-        lambda _, mode, of: _compared(mode, drawn.z[of]),
-        Batch({}, None), np.arange(len(row)), modes, row, size=_TOGETHER,
-    )  # fmt: skip
+    evidence, apart = over_items(
+        lambda mode, of: _compared(mode, drawn.z[of]), modes, row, size=_TOGETHER
+    )
     ahead = evidence - diagnostics.log_evidence[row]
     missed = (ahead > -_BEHIND) & (apart > _far(dim))
     missed = np.flatnonzero(missed)

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from pmcl.data.batching import over_chunks, over_datasets, taken
+from pmcl.data.batching import over_chunks, over_datasets, over_items, taken
 from pmcl.data.task import Batch
 from pmcl.runtime import devices
 from pmcl.runtime.jitting import jit
@@ -75,10 +75,7 @@ def several(found: Mode) -> tuple[Mode, np.ndarray]:
         Modes that there are.
     """
     n, starts = found.z.shape[:2]
-    parts = over_chunks(
-        lambda _, modes: _distinct(modes, starts),
-        Batch({}, None), np.arange(n), found, size=_TOGETHER,
-    )  # fmt: skip
+    parts = over_items(lambda modes: _distinct(modes, starts), found, size=_TOGETHER)
     which, number = parts.which, np.isfinite(parts.evidence).sum(axis=1)
     lost = number == 0
     which[lost] = np.argmax(np.nan_to_num(found.log_p[lost], nan=-np.inf), axis=1)[:, None]

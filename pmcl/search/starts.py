@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl.data.batching import over_chunks
-from pmcl.data.task import Batch
+from pmcl.data.batching import over_items
 from pmcl.runtime.jitting import jit
 from pmcl.search.farthest import farthest_first
 
@@ -28,10 +27,7 @@ def from_draws(z: np.ndarray, log_p: np.ndarray, centre: np.ndarray, number: int
     n = len(z)
     points = np.concatenate([z, np.broadcast_to(centre, (n, 1, len(centre)))], axis=1)
     known = np.concatenate([log_p, np.full((n, 1), np.nan)], axis=1)
-    return over_chunks(
-        lambda _, u, p: _starts(u, p, number),
-        Batch({}, None), np.arange(n), points, known, size=_TOGETHER,
-    )  # fmt: skip
+    return over_items(lambda u, p: _starts(u, p, number), points, known, size=_TOGETHER)
 
 
 @jit
