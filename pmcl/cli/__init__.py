@@ -13,7 +13,7 @@ from typing import Annotated
 from cyclopts import App, CycloptsError
 
 import pmcl
-from pmcl.cli import work
+from pmcl.cli import draws, work
 from pmcl.cli.common import Flag, console
 from pmcl.cli.registry import models, publish
 from pmcl.runtime.caching import for_the_command
@@ -36,9 +36,9 @@ for command in (
     publish,
     work.fit,
     work.adapt,
-    work.sample,
-    work.reference,
-    work.compare,
+    draws.sample,
+    draws.reference,
+    draws.compare,
     work.report,
 ):
     app.command(command)
