@@ -15,7 +15,9 @@ from cyclopts import App, CycloptsError
 import pmcl
 from pmcl.cli import draws, work
 from pmcl.cli.common import Flag, console
+from pmcl.cli.machine import doctor
 from pmcl.cli.registry import models, publish
+from pmcl.cli.settings import from_file
 from pmcl.runtime.caching import for_the_command
 
 # what compiles takes what an earlier command compiled
@@ -26,10 +28,12 @@ app = App(
     version=f"pmcl {pmcl.__version__}",
     help=(pmcl.__doc__ or "").split("\n")[0],
     help_epilogue="With --no-cache no compiled functions are kept for the next command.",
+    config=from_file,
 )
 
 
 app.command(models)
+app.register_install_completion_command(help="Complete commands and options in this shell.")
 
 
 for command in (
@@ -40,6 +44,7 @@ for command in (
     draws.reference,
     draws.compare,
     work.report,
+    doctor,
 ):
     app.command(command)
 

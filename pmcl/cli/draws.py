@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from pmcl.cli.common import Json, ModelName, Quiet, answer, apart, loaded
+from pmcl.cli.settings import SettingsFile
 
 
 def sample(
@@ -21,6 +22,7 @@ def sample(
     seed: int | None = None,
     json: Json = False,
     quiet: Quiet = False,
+    settings: SettingsFile = None,
 ) -> None:
     """Draw from the posterior of every dataset of a file.
 
@@ -46,6 +48,8 @@ def sample(
         Diagnostics of every dataset as JSON.
     quiet
         No progress.
+    settings
+        YAML, JSON or TOML file of these options by name; those of the command line come first.
     """
     from pmcl.cli.files import read_data, write_results
     from pmcl.data.task import DataError

@@ -7,6 +7,7 @@ from cyclopts import Parameter
 
 import pmcl
 from pmcl.cli.common import Flag, Json, ModelName, Quiet, answer, apart, loaded
+from pmcl.cli.settings import SettingsFile
 
 if TYPE_CHECKING:
     from pmcl.amortized.posterior import AmortizedPosterior
@@ -26,6 +27,7 @@ def fit(
     seed: int = 0,
     json: Json = False,
     quiet: Quiet = False,
+    settings: SettingsFile = None,
 ) -> None:
     """Train an amortized posterior of a model and save it.
 
@@ -50,6 +52,8 @@ def fit(
         As JSON.
     quiet
         No progress.
+    settings
+        YAML, JSON or TOML file of these options by name; those of the command line come first.
     """
     from pmcl.models.definition import named
 
