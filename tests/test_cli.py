@@ -1,8 +1,10 @@
 """The command: a model fitted, adapted, sampled and compared from a shell."""
 
 import json
+import re
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -316,3 +318,22 @@ def test_the_shell_completes_commands(monkeypatch, tmp_path, capsys):
     script = next(p for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".bashrc")
     written = "".join(p.read_text() for p in tmp_path.rglob("*") if p.is_file())
     assert script and "doctor" in written and "--draws" in written
+
+
+def test_the_commands_of_the_page_for_r_run_as_printed(work, monkeypatch, capsys):
+    page = (Path(__file__).parents[1] / "docs" / "r.md").read_text()
+    calls = re.findall(r"run\((\"(?:fit|sample)\".*?)\)\n", page, re.S)
+    assert len(calls) == 2
+    monkeypatch.chdir(work.path)
+    Path("cars.py").write_text(TINY)
+    frame = pd.DataFrame({"dataset": np.repeat(["a", "b"], 10), "y": work.y.ravel()})
+    frame.to_csv("cars.csv", index=False)
+    for call in calls:
+        words = re.findall(r'"(.*?)"', call)
+        assert main([*words, *(["--steps", "20"] if words[0] == "fit" else [])]) == 0
+        told = answer(capsys)
+    assert set(told["datasets"]["a"]) >= {"khat", "warning"}
+    with h5py.File("draws.nc") as file:  # what ncdf4 reads
+        found = file["posterior/mu"]
+        assert found.shape == (1, 1000, 2)
+        assert [d[0].name.split("/")[-1] for d in found.dims] == ["chain", "draw", "dataset"]

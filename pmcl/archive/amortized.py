@@ -246,9 +246,12 @@ def _settings(attrs: Mapping[Any, Any], where: str) -> PretrainingSettings:
 
 def _structure(attrs: Mapping[Any, Any], compiled: CompiledModel, where: str) -> Structure:
     found = loads(attrs.get("structure"), where=where)
-    if not (isinstance(found, list) and len(found) == 3 and isinstance(found[2], str)):
+    if not (isinstance(found, list) and len(found) in (3, 4) and isinstance(found[2], str)):
         raise StateError(f"{where}: expected the structure of the data.")
-    kind, row, why = found
+    kind, row, why, *more = found
+    times = tuple(more[0]) if more else ()
+    if not {*times} <= {i.name for i in compiled.covariates if i.dims == (row,)}:
+        raise StateError(f"{where}: expected times of the rows, got {list(times)}.")
     fits = (
         row in compiled.shared_dims
         if kind in ("exchangeable", "sequence")
@@ -256,7 +259,7 @@ def _structure(attrs: Mapping[Any, Any], compiled: CompiledModel, where: str) ->
     )
     if not fits:
         raise StateError(f"{where}: {kind!r} along {row!r} does not fit the model.")
-    return Structure(kind, row, why)
+    return Structure(kind, row, why, times)
 
 
 def _masking(attrs: Mapping[Any, Any], structure: Structure, where: str) -> Masking:
