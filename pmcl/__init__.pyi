@@ -30,12 +30,15 @@ from .diagnostics import calibrate as calibrate
 from .diagnostics import check_data as check_data
 from .diagnostics import check_predictive as check_predictive
 from .diagnostics import compare as compare
+from .diagnostics import compare_models as compare_models
 from .diagnostics import loo as loo
+from .diagnostics import model_recovery as model_recovery
 from .diagnostics import monitor as monitor
 from .diagnostics import plot_agreement as plot_agreement
 from .diagnostics import plot_khat_by_dataset as plot_khat_by_dataset
 from .diagnostics import plot_losses as plot_losses
 from .diagnostics import plot_memory as plot_memory
+from .diagnostics import plot_model_recovery as plot_model_recovery
 from .diagnostics import plot_ratio as plot_ratio
 from .diagnostics import plot_retention as plot_retention
 from .diagnostics import psense as psense
@@ -135,18 +138,21 @@ __all__ = [
     "check_data",
     "check_predictive",
     "compare",
+    "compare_models",
     "compilation_cache",
     "compile_model",
     "fit_amortized",
     "fit_online",
     "load",
     "loo",
+    "model_recovery",
     "monitor",
     "one",
     "plot_agreement",
     "plot_khat_by_dataset",
     "plot_losses",
     "plot_memory",
+    "plot_model_recovery",
     "plot_ratio",
     "plot_retention",
     "prior_scale",

@@ -5,6 +5,8 @@ from pmcl.diagnostics.calibration import calibrate
 from pmcl.diagnostics.checking import check_data
 from pmcl.diagnostics.comparison import compare
 from pmcl.diagnostics.forgetting import retention
+from pmcl.diagnostics.model_choice import compare_models
+from pmcl.diagnostics.model_recovery import model_recovery, plot_model_recovery
 from pmcl.diagnostics.monitoring import monitor
 from pmcl.diagnostics.page import report
 from pmcl.diagnostics.plots import (
@@ -21,12 +23,15 @@ __all__ = [
     "check_data",
     "check_predictive",
     "compare",
+    "compare_models",
     "loo",
+    "model_recovery",
     "monitor",
     "plot_agreement",
     "plot_khat_by_dataset",
     "plot_losses",
     "plot_memory",
+    "plot_model_recovery",
     "plot_ratio",
     "plot_retention",
     "psense",
