@@ -225,7 +225,8 @@ def test_probabilities_of_a_thousand_datasets_are_calibrated():
     assert (found["truth"].values == "two").sum() == 700
     there = found.isel(bin=np.flatnonzero(found["count"].values > 20))
     inside = (there["found"] >= there["low"]) & (there["found"] <= there["high"])
-    assert inside.mean() > 0.85
+    # of two models every bin is there twice: one of five may be outside in one run of twenty
+    assert inside.mean() > 0.75
 
 
 def test_wrong_probabilities_are_found_out():
@@ -241,9 +242,7 @@ def test_wrong_probabilities_are_found_out():
     wrong = softmax(2.5 * log_odds, axis=1)
     assert trust_of(wrong, truth, edges).p_value < 1e-6
     score = trust_of(right, truth, edges).log_score
-    np.testing.assert_allclose(
-        score, log_softmax(log_odds, axis=1)[np.arange(1000), truth].mean()
-    )
+    np.testing.assert_allclose(score, log_softmax(log_odds, axis=1)[np.arange(1000), truth].mean())
 
 
 def test_models_of_other_data_are_refused():

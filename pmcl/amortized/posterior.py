@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
+import pymc as pm
 import xarray as xr
+from numpy.typing import ArrayLike
 
 from pmcl.amortized.sample import SampleJob
 from pmcl.amortized.sampler import Sampler, warn_of_far
@@ -406,6 +408,8 @@ class AmortizedPosterior:
         data: TaskLike | None = None,
         draws: int = 1000,
         *,
+        model: pm.Model | CompiledModel | None = None,
+        given: Mapping[str, ArrayLike] | None = None,
         refine: RefineLike = "auto",
         correct: CorrectLike = "auto",
         fallback: FallbackLike = "auto",
@@ -428,6 +432,15 @@ class AmortizedPosterior:
             equal.
         draws : int
             Independent draws per dataset: one chain, for which r-hat is not defined.
+        model : pymc.Model or CompiledModel, optional
+            Another model of the same variables - another prior, another constant in the likelihood
+            - whose posterior is drawn with no training: searches, weights and refinement go by its
+            density, the network's flow is the one there is. A `pm.Data` of it that the network
+            does not know may come with the data.
+        given : mapping of str to array, optional
+            Values of some parameters that are known, one for all datasets or one each (leading dim
+            `dataset`): the posterior of the others is drawn, as by :func:`pmcl.refine`, from the
+            network's draws. See there.
         refine : "auto", bool or Refine
             Correct the amortized posterior of each dataset with the compiled density, the network
             untouched: "auto" only where k-hat or efficiency is poor, True or a
@@ -491,17 +504,22 @@ class AmortizedPosterior:
         FarDataWarning
             Naming the datasets that are far from what was simulated, and from any that is stored.
         """
-        if self.compiled.implicit and refine == "auto" and correct == "auto":
+        data = self._own() if data is None else data
+        sampler = self.sampler.remembering(self.memory)
+        if model is not None:
+            sampler = sampler.under(model, data)
+        compiled = sampler.target
+        if compiled.implicit and refine == "auto" and correct == "auto":
             refine = False
         if refine is not False or fallback == "nuts" or correct == "psis":
-            need_density(self.compiled, "sample: refinement, weights and NUTS")
-        settings, sampler = settings_of(refine), self.sampler.remembering(self.memory)
+            need_density(compiled, "sample: refinement, weights and NUTS")
+        settings = settings_of(refine)
         correct, fallback = ways_of(
             correct, fallback, draws, refined=settings is not None, stored=store is not None
         )
         asked = Asked(
             positive("draws", draws),
-            pick(self.compiled, None if var_names is None else list(var_names)),
+            pick(compiled, None if var_names is None else list(var_names)),
             seed_of(random_seed, self.seed),
             settings,
             everywhere=not isinstance(refine, str),
@@ -509,7 +527,6 @@ class AmortizedPosterior:
             fallback=fallback,
             extra=Extra(log_likelihood, log_prior, posterior_predictive),
         )
-        data = self._own() if data is None else data
         if store is None:
             need_store(client)
             task = sampler.checked(data)
@@ -517,8 +534,8 @@ class AmortizedPosterior:
             tree = sampler.sample(task, asked, devices=devices, progressbar=progressbar)
         else:
             check_devices(client, devices)
-            size = partial(bytes_of, self.compiled, draws, asked.names, terms=asked.extra.terms)
-            parts = Parts.of(data, self.layout, size)
+            size = partial(bytes_of, compiled, draws, asked.names, terms=asked.extra.terms)
+            parts = Parts.of(data, sampler.layout, size)
             job = SampleJob(sampler, asked, devices)
             tree, notes = run(job, parts, store, client=client, progressbar=progressbar)
             names, far = parts.names, [name for note in notes for name in note["far"]]

@@ -192,9 +192,7 @@ def _check_alike(simulators: Mapping[str, Simulator]) -> None:
     (first, reference), *rest = simulators.items()
     for name, simulator in rest:
         for what in ("observed", "covariates"):
-            a, b = (
-                {i.name for i in getattr(s.compiled, what)} for s in (reference, simulator)
-            )
+            a, b = ({i.name for i in getattr(s.compiled, what)} for s in (reference, simulator))
             if a != b and (what == "observed" or not (a <= b or b <= a)):
                 raise ValueError(
                     f"models: expected the same {what} variables, got {sorted(a)} of {first!r} "

@@ -103,9 +103,11 @@ def variational_counts(log_evidence: FloatArray, concentration: FloatArray) -> F
     """Parameters of the Dirichlet of models' frequencies, Stephan et al. (2009), equation 14."""
     alpha = concentration + len(log_evidence) / len(concentration)
     for _ in range(_STEPS):
-        before, alpha = alpha, concentration + softmax(
-            log_evidence + digamma(alpha) - digamma(alpha.sum()), axis=1
-        ).sum(axis=0)
+        before, alpha = (
+            alpha,
+            concentration
+            + softmax(log_evidence + digamma(alpha) - digamma(alpha.sum()), axis=1).sum(axis=0),
+        )
         if np.abs(alpha - before).max() < _TOL:
             break
     return alpha
@@ -162,9 +164,7 @@ def trust_of(probability: FloatArray, truth: NDArray[np.intp], edges: FloatArray
     return Trust(stated, found, low, high, count, float(2 * norm.sf(abs(z))), float(own.mean()))
 
 
-def log_bayes_factors(
-    log_evidence: FloatArray, error: FloatArray
-) -> tuple[FloatArray, FloatArray]:
+def log_bayes_factors(log_evidence: FloatArray, error: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Log evidence of each model less that of each other, (..., model, against), with errors."""
     value = log_evidence[..., :, None] - log_evidence[..., None, :]
     spread = np.hypot(error[..., :, None], error[..., None, :])

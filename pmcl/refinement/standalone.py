@@ -21,7 +21,8 @@ from pmcl.data.task import Task, TaskLike
 from pmcl.draws.densities import pick
 from pmcl.draws.prediction import Extra
 from pmcl.draws.prior import prior_draws
-from pmcl.draws.results import flat_z, warn_of_doubts
+from pmcl.draws.handed import z_of
+from pmcl.draws.results import warn_of_doubts
 from pmcl.levels.find import find
 from pmcl.levels.structure import Levels, NoLevels
 from pmcl.parts.datasets import Parts
@@ -86,7 +87,8 @@ def refine(
         Draws per dataset.
     start : xarray.DataTree, optional
         Draws to start from: a result of `sample`, `sample_reference` or `refine` for the same
-        datasets, in the same order.
+        datasets, in the same order; of this model, or of another one with the same variables (one
+        with another prior, say).
     refine : Refine, optional
         Hyper-parameters.
     levels : bool, optional
@@ -244,8 +246,10 @@ class RefineJob(Job):
 
 def _given(compiled: CompiledModel, start: xr.DataTree, number: int, seed: int) -> np.ndarray:
     """Return draws at hand, of shape (dataset, draw, dim)."""
-    given = flat_z(compiled, start)
+    given = z_of(compiled, start, "start")
     if given.shape[2] != number:
         raise ValueError(f"start: expected draws of {number} datasets, got {given.shape[2]}.")
     z = np.moveaxis(given.reshape(-1, *given.shape[2:]), 0, 1)
+    # what another support does not have starts at the model's initial point
+    z = np.where(np.isfinite(z).all(axis=-1, keepdims=True), z, compiled.initial)
     return z[:, np.random.default_rng(seed).integers(z.shape[1], size=FEWEST_STARTS)]
