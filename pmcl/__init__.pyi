@@ -41,9 +41,11 @@ from .diagnostics import plot_memory as plot_memory
 from .diagnostics import plot_model_recovery as plot_model_recovery
 from .diagnostics import plot_ratio as plot_ratio
 from .diagnostics import plot_retention as plot_retention
+from .diagnostics import plot_sensitivity as plot_sensitivity
 from .diagnostics import psense as psense
 from .diagnostics import report as report
 from .diagnostics import retention as retention
+from .diagnostics import sensitivity as sensitivity
 from .draws.results import one as one
 from .networks import AbstractSummary as AbstractSummary
 from .networks import AbstractSummaryNetwork as AbstractSummaryNetwork
@@ -155,6 +157,7 @@ __all__ = [
     "plot_model_recovery",
     "plot_ratio",
     "plot_retention",
+    "plot_sensitivity",
     "prior_scale",
     "psense",
     "refine",
@@ -162,4 +165,5 @@ __all__ = [
     "retention",
     "sample_reference",
     "save",
+    "sensitivity",
 ]

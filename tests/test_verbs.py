@@ -1,6 +1,5 @@
 """Other priors, known parameters: what a density gives without training, against closed forms."""
 
-import warnings
 
 import numpy as np
 import pymc as pm
@@ -145,3 +144,113 @@ def test_variables_that_differ_are_refused_by_name(posterior):
         pm.Normal("y", a + b[0], 1, observed=np.zeros(N), dims="obs")
     with pytest.raises(ValueError, match=r"'b' has dims .*shape \(2,\), expected"):
         posterior.sample({"y": Y}, model=other)
+
+
+# Sensitivity to hyperparameters
+
+SDS = [0.5, 2.0]
+
+
+def check_sensitivity(found: xr.DataTree) -> None:
+    mean, change = found["mean"].to_dataset(), found["change"].to_dataset()
+    assert mean["a"].dims == ("prior_sd", "dataset")
+    np.testing.assert_array_equal(mean["prior_sd"], SDS)
+    for i, y in enumerate(Y):
+        before = closed(y)
+        for j, sd in enumerate(SDS):
+            at = {"prior_sd": j, "dataset": i}
+            centre, covariance = closed(y, sd=sd)
+            scale = np.sqrt(np.diag(covariance))
+            for k, v in enumerate("ab"):
+                # weights that are all alike have no error: 1e-3 is that of float32 in the network
+                for group, truth in (("mean", centre[k]), ("sd", scale[k])):
+                    value = float(found[group][v][at])
+                    assert abs(value - truth) < 4 * float(found[f"{group}_error"][v][at]) + 1e-3
+            truth = (centre[0] - before[0][0]) / np.sqrt(before[1][0, 0])
+            assert abs(float(change["a"][at]) - truth) < 4 * float(found["change_error"]["a"][at])
+            truth = scale[0] / np.sqrt(before[1][0, 0])
+            error = float(found["sd_ratio_error"]["a"][at])
+            assert abs(float(found["sd_ratio"]["a"][at]) - truth) < 4 * error
+            said = float(found["dataset_stats"]["log_evidence"][at])
+            np.testing.assert_allclose(said, evidence(y, sd=sd), atol=0.1)
+
+
+@pytest.fixture(scope="module")
+def knowing() -> pmcl.AmortizedPosterior:
+    """A network that is trained over the prior's sd."""
+    return pmcl.fit_amortized(
+        normal(wide=True), covariates={"prior_sd": pm.Uniform.dist(0.3, 3.0)},
+        network=TINY, simulations=256, steps=100, random_seed=1, progressbar=False,
+    )  # fmt: skip
+
+
+def test_sensitivity_is_the_conjugate_one_without_a_network():
+    found = pmcl.sensitivity(normal(wide=True), {"y": Y}, {"prior_sd": SDS})
+    check_sensitivity(found)
+
+
+def test_sensitivity_is_the_conjugate_one_with_a_network_that_knows_no_hyperparameter():
+    posterior = pmcl.fit_amortized(
+        normal(wide=True), network=TINY, simulations=256, steps=100, random_seed=1,
+        progressbar=False,
+    )  # fmt: skip
+    check_sensitivity(pmcl.sensitivity(posterior, {"y": Y}, {"prior_sd": SDS}))
+
+
+def test_a_hyperparameter_is_trained_over_from_the_model_to_the_draws(knowing):
+    """Of one network, the posterior under any prior sd; the network sees it."""
+    for sd in (0.4, 2.5):
+        tree = knowing.sample({"y": Y, "prior_sd": np.full(3, sd)}, random_seed=2)
+        check(tree, 0.0, sd)
+    assert (tree["constant_data"]["prior_sd"].values == 2.5).all()
+    check_sensitivity(
+        pmcl.sensitivity(knowing, {"y": Y, "prior_sd": np.ones(3)}, {"prior_sd": SDS})
+    )
+
+
+@pytest.fixture(scope="module")
+def sensitive() -> xr.DataTree:
+    with pm.Model(coords={"obs": range(N)}) as model:
+        a = pm.Normal("a", pm.Data("prior_mean", 0.0), pm.Data("prior_sd", 1.0))
+        pm.Normal("y", a, 1, observed=np.zeros(N), dims="obs")
+    return pmcl.sensitivity(
+        model, {"y": Y}, {"prior_mean": [0.0, 3.0], "prior_sd": [0.1, 0.5, 1.0]},
+        quantities={"positive": lambda p: p["a"] > 1.5}, random_seed=4,
+    )  # fmt: skip
+
+
+def test_combinations_of_settings_have_a_dim_each(sensitive):
+    for i, y in enumerate(Y):
+        for m in (0.0, 3.0):
+            for s in (0.1, 0.5, 1.0):
+                at = {"prior_mean": m, "prior_sd": s}
+                precise = 1 / s**2 + N
+                truth = stats.norm((m / s**2 + y.sum()) / precise, precise**-0.5)
+                told = {
+                    k: sensitive[k].to_dataset().sel(at).isel(dataset=i)
+                    for k in ("mean", "mean_error", "sd")
+                }
+                np.testing.assert_allclose(told["mean"]["a"], truth.mean(), atol=0.05)
+                np.testing.assert_allclose(told["sd"]["a"], truth.std(), rtol=0.1)
+                chance, error = (float(told[k]["positive"]) for k in ("mean", "mean_error"))
+                assert abs(chance - truth.sf(1.5)) < 4 * error + 1e-3
+
+
+def test_sensitivity_is_plotted(sensitive):
+    import matplotlib
+
+    matplotlib.use("agg")
+    left, right = pmcl.plot_sensitivity(sensitive, "1", setting="prior_sd")
+    assert left.get_xlabel() == "prior_sd" and right.get_title() == "positive"
+    np.testing.assert_allclose(
+        left.lines[0].get_ydata(), sensitive["mean"]["a"][0, :, 1], rtol=1e-12
+    )
+    with pytest.raises(ValueError, match="setting: expected one of"):
+        pmcl.plot_sensitivity(sensitive, setting="a")
+
+
+def test_what_is_no_data_of_the_model_is_no_setting():
+    with pytest.raises(ValueError, match=r"settings: expected names of `pm.Data` .*'prior_sd'"):
+        pmcl.sensitivity(normal(wide=True), {"y": Y}, {"sd": [1.0]})
+    with pytest.raises(ValueError, match="a sequence of values of shape"):
+        pmcl.sensitivity(normal(wide=True), {"y": Y}, {"prior_sd": [[1.0]]})

@@ -1,4 +1,4 @@
-"""A network's flow under another density of the same variables: another prior, another likelihood."""
+"""A network's flow under another density of the same variables: another prior, for one."""
 
 import pymc as pm
 
@@ -77,4 +77,3 @@ def _alike(a: VariableInfo, b: VariableInfo, own: CompiledModel) -> bool:
         return [(d, -1 if d in own.data_dims else n) for d, n in pairs]
 
     return sizes(a) == sizes(b)
-

@@ -123,9 +123,7 @@ class Sampler(NamedTuple):
         DataError
             Naming the variable and the dataset.
         """
-        return check_possible(
-            self.target, check_masked(self.target, as_task(data, self.layout))
-        )
+        return check_possible(self.target, check_masked(self.target, as_task(data, self.layout)))
 
     def far(self, task: Task) -> list[str]:
         """Names of datasets that are far from simulations, and like none that is stored."""

@@ -17,6 +17,7 @@ from pmcl.diagnostics.plots import (
     plot_ratio,
     plot_retention,
 )
+from pmcl.diagnostics.sensitivity import plot_sensitivity, sensitivity
 
 __all__ = [
     "calibrate",
@@ -34,7 +35,9 @@ __all__ = [
     "plot_model_recovery",
     "plot_ratio",
     "plot_retention",
+    "plot_sensitivity",
     "psense",
     "report",
     "retention",
+    "sensitivity",
 ]

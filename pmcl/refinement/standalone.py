@@ -19,9 +19,9 @@ from pmcl.data.possible import check_possible
 from pmcl.data.reading import covariates_among, layout_of, task_of
 from pmcl.data.task import Task, TaskLike
 from pmcl.draws.densities import pick
+from pmcl.draws.handed import z_of
 from pmcl.draws.prediction import Extra
 from pmcl.draws.prior import prior_draws
-from pmcl.draws.handed import z_of
 from pmcl.draws.results import warn_of_doubts
 from pmcl.levels.find import find
 from pmcl.levels.structure import Levels, NoLevels
