@@ -1,6 +1,5 @@
 """Other priors, known parameters: what a density gives without training, against closed forms."""
 
-
 import numpy as np
 import pymc as pm
 import pytest

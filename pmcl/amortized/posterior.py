@@ -12,6 +12,7 @@ import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike
 
+from pmcl.amortized.given import sample_given
 from pmcl.amortized.sample import SampleJob
 from pmcl.amortized.sampler import Sampler, warn_of_far
 from pmcl.compile import CompiledModel, Density, Simulator
@@ -527,6 +528,17 @@ class AmortizedPosterior:
             fallback=fallback,
             extra=Extra(log_likelihood, log_prior, posterior_predictive),
         )
+        if given is not None:
+            return sample_given(
+                sampler,
+                data,
+                given,
+                asked,
+                store=store,
+                client=client,
+                devices=devices,
+                progressbar=progressbar,
+            )
         if store is None:
             need_store(client)
             task = sampler.checked(data)
