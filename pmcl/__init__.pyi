@@ -43,6 +43,7 @@ from .diagnostics import plot_ratio as plot_ratio
 from .diagnostics import plot_retention as plot_retention
 from .diagnostics import plot_sensitivity as plot_sensitivity
 from .diagnostics import psense as psense
+from .diagnostics import recover_discrete as recover_discrete
 from .diagnostics import report as report
 from .diagnostics import retention as retention
 from .diagnostics import sensitivity as sensitivity
@@ -160,6 +161,7 @@ __all__ = [
     "plot_sensitivity",
     "prior_scale",
     "psense",
+    "recover_discrete",
     "refine",
     "report",
     "retention",

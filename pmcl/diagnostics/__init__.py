@@ -4,6 +4,7 @@ from pmcl.diagnostics.by_dataset import check_predictive, loo, psense
 from pmcl.diagnostics.calibration import calibrate
 from pmcl.diagnostics.checking import check_data
 from pmcl.diagnostics.comparison import compare
+from pmcl.diagnostics.discrete import recover_discrete
 from pmcl.diagnostics.forgetting import retention
 from pmcl.diagnostics.model_choice import compare_models
 from pmcl.diagnostics.model_recovery import model_recovery, plot_model_recovery
@@ -37,6 +38,7 @@ __all__ = [
     "plot_retention",
     "plot_sensitivity",
     "psense",
+    "recover_discrete",
     "report",
     "retention",
     "sensitivity",

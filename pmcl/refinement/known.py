@@ -7,19 +7,16 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pymc as pm
 from jax import Array
 from numpy.typing import ArrayLike
-from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors
 
 from pmcl.compile import CompiledModel, compile_model
+from pmcl.compile.as_data import as_data
 from pmcl.data.batching import over_chunks
 from pmcl.data.task import DATASET, Layout, Task
 from pmcl.runtime import precision
 from pmcl.runtime.jitting import jit
 
-_TERM = "given_{}"
 _TOGETHER = 16  # datasets
 
 
@@ -90,31 +87,11 @@ def conditional_model(compiled: CompiledModel, names: Sequence[str]) -> Compiled
     covariates = {i.name for i in compiled.covariates}
 
     def make() -> CompiledModel:
-        model = _as_data(compiled.model, names)
+        model = as_data(compiled.model, names)
         known = [v.name for v in model.data_vars if v.name in {*covariates, *names}]
         return compile_model(model, covariates=known)
 
     return compiled.keep(("given", tuple(names)), make)
-
-
-def _as_data(model: pm.Model, names: Sequence[str]) -> pm.Model:
-    points = model.eval_rv_shapes()
-    new = pm.do(model, {n: np.zeros(points[n], model[n].type.dtype) for n in names})
-    same = {old: new[name] for name, old in model.named_vars.items() if name in new.named_vars}
-    same |= {
-        length: new.dim_lengths[dim]
-        for dim, length in model.dim_lengths.items()
-        if dim in new.dim_lengths
-    }
-    with new:
-        for name in names:
-            term = pm.logp(model[name], new[name])
-            here = {*ancestors([term])}
-            swap = {k: v for k, v in same.items() if k in here and k is not v}
-            dims = model.named_vars_to_dims.get(name) if term.ndim == model[name].ndim else None
-            moved = graph_replace([term], swap, strict=False)[0]
-            pm.Potential(_TERM.format(name), moved, dims=dims)
-    return new
 
 
 def values_of(
