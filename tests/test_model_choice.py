@@ -192,7 +192,7 @@ def check_recovery(found: xr.Dataset, number: int) -> None:
     assert found.sizes["simulation"] == number and int(found["left_out"]) <= number // 50
     np.testing.assert_allclose(found["confusion"].sum("model"), 1.0)
     assert float(found["p_value"]) > 1e-3
-    assert int(found["count"].sum()) == 2 * (number - int(found["left_out"]))
+    assert int(found["number"].sum()) == 2 * (number - int(found["left_out"]))
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +223,7 @@ def test_probabilities_of_a_thousand_datasets_are_calibrated():
     )
     check_recovery(found, 1000)
     assert (found["truth"].values == "two").sum() == 700
-    there = found.isel(bin=np.flatnonzero(found["count"].values > 20))
+    there = found.isel(bin=np.flatnonzero(found["number"].values > 20))
     inside = (there["found"] >= there["low"]) & (there["found"] <= there["high"])
     # of two models every bin is there twice: one of five may be outside in one run of twenty
     assert inside.mean() > 0.75

@@ -77,14 +77,14 @@ def _values(rv: Variable) -> np.ndarray:
     if isinstance(op, BernoulliRV):
         return np.arange(2)
     if isinstance(op, CategoricalRV):
-        return np.arange(_known(_parameters(rv)[0].shape[-1], rv))
+        return np.arange(int(_known(_parameters(rv)[0].shape[-1], rv)))
     if isinstance(op, DiscreteUniformRV):
         low, high = (_known(p, rv) for p in _parameters(rv))
         return np.arange(np.min(low), np.max(high) + 1)
     if isinstance(op, BinomialRV):
         return np.arange(np.max(_known(_parameters(rv)[0], rv)) + 1)
     if type(op).__name__ == "DiscreteMarkovChainRV":
-        return np.arange(_known(rv.owner.inputs[0].shape[-1], rv))
+        return np.arange(int(_known(rv.owner.inputs[0].shape[-1], rv)))
     raise UnsupportedModelError(
         f"Variable {rv.name!r}: expected one of finitely many values (`pm.Bernoulli`, "
         "`pm.Categorical`, `pm.DiscreteUniform`, `pm.Binomial`, a `DiscreteMarkovChain`), got "

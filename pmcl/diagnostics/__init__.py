@@ -4,10 +4,11 @@ from pmcl.diagnostics.by_dataset import check_predictive, loo, psense
 from pmcl.diagnostics.calibration import calibrate
 from pmcl.diagnostics.checking import check_data
 from pmcl.diagnostics.comparison import compare
+from pmcl.diagnostics.confusion import model_recovery, plot_model_recovery
 from pmcl.diagnostics.discrete import recover_discrete
 from pmcl.diagnostics.forgetting import retention
+from pmcl.diagnostics.hyperparameters import plot_sensitivity, sensitivity
 from pmcl.diagnostics.model_choice import compare_models
-from pmcl.diagnostics.model_recovery import model_recovery, plot_model_recovery
 from pmcl.diagnostics.monitoring import monitor
 from pmcl.diagnostics.page import report
 from pmcl.diagnostics.plots import (
@@ -18,7 +19,6 @@ from pmcl.diagnostics.plots import (
     plot_ratio,
     plot_retention,
 )
-from pmcl.diagnostics.sensitivity import plot_sensitivity, sensitivity
 
 __all__ = [
     "calibrate",

@@ -77,7 +77,7 @@ def recover_discrete(
     log_weight = np.zeros((chains, draws, number))
     if "sample_stats" in tree.children and "log_weight" in tree["sample_stats"]:
         log_weight = tree["sample_stats"]["log_weight"].transpose("chain", "draw", DATASET).values
-    labels = [str(n) for n in tree["posterior"][DATASET].values]
+    labels = [str(n) for n in tree["posterior"].to_dataset()[DATASET].values]
     parts = []
     for i, label in enumerate(labels):
         data = _data_of(discrete, tree, label)
@@ -137,7 +137,8 @@ def _labelled(
 
     def dataset(arrays: dict) -> xr.Dataset:
         found = xr.Dataset(arrays, coords={DATASET: list(labels)})
-        fits = {d: known[d] for d, n in found.sizes.items() if len(known.get(d, ())) == n}
+        sizes = {str(d): n for d, n in found.sizes.items()}
+        fits = {d: known[d] for d, n in sizes.items() if d in known and len(known[d]) == n}
         return found.assign_coords(fits)
 
     posterior = dataset(drawn).assign_coords(chain=range(sample[0]), draw=range(sample[1]))
@@ -150,5 +151,5 @@ def _stacked(arrays: Sequence[np.ndarray], fill: float) -> np.ndarray:
     shape = tuple(np.max([a.shape for a in arrays], axis=0))
     found = np.full((len(arrays), *shape), fill, arrays[0].dtype)
     for i, a in enumerate(arrays):
-        found[(i, *(slice(n) for n in a.shape))] = a
+        found[i][tuple(slice(n) for n in a.shape)] = a
     return found

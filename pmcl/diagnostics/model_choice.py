@@ -233,4 +233,4 @@ def _stacked(idatas: Mapping[str, xr.DataTree], names: list[str]) -> dict[str, n
 
 
 def _names(tree: xr.DataTree) -> list[str]:
-    return [str(n) for n in tree["dataset_stats"][DATASET].values]
+    return [str(n) for n in tree["dataset_stats"].to_dataset()[DATASET].values]

@@ -134,7 +134,7 @@ def _backwards(
     last = {v: i for i, (v, _) in enumerate(order)}
     for v, others in reversed(order):
         chance = np.exp(conditional[v])
-        own = chance[(at, slice(None), *(values[:, u] for u in others))]
+        own = np.moveaxis(chance, 1, -1)[(at, *(values[:, u] for u in others))]
         sums = np.cumsum(own, axis=1)
         points = rng.random(draws)[:, None] * sums[:, -1:]
         values[:, v] = np.minimum((points >= sums).sum(axis=1), sizes[v] - 1)

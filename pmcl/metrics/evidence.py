@@ -122,7 +122,7 @@ class Trust(NamedTuple):
         Mean probability in each bin, and how often the model that it was stated of made the data.
     low, high : ndarray, shape (bin,)
         Between which `found` lies in 99 of 100 runs where the probabilities are right.
-    count : ndarray of int, shape (bin,)
+    number : ndarray of int, shape (bin,)
     p_value : float
         Of Spiegelhalter's test that they are.
     log_score : float
@@ -133,7 +133,7 @@ class Trust(NamedTuple):
     found: FloatArray
     low: FloatArray
     high: FloatArray
-    count: NDArray[np.intp]
+    number: NDArray[np.intp]
     p_value: float
     log_score: float
 

@@ -31,26 +31,26 @@ class Conditioned(NamedTuple):
         The datasets, known parameters beside them.
     known : array of shape (dataset, known)
         Unconstrained values of these.
-    index : array of int of shape (known,)
+    places : array of int of shape (known,)
         Where they lie in the z of the whole model.
     """
 
     compiled: CompiledModel
     task: Task
     known: np.ndarray
-    index: np.ndarray
+    places: np.ndarray
 
     def starts(self, z: np.ndarray) -> np.ndarray:
         """Move draws of all parameters, (dataset, draw, dim), to those that are left.
 
         As for a normal of the draws' covariance: by a regression on what is known.
         """
-        left = np.setdiff1d(np.arange(z.shape[-1]), self.index)
+        left = np.setdiff1d(np.arange(z.shape[-1]), self.places)
         moved = np.empty((*z.shape[:2], len(left)))
         for i, own in enumerate(z):
             centred = own - own.mean(axis=0)
-            slope = np.linalg.lstsq(centred[:, self.index], centred[:, left], rcond=1e-6)[0]
-            moved[i] = own[:, left] - (own[:, self.index] - self.known[i]) @ slope
+            slope = np.linalg.lstsq(centred[:, self.places], centred[:, left], rcond=1e-6)[0]
+            moved[i] = own[:, left] - (own[:, self.places] - self.known[i]) @ slope
         return moved
 
 

@@ -80,7 +80,7 @@ def model_recovery(
         probability under each `model`; `mean_probability` by the same dims. By `bin` of the stated
         probability: the mean `stated`, the share `found` of models that made the data, the bounds
         `low` and `high` in which `found` lies in 99 of 100 runs where probabilities are right, and
-        the number of probabilities `count`. `p_value`: of Spiegelhalter's test that they are.
+        the number of probabilities `number`. `p_value`: of Spiegelhalter's test that they are.
         `log_score`: mean log probability of the true model. By `simulation`: `truth`, and what
         `compare_models` says of each. Simulations without probabilities are left out of all but
         that; `left_out` counts them.
@@ -154,7 +154,7 @@ def plot_model_recovery(recovery: xr.Dataset, *, axes: "list[Axes] | None" = Non
     left.set_xticks(range(share.sizes[MODEL]), [str(n) for n in share[MODEL].values])
     left.set_yticks(range(share.sizes[TRUE]), [str(n) for n in share[TRUE].values])
     left.set(xlabel="most probable model", ylabel="true model", title="share of datasets")
-    there = recovery.isel({BIN: np.flatnonzero(recovery["count"].values > 0)})
+    there = recovery.isel({BIN: np.flatnonzero(recovery["number"].values > 0)})
     stated = there["stated"].values
     right.plot([0, 1], [0, 1], color="gray", linewidth=1)
     right.vlines(stated, there["low"], there["high"], color="#0072B2", alpha=0.4, linewidth=5)
@@ -246,8 +246,8 @@ def _sampled(
                 random_seed=seed,
                 progressbar=progressbar,
             )
-        groups = {k: v.to_dataset() for k, v in tree.children.items()}
-        kept = {k: groups[k].load() for k in ("dataset_stats", "observed_data") if k in groups}
+        wanted = ("dataset_stats", "observed_data")
+        kept = {k: v.to_dataset().load() for k, v in tree.children.items() if k in wanted}
     return xr.DataTree.from_dict(kept)
 
 
@@ -268,7 +268,7 @@ def _summary(compared: xr.Dataset, truth: np.ndarray, names: list[str], bins: in
     found = {
         "confusion": (by, mean(chosen)),
         "mean_probability": (by, mean(probability)),
-        **{k: (BIN, getattr(trust, k)) for k in ("stated", "found", "low", "high", "count")},
+        **{k: (BIN, getattr(trust, k)) for k in ("stated", "found", "low", "high", "number")},
         "p_value": trust.p_value,
         "log_score": trust.log_score,
         "left_out": int((~usable).sum()),

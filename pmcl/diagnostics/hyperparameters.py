@@ -17,7 +17,7 @@ from pmcl.data.own import own_data
 from pmcl.data.reading import as_task, covariates_among, layout_of
 from pmcl.data.task import DATASET, Layout, Task, TaskLike
 from pmcl.draws.densities import pick
-from pmcl.refinement.settings import Refine
+from pmcl.refinement.settings import Refine, RefineLike
 from pmcl.refinement.standalone import refine as refine_alone
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def sensitivity(
     }
     if isinstance(posterior, AmortizedPosterior):
         same = {*names} == {*own}
-        how = "auto" if refine is None else refine
+        how: RefineLike = "auto" if refine is None else refine
         tree = posterior.sample(whole, model=None if same else compiled, refine=how, **asked)
     else:
         tree = refine_alone(compiled, whole, refine=refine, **asked)
@@ -192,7 +192,8 @@ def _result(
     posterior = tree["posterior"].to_dataset()
     posterior = posterior.assign({n: f(posterior) for n, f in quantities.items()})
     stats = tree["dataset_stats"].to_dataset()
-    weight = np.exp(tree["sample_stats"].to_dataset()["log_weight"])
+    log_weight = tree["sample_stats"].to_dataset()["log_weight"]
+    weight = log_weight.copy(data=np.exp(log_weight.values))
     weight = weight / weight.sum(("chain", "draw"))
     over = ("chain", "draw")
     # draws of chains say less than their number
