@@ -78,6 +78,7 @@ from .online.fit import fit_online as fit_online
 from .online.latent_posterior import LatentPosterior as LatentPosterior
 from .online.posterior import OnlinePosterior as OnlinePosterior
 from .reference import sample_reference as sample_reference
+from .reference.warm_start import WarmStart as WarmStart
 from .refinement import Refine as Refine
 from .refinement.standalone import refine as refine
 from .runtime.caching import compilation_cache as compilation_cache
@@ -134,6 +135,7 @@ __all__ = [
     "SynapticIntelligence",
     "TeacherDistillation",
     "UnsupportedModelError",
+    "WarmStart",
     "Wiener",
     "as_prior",
     "as_task",

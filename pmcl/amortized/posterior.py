@@ -46,6 +46,7 @@ from pmcl.networks.familiarity import Familiar
 from pmcl.parts.datasets import Parts
 from pmcl.parts.job import bytes_of, check_devices, need_store
 from pmcl.parts.run import run
+from pmcl.reference.warm_start import MetricLike, WarmStart, warm_starts
 from pmcl.refinement.settings import (
     Asked,
     CorrectLike,
@@ -554,6 +555,48 @@ class AmortizedPosterior:
         warn_of_far(sampler.depending(far, names, tree), len(names))
         warn_of_doubts(names, tree)
         return tree
+
+    def warm_start(
+        self,
+        data: TaskLike | None = None,
+        *,
+        chains: int = 4,
+        metric: MetricLike = "auto",
+        draws: int = 1000,
+        refine: RefineLike = "auto",
+        random_seed: int | None = None,
+    ) -> dict[str, WarmStart]:
+        """Give starting points and a metric to a sampler of one's own, for every dataset.
+
+        Parameters
+        ----------
+        data : xarray.Dataset, mapping or pandas.DataFrame, optional
+            As in `sample`.
+        chains : int
+            Starting points of each dataset: independent draws.
+        metric : "auto", "dense", "low-rank" or "diagonal"
+            Covariance of the draws; of it what draws can tell from none; or variances alone.
+            "auto": dense up to 50 parameters, low-rank up to 500.
+        draws : int
+            That the metric is of.
+        refine : "auto", bool or Refine
+            As in `sample`.
+        random_seed : int, optional
+
+        Returns
+        -------
+        dict of str to WarmStart
+            By the dataset's name: for nutpie, `pm.sample`, blackjax and CmdStan.
+        """
+        data = self._own() if data is None else data
+        seed = seed_of(random_seed, self.seed)
+        tree = self.sample(
+            data, draws, refine=refine, correct="psis", fallback=None, random_seed=seed
+        )
+        task = self.sampler.checked(data)
+        return warm_starts(
+            self.compiled, task, tree, chains=positive("chains", chains), metric=metric, seed=seed
+        )
 
     def log_prob(self, parameters: xr.DataTree | xr.Dataset, data: TaskLike) -> xr.DataArray:
         """Log density of the amortized posterior, log q(z | h(x)), on the unconstrained scale.
