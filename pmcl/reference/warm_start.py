@@ -226,7 +226,8 @@ def covariance_of(draws: np.ndarray, metric: MetricLike) -> np.ndarray:
         correlation = (1 - _SHRUNK) * correlation + _SHRUNK * np.eye(dim)
         return correlation * np.outer(sd, sd)
     _, singular, directions = np.linalg.svd(standard, full_matrices=False)
-    variance, rest = singular**2 / len(draws), 1.0
+    variance = singular**2 / len(draws)
+    rest = float(np.median(variance))
     room = np.sqrt(dim / len(draws))
     for _ in range(_PASSES):
         # what draws of no correlation would have (Marchenko and Pastur), and a little more
