@@ -6,9 +6,10 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
+from numpy.polynomial.hermite_e import hermegauss
 from scipy import stats
 from scipy.integrate import quad
-from scipy.special import log_softmax, softmax
+from scipy.special import expit, log_softmax, logsumexp, softmax
 
 import pmcl
 from pmcl.metrics import model_frequencies, model_probabilities
@@ -85,6 +86,42 @@ def test_nested_regressions_have_their_closed_evidences(few):
 def test_two_hundred_datasets_have_their_closed_evidences():
     y, _ = made(200)
     check(y, fitted(y))
+
+
+def logistic(slope: bool) -> pm.Model:
+    with pm.Model(coords={"obs": range(N)}) as model:
+        logit = pm.Normal("alpha", 0, 1.5) + np.zeros(N)
+        if slope:
+            logit = logit + X[:, 0] * pm.Normal("beta", 0, 1.5)
+        pm.Bernoulli("y", logit_p=logit, observed=np.zeros(N, int), dims="obs")
+    return model
+
+
+def test_errors_of_evidences_are_as_large_as_they_say():
+    """Posteriors that are no normals have evidences with an error: against quadrature."""
+    rng = np.random.default_rng(3)
+    y = rng.binomial(1, 0.3, size=(40, N))
+    trees = {
+        name: pmcl.refine(logistic(s), {"y": y}, draws=500, random_seed=1, progressbar=False)
+        for name, s in {"none": False, "slope": True}.items()
+    }
+    found = pmcl.compare_models(trees)
+    nodes, weights = hermegauss(60)
+    log = np.log(weights / np.sqrt(2 * np.pi))
+    flat = 1.5 * nodes[:, None, None]
+    steep = flat + 1.5 * nodes[None, :, None] * X[:, 0]
+    like = [np.where(row > 0, expit(steep), expit(-steep)) for row in y]
+    slope = [logsumexp(np.log(v).sum(axis=-1) + log[:, None] + log) for v in like]
+    like = [np.where(row > 0, expit(flat), expit(-flat)) for row in y]
+    none = [logsumexp(np.log(v).sum(axis=-1)[:, 0] + log) for v in like]
+    truth = np.stack([none, slope], axis=1)
+    apart = (found["log_evidence"].values - truth) / found["log_evidence_error"].values
+    assert (np.abs(apart) < 3).mean() > 0.95 and 0.6 < np.std(apart) < 1.6
+    error = found["log_bayes_factor_error"].sel(model="none", against="slope").values
+    apart = found["log_bayes_factor"].sel(model="none", against="slope").values - (
+        truth[:, 0] - truth[:, 1]
+    )
+    assert (np.abs(apart) < 3 * error).mean() > 0.92
 
 
 def test_stacking_weights_are_arvizs(few):
