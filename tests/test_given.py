@@ -8,6 +8,8 @@ import xarray as xr
 import pmcl
 from pmcl.compile import compile_model
 from pmcl.refinement.known import conditional_model
+from pmcl.refinement.standalone import RefineJob
+from pmcl.runtime import precision
 
 GROUPS, SE = 5, 0.8
 RNG = np.random.default_rng(0)
@@ -167,6 +169,46 @@ def test_bounded_parameters_are_given_on_the_models_scale():
 def test_the_conditional_model_is_compiled_once(model):
     compiled = compile_model(model)
     assert conditional_model(compiled, ("mu",)) is conditional_model(compile_model(model), ("mu",))
+
+
+def test_the_job_of_what_is_left_travels(model):
+    from distributed.protocol.pickle import dumps, loads
+
+    rest = conditional_model(compile_model(model), ("theta",))
+    arrived = loads(dumps(RefineJob(rest, np.zeros((3, rest.dim)), None, None, row="group")))
+    assert [i.name for i in arrived.compiled.covariates] == ["theta"]
+    data = {"y": Y[0], "theta": Y[1]}
+    z = np.array([0.3, -0.2, 0.5])
+    with precision.scope():
+        np.testing.assert_allclose(
+            arrived.compiled.log_joint(z, data), rest.log_joint(z, data), rtol=1e-12
+        )
+
+
+@pytest.mark.slow
+def test_groups_are_integrated_out_where_another_of_their_parameters_is_known():
+    groups, rows = 12, 6
+    of, x = np.repeat(np.arange(groups), rows), np.tile(np.linspace(-1, 1, rows), groups)
+    with pm.Model(coords={"group": range(groups), "row": range(groups * rows)}) as model:
+        mean_a, mean_b = pm.Normal("mean_a", 0, 2), pm.Normal("mean_b", 0, 2)
+        tau = pm.HalfNormal("tau", 1)
+        a = pm.Normal("a", mean_a, 1, dims="group")
+        b = pm.Normal("b", mean_b, tau, dims="group")
+        pm.Normal("y", a[of] + b[of] * x, 0.5, observed=np.zeros(len(of)), dims="row")
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(1, 1, groups), rng.normal(-0.5, 0.7, groups)
+    data = {"y": rng.normal(a[of] + b[of] * x, 0.5)}
+    asked = {"given": {"a": a}, "draws": 2000, "random_seed": 1, "progressbar": False}
+    tree = pmcl.refine(model, data, **asked)
+    assert str(tree["posterior"].attrs["levels"]).startswith("levels: 12 groups along 'group'")
+    flat = pmcl.refine(model, data, levels=False, **asked)
+    one, other = (t["dataset_stats"].to_dataset().isel(dataset=0) for t in (tree, flat))
+    error = np.hypot(float(one["log_evidence_error"]), float(other["log_evidence_error"]))
+    assert abs(float(one["log_evidence"] - other["log_evidence"])) < 4 * error
+    precise = 1 / 4 + groups
+    found = tree["posterior"]["mean_a"].values
+    np.testing.assert_allclose(found.mean(), a.sum() / precise, atol=4 / precise**0.5 / 40)
+    np.testing.assert_allclose(found.std(), precise**-0.5, rtol=0.1)
 
 
 def test_what_cannot_be_given_is_refused(model):

@@ -97,15 +97,19 @@ def logistic(slope: bool) -> pm.Model:
     return model
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of a k-hat that is a little too high
 def test_errors_of_evidences_are_as_large_as_they_say():
     """Posteriors that are no normals have evidences with an error: against quadrature."""
     rng = np.random.default_rng(3)
     y = rng.binomial(1, 0.3, size=(40, N))
     trees = {
-        name: pmcl.refine(logistic(s), {"y": y}, draws=500, random_seed=1, progressbar=False)
+        name: pmcl.refine(logistic(s), {"y": y}, random_seed=1, fallback=None, progressbar=False)
         for name, s in {"none": False, "slope": True}.items()
     }
     found = pmcl.compare_models(trees)
+    there = found["refused"].values == ""
+    assert there.sum() > 36
+    found, y = found.isel(dataset=there), y[there]
     nodes, weights = hermegauss(60)
     log = np.log(weights / np.sqrt(2 * np.pi))
     flat = 1.5 * nodes[:, None, None]

@@ -1,8 +1,10 @@
 """What a posterior would be with other hyperparameters: a grid of them, and the change."""
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from pmcl.refinement.settings import Refine, RefineLike
 from pmcl.refinement.standalone import refine as refine_alone
 
 if TYPE_CHECKING:
+    from distributed import Client
     from matplotlib.axes import Axes
 
 type Quantity = Callable[[xr.Dataset], xr.DataArray]
@@ -35,6 +38,7 @@ def sensitivity(
     quantities: Mapping[str, Quantity] | None = None,
     draws: int = 1000,
     refine: Refine | None = None,
+    client: "Client | None" = None,
     random_seed: int = 0,
     progressbar: bool = False,
 ) -> xr.DataTree:
@@ -62,6 +66,8 @@ def sensitivity(
         Of each dataset and setting.
     refine : Refine, optional
         Hyper-parameters of refinement.
+    client : distributed.Client, optional
+        A Dask cluster whose workers sample the posteriors.
     random_seed : int
     progressbar : bool
 
@@ -105,16 +111,19 @@ def sensitivity(
         "draws": draws,
         "correct": None,  # weights have a known error, and draws that are made alike do not
         "var_names": list(pick(compiled, None if var_names is None else list(var_names))),
+        "client": client,
         "random_seed": random_seed,
         "progressbar": progressbar,
     }
-    if isinstance(posterior, AmortizedPosterior):
-        same = {*names} == {*own}
-        how: RefineLike = "auto" if refine is None else refine
-        tree = posterior.sample(whole, model=None if same else compiled, refine=how, **asked)
-    else:
-        tree = refine_alone(compiled, whole, refine=refine, **asked)
-    return _result(tree, base, grid, quantities or {})
+    with tempfile.TemporaryDirectory() as folder:
+        asked["store"] = None if client is None else Path(folder) / "draws.zarr"
+        if isinstance(posterior, AmortizedPosterior):
+            other = None if {*names} == {*own} else compiled
+            how: RefineLike = "auto" if refine is None else refine
+            tree = posterior.sample(whole, model=other, refine=how, **asked)
+        else:
+            tree = refine_alone(compiled, whole, refine=refine, **asked)
+        return _result(tree, base, grid, quantities or {}).load()
 
 
 class _Grid(dict[str, np.ndarray]):

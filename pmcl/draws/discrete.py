@@ -103,7 +103,8 @@ def recovered(
     for name, shape in shapes.items():
         at = [i for i, e in enumerate(structure.elements) if e.name == name]
         options = model.values[name]
-        values[name] = options[drawn[:, at]].reshape(len(z), *shape)
+        small = np.min_scalar_type(-int(options.max()) - 1)  # signed, and with room for -1
+        values[name] = options.astype(small)[drawn[:, at]].reshape(len(z), *shape)
         share = [weight @ chance[i] for i in at]
         probability[name] = np.stack(share).reshape(*shape, len(options))
     return Recovered(values, probability)
