@@ -216,6 +216,39 @@ def test_draws_of_pymc_have_no_dim_dataset():
     np.testing.assert_allclose(found["probability"]["k"], both["probability"]["k"][1], atol=1e-12)
 
 
+def test_a_model_is_compiled_once_and_not_kept_alive():
+    from gc import collect
+    from weakref import ref
+
+    from pmcl.compile.discrete import discrete_model
+
+    model = mixture()
+    assert discrete_model(model, {"y"}) is discrete_model(model, {"y"})
+    gone = ref(model)
+    del model
+    collect()
+    assert gone() is None
+
+
+def test_groups_may_differ_from_dataset_to_dataset():
+    """What depends on what is looked for anew where it is another thing."""
+    with pm.Model(coords={"obs": range(N), "group": range(3)}) as model:
+        of = pm.Data("of", np.zeros(N, int), dims="obs")
+        high = pm.Bernoulli("high", 0.4, dims="group")
+        mu = pm.Normal("mu", shape=2)
+        pm.Normal("y", mu[high[of]], 1, observed=np.zeros(N), dims="obs")
+    groups = RNG.integers(0, 3, size=(2, N))
+    mu = RNG.normal([-0.5, 0.5], 0.1, size=(DRAWS, 2, 2))
+    tree = draws_of({"y": (("dataset", "obs"), Y / 2)}, mu=mu)
+    tree["constant_data"] = xr.DataTree(xr.Dataset({"of": (("dataset", "obs"), groups)}))
+    found = pmcl.recover_discrete(tree, model)
+    for i in range(2):
+        like = stats.norm(mu[:, i, :, None], 1).logpdf(Y[i] / 2)
+        log = np.stack([like[:, :, groups[i] == g].sum(axis=-1) for g in range(3)], axis=1)
+        chance = softmax(log + np.log([0.6, 0.4]), axis=-1)
+        np.testing.assert_allclose(found["probability"]["high"][i], chance.mean(axis=0), atol=1e-6)
+
+
 def test_what_cannot_be_given_back_is_refused():
     tree = mixture_draws()
     with pytest.raises(UnsupportedModelError, match="expected the model with its discrete"):

@@ -1,6 +1,7 @@
 """Discrete variables of a model: which values they have, and the model in which they are data."""
 
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pymc as pm
@@ -15,6 +16,7 @@ from pmcl.compile.conversion.graphs import host_mode
 from pmcl.compile.marginal import is_discrete
 from pmcl.compile.model import CompiledModel
 from pmcl.compile.refuse import UnsupportedModelError
+from pmcl.compile.variables import fingerprint
 
 
 class DiscreteModel(NamedTuple):
@@ -32,8 +34,12 @@ class DiscreteModel(NamedTuple):
     values: dict[str, np.ndarray]
 
 
+# By model: what was compiled, and the fingerprint it was made at.
+_COMPILED: WeakKeyDictionary[pm.Model, tuple[tuple, DiscreteModel]] = WeakKeyDictionary()
+
+
 def discrete_model(model: pm.Model, came: set[str]) -> DiscreteModel:
-    """Compile a model with its discrete variables as data.
+    """Compile a model with its discrete variables as data; once, as long as it does not change.
 
     Parameters
     ----------
@@ -47,6 +53,14 @@ def discrete_model(model: pm.Model, came: set[str]) -> DiscreteModel:
     UnsupportedModelError
         Where there are none, or one that has no last value, naming it.
     """
+    now = fingerprint(model, [v for v in model.data_vars if v.name in came])
+    before = _COMPILED.get(model)
+    if before is None or before[0] != now:
+        before = _COMPILED[model] = now, _compiled(model, came)
+    return before[1]
+
+
+def _compiled(model: pm.Model, came: set[str]) -> DiscreteModel:
     if not any(map(is_discrete, model.free_RVs)):
         model = _whole(model)
     discrete = [rv for rv in model.free_RVs if is_discrete(rv)]

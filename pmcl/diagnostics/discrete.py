@@ -78,12 +78,15 @@ def recover_discrete(
     if "sample_stats" in tree.children and "log_weight" in tree["sample_stats"]:
         log_weight = tree["sample_stats"]["log_weight"].transpose("chain", "draw", DATASET).values
     labels = [str(n) for n in tree["posterior"].to_dataset()[DATASET].values]
-    parts = []
+    parts: list[Recovered] = []
+    structure = None
     for i, label in enumerate(labels):
         data = _data_of(discrete, tree, label)
         rng = np.random.default_rng([random_seed, i])
         flat = z[:, :, i].reshape(chains * draws, -1)
-        parts.append(recovered(discrete, flat, data, weights_of(log_weight[:, :, i].ravel()), rng))
+        weight = weights_of(log_weight[:, :, i].ravel())
+        part, structure = recovered(discrete, flat, data, weight, rng, like=structure)
+        parts.append(part)
     found = _labelled(discrete, parts, names, labels, (chains, draws))
     if alone:
         found = {k: v.isel({DATASET: 0}, drop=True) for k, v in found.items()}

@@ -44,6 +44,8 @@ class Structure(NamedTuple):
         In which elements are summed out.
     colours : array of int of shape (element,)
         Those of one factor have different ones: elements of one colour can change together.
+    shapes : dict of tuple of int
+        Of the variables.
     """
 
     elements: list[Element]
@@ -51,6 +53,7 @@ class Structure(NamedTuple):
     factor: np.ndarray
     order: list[tuple[int, Scope]]
     colours: np.ndarray
+    shapes: dict[str, tuple[int, ...]]
 
 
 class Recovered(NamedTuple):
@@ -73,7 +76,9 @@ def recovered(
     data: Mapping[str, np.ndarray],
     weight: np.ndarray,
     rng: np.random.Generator,
-) -> Recovered:
+    *,
+    like: "Structure | None" = None,
+) -> tuple[Recovered, "Structure"]:
     """Draw the discrete variables of one dataset given each draw z, of shape (draw, dim).
 
     Parameters
@@ -85,6 +90,8 @@ def recovered(
     weight : array of shape (draw,)
         That sum to one, for the probabilities.
     rng : numpy.random.Generator
+    like : Structure, optional
+        Of another dataset: looked for anew where this one's density is no sum of such terms.
 
     Raises
     ------
@@ -94,9 +101,18 @@ def recovered(
     shapes = _shapes(model, data)
     work = _Work.of(model.compiled, data)
     with precision.scope():
-        structure = _structure(model, shapes, work, z, rng)
-        tables = _tables(structure, shapes, work, z)
-        _check(structure, tables, shapes, work, z, rng)
+        structure, apart = like, np.inf
+        tables: dict[Scope, np.ndarray] = {}
+        if structure is not None and structure.shapes == shapes:
+            tables, apart = _factored(structure, shapes, work, z, rng)
+        if structure is None or apart:
+            structure = _structure(model, shapes, work, z, rng)
+            tables, apart = _factored(structure, shapes, work, z, rng)
+    if apart:
+        raise UnsupportedModelError(
+            f"recover_discrete: the density is no sum of terms of {[*shapes]} (off by {apart:.2g} "
+            "nats); please report the model."
+        )
     sizes = [len(e.values) for e in structure.elements]
     drawn, chance = eliminate(tables, sizes, structure.order, rng)
     values, probability = {}, {}
@@ -107,7 +123,7 @@ def recovered(
         values[name] = options.astype(small)[drawn[:, at]].reshape(len(z), *shape)
         share = [weight @ chance[i] for i in at]
         probability[name] = np.stack(share).reshape(*shape, len(options))
-    return Recovered(values, probability)
+    return Recovered(values, probability), structure
 
 
 class _Work(NamedTuple):
@@ -131,7 +147,7 @@ class _Work(NamedTuple):
 
     def terms(self, z: np.ndarray, values: dict[str, np.ndarray]) -> np.ndarray:
         """Terms at draws z (draw, dim) and configurations: (draw, configuration, term)."""
-        some = _padded(z, _BLOCK)
+        some = _padded(z, 1 if len(z) == 1 else _BLOCK)
         found = []
         number = len(next(iter(values.values())))
         for begin in range(0, number, _CONFIGURATIONS):
@@ -240,7 +256,8 @@ def _structure(
             f"recover_discrete: {[*shapes]} depend on each other in too large groups ({error}): "
             "expected independent ones, chains, or a few that belong to all rows."
         ) from None
-    return Structure(elements, scopes, factor, order, _colours(scopes, len(elements)))
+    colours = _colours(scopes, len(elements))
+    return Structure(elements, scopes, factor, order, colours, dict(shapes))
 
 
 def _colours(scopes: list[Scope], number: int) -> np.ndarray:
@@ -293,15 +310,18 @@ def _tables(
     return found
 
 
-def _check(
+def _factored(
     structure: Structure,
-    tables: Mapping[Scope, np.ndarray],
     shapes: Mapping[str, tuple[int, ...]],
     work: _Work,
     z: np.ndarray,
     rng: np.random.Generator,
-) -> None:
-    """Compare differences of the density with those of the sum of its factors, at random values."""
+) -> tuple[dict[Scope, np.ndarray], float]:
+    """Tables of all factors, and by how much the density differs from their sum; 0: not.
+
+    Up to a constant, and looked at for one draw and random values.
+    """
+    tables = _tables(structure, shapes, work, z)
     sizes = np.array([len(e.values) for e in structure.elements])
     which = rng.integers(sizes, size=(8, len(sizes)))
     truth = work.terms(z[:1], _configured(structure.elements, shapes, which))[0].sum(axis=1)
@@ -310,13 +330,10 @@ def _check(
         own += table[(0, *(which[:, v] for v in scope))]
     usable = np.isfinite(own) & np.isfinite(truth)
     if not usable.any():
-        return
+        return tables, 0.0
     apart = (truth - own)[usable]
-    if np.ptp(apart) > 1e-6 * (1 + np.abs(truth[usable]).max()):
-        raise UnsupportedModelError(
-            f"recover_discrete: the density is no sum of terms of {[*shapes]} (off by "
-            f"{np.ptp(apart):.2g} nats); please report the model."
-        )
+    off = float(np.ptp(apart))
+    return tables, off if off > 1e-6 * (1 + np.abs(truth[usable]).max()) else 0.0
 
 
 def weights_of(log_weight: np.ndarray) -> np.ndarray:

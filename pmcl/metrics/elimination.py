@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
+from scipy.special import logsumexp, softmax
 
 FloatArray = NDArray[np.float64]
 type Scope = tuple[int, ...]
@@ -82,13 +82,24 @@ def eliminate(
     .. [1] Dawid (1992). Applications of a general propagation algorithm for probabilistic expert
        systems. Statistics and Computing 2, 25-36.
     """
+    draws = len(next(iter(tables.values()))) if tables else 1
+    values = np.zeros((draws, len(sizes)), int)
+    probability: dict[int, FloatArray] = {}
+    alone = {v for v, others in order if not others}
+    alone -= {v for scope in tables if len(scope) > 1 for v in scope}
+    for size in {sizes[v] for v in alone}:
+        some = [v for v in sorted(alone) if sizes[v] == size]
+        logs = np.stack([tables.get((v,), np.zeros((draws, size))) for v in some], axis=1)
+        chance = softmax(logs, axis=2)
+        values[:, some] = _drawn(chance, rng)
+        probability |= {v: chance[:, i] for i, v in enumerate(some)}
+    order = [(v, others) for v, others in order if v not in alone]
     waiting: list[tuple[Scope, FloatArray]] = list(tables.items())
     by_variable: list[list[int]] = [[] for _ in sizes]
     for i, (scope, _) in enumerate(waiting):
         for v in scope:
             by_variable[v].append(i)
     done: set[int] = set()
-    draws = len(next(iter(tables.values()))) if tables else 1
     conditional: dict[int, FloatArray] = {}
     for v, others in order:
         axes = (v, *others)
@@ -104,7 +115,8 @@ def eliminate(
             for u in others:
                 by_variable[u].append(len(waiting))
             waiting.append((others, rest))
-    return _backwards(conditional, sizes, order, draws, rng)
+    probability |= _backwards(conditional, values, order, rng)
+    return values, [probability[v] for v in range(len(sizes))]
 
 
 def _spread(scope: Scope, table: FloatArray, axes: Scope) -> FloatArray:
@@ -122,22 +134,18 @@ def _spread(scope: Scope, table: FloatArray, axes: Scope) -> FloatArray:
 
 def _backwards(
     conditional: Mapping[int, FloatArray],
-    sizes: Sequence[int],
+    values: NDArray[np.intp],
     order: Sequence[tuple[int, Scope]],
-    draws: int,
     rng: np.random.Generator,
-) -> tuple[NDArray[np.intp], list[FloatArray]]:
-    """Draw, and find probabilities, from the variable that was eliminated last to the first."""
-    at = np.arange(draws)
-    values = np.zeros((draws, len(sizes)), int)
+) -> dict[int, FloatArray]:
+    """Draw `values`, and find probabilities, from what was eliminated last to the first."""
+    at = np.arange(len(values))
     joint: dict[int, tuple[Scope, FloatArray]] = {}
     last = {v: i for i, (v, _) in enumerate(order)}
     for v, others in reversed(order):
         chance = np.exp(conditional[v])
         own = np.moveaxis(chance, 1, -1)[(at, *(values[:, u] for u in others))]
-        sums = np.cumsum(own, axis=1)
-        points = rng.random(draws)[:, None] * sums[:, -1:]
-        values[:, v] = np.minimum((points >= sums).sum(axis=1), sizes[v] - 1)
+        values[:, v] = _drawn(own, rng)
         if others:
             # all of them are beside that of them which was eliminated first
             scope, table = joint[min(others, key=last.__getitem__)]
@@ -145,5 +153,11 @@ def _backwards(
             kept = tuple(u for u in scope if u in others)
             chance = chance * _spread(kept, table.sum(axis=extra), (v, *others))
         joint[v] = ((v, *others), chance)
-    single = [joint[v][1] for v in range(len(sizes))]
-    return values, [t.sum(axis=tuple(range(2, t.ndim))) for t in single]
+    return {v: t.sum(axis=tuple(range(2, t.ndim))) for v, (_, t) in joint.items()}
+
+
+def _drawn(chance: FloatArray, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Draw positions along the last axis with these probabilities, up to a factor."""
+    sums = np.cumsum(chance, axis=-1)
+    points = rng.random(chance.shape[:-1])[..., None] * sums[..., -1:]
+    return np.minimum((points >= sums).sum(axis=-1), chance.shape[-1] - 1)
