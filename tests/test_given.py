@@ -53,7 +53,6 @@ def conditional(y: np.ndarray, at: list[int], value: np.ndarray) -> tuple[np.nda
 
 PLACES = {"mu": [0], "beta": [1, 2], "theta": [3, 4, 5, 6, 7]}
 GIVEN = {
-    "one number": {"mu": 1.0},
     "a vector": {"beta": [0.5, -1.0]},
     "the local level": {"theta": RNG.normal(size=(3, GROUPS))},
     "the global level": {"mu": np.array([0.0, 1.0, 2.0]), "beta": [0.5, -1.0]},
@@ -101,6 +100,7 @@ def test_the_evidence_is_that_of_data_and_what_is_known(model):
     from scipy import stats
 
     tree = pmcl.refine(model, {"y": Y}, given={"mu": 1.0}, random_seed=1, progressbar=False)
+    check(tree, {"mu": 1.0})
     scale = Z @ Z.T + (1 + SE**2) * np.eye(GROUPS)
     for i, y in enumerate(Y):
         truth = stats.multivariate_normal(np.ones(GROUPS), scale).logpdf(y)
@@ -113,9 +113,8 @@ def test_a_network_gives_the_rest(model):
     posterior = pmcl.fit_amortized(
         model, network=TINY, simulations=256, steps=50, random_seed=1, progressbar=False
     )
-    for what in ("a vector", "the local level"):
-        tree = posterior.sample({"y": Y}, given=GIVEN[what], random_seed=2)
-        check(tree, GIVEN[what])
+    tree = posterior.sample({"y": Y}, given=GIVEN["a vector"], random_seed=2)
+    check(tree, GIVEN["a vector"])
     with pytest.raises(ValueError, match="given: expected refinement"):
         posterior.sample({"y": Y}, given={"mu": 1.0}, refine=False)
 

@@ -55,8 +55,14 @@ def check(tree: xr.DataTree, mean: float, sd: float) -> None:
 
 @pytest.fixture(scope="module")
 def posterior() -> pmcl.AmortizedPosterior:
+    """A network that does not know of the hyperparameter, which is a constant."""
     return pmcl.fit_amortized(
-        normal(), network=TINY, simulations=256, steps=100, random_seed=1, progressbar=False
+        normal(wide=True),
+        network=TINY,
+        simulations=256,
+        steps=100,
+        random_seed=1,
+        progressbar=False,
     )
 
 
@@ -188,11 +194,7 @@ def test_sensitivity_is_the_conjugate_one_without_a_network():
     check_sensitivity(found)
 
 
-def test_sensitivity_is_the_conjugate_one_with_a_network_that_knows_no_hyperparameter():
-    posterior = pmcl.fit_amortized(
-        normal(wide=True), network=TINY, simulations=256, steps=100, random_seed=1,
-        progressbar=False,
-    )  # fmt: skip
+def test_sensitivity_is_the_conjugate_one_with_a_network_that_knows_no_setting(posterior):
     check_sensitivity(pmcl.sensitivity(posterior, {"y": Y}, {"prior_sd": SDS}))
 
 
