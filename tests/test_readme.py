@@ -64,7 +64,7 @@ def test_the_readme_is_short_and_has_its_picture():
     [
         *(
             pytest.param(p, marks=pytest.mark.slow)
-            for p in ("panel", "racing-diffusion", "trust", "scale", "latents")
+            for p in ("panel", "racing-diffusion", "trust", "scale", "latents", "questions")
         ),
         "networks",
         "streams",
@@ -95,6 +95,12 @@ def test_a_case_study_runs_as_printed(page, few_steps, monkeypatch, tmp_path):
         assert namespace["stream"].state.updates == 3 and (khat < 0.7).mean() > 0.5
         slopes = namespace["panel"].sample()["posterior"]["slopes"].mean(("chain", "draw")).values
         assert (slopes > 0.1).all() and (slopes < 1.2).all()
+    elif page == "questions":
+        assert int(namespace["flow"]["year"][int(namespace["when"]["when_value"][28 - 1])]) == 1899
+        assert int(namespace["when"].argmax("when_value")) == 28 - 1
+        share = namespace["compared"]["probability"].sel(model="all three", dataset="oldest")
+        assert float(share) > 0.9
+        assert namespace["metric"].exists()
     elif page == "scale":
         assert {p.name for p in tmp_path.iterdir()} == {
             "survey.zarr", "draws.zarr", "more.zarr", "nuts.zarr"
