@@ -203,7 +203,7 @@ def test_a_mode_without_draws_is_seen_from_elsewhere(more, both, said):
         task = Task(Layout((), 0, None, frozenset(), {}), {"y": np.zeros((1, 1))}, ("a",), None)
         search = Search.at(density, np.zeros((1, 2)), np.ones(2))
         found, at = elsewhere(search, task, np.arange(1), drawn, judged, starts=8, seed=0)
-    assert (found != "").sum() == said == np.isfinite(at).all(axis=1).sum()
+    assert (found != "").sum() == said == np.isfinite(at).all(axis=(1, 2)).sum()
     assert not said or "found a mode of +5.0 nats of evidence" in found[0]
 
 
