@@ -220,6 +220,18 @@ def test_few_effective_draws_and_rounded_densities_are_objections():
     assert (objections(drawn, judge(drawn), 10)[:2] == "").all()  # of ten draws nothing is known
 
 
+def test_a_tail_of_weights_that_are_nearly_alike_is_no_objection():
+    rng, n = np.random.default_rng(0), 1000
+    tail = np.abs(rng.standard_cauchy(n))
+    log_prior = np.stack([np.log1p(0.004 * np.minimum(tail, 300)), np.log1p(tail)])
+    nothing = np.zeros((2, n))
+    drawn = Drawn(np.zeros((2, n, 1)), nothing, log_prior, nothing)
+    judged = judge(drawn)
+    assert (judged.khat > 0.7).all() and judged.efficiency[0] > 0.99 > judged.efficiency[1]
+    found = objections(drawn, judged, n)
+    assert found[0] == "" and "k-hat" in found[1]
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_refinement_begins_again_at_a_mode_that_its_searches_missed(seed):
     """With seed 0 both searches end at one of two modes; then another look finds the other."""
