@@ -16,7 +16,7 @@ from jax import enable_x64
 from pymc.sampling.jax import get_jaxified_logp
 from scipy import special, stats
 
-DRAWS = 4000
+DRAWS = 20_000
 _POINTS = {1: 20_001, 2: 601, 3: 121}  # along each dim
 _NATS = 25.0  # below the highest point nothing is looked at
 
@@ -302,13 +302,13 @@ def wide_uniform() -> None:
 
 
 def one_student() -> None:
-    mu = pm.StudentT("mu", 4, 0, 1)
-    pm.StudentT("y", 4, mu, 1, observed=[3.0])
+    mu = pm.StudentT("mu", 4, mu=0, sigma=1)
+    pm.StudentT("y", 4, mu=mu, sigma=1, observed=[3.0])
 
 
 def far_student() -> None:
-    mu = pm.StudentT("mu", 3, 0, 1)
-    pm.StudentT("y", 3, mu, 1, observed=[12.0])
+    mu = pm.StudentT("mu", 3, mu=0, sigma=1)
+    pm.StudentT("y", 3, mu=mu, sigma=1, observed=[12.0])
 
 
 def cauchy_scale() -> None:
@@ -330,7 +330,7 @@ def cauchy_line() -> None:
 
 def student_freedom() -> None:
     nu, mu = pm.Gamma("nu", 2, 0.1), pm.Normal("mu", 0, 10)
-    pm.StudentT("y", nu, mu, 1, observed=[0.1, -0.5, 0.8, 7.0, 0.2, -0.9])
+    pm.StudentT("y", nu, mu=mu, sigma=1, observed=[0.1, -0.5, 0.8, 7.0, 0.2, -0.9])
 
 
 # --- edges, skew, ridges --------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from truth_models import TRUTHS, on_a_grid
-from truths import APART, OFF, SEEDS, counts, judged, table
+from truths import SEEDS, counts, is_wrong, judged, table
 
 RESULTS = Path(__file__).parents[1] / "experiments" / "results" / "truths.json"
 # a mode of one part in fifty, a symmetric pair, groups, a vague precision, a heavy scale, a funnel
@@ -55,7 +55,7 @@ def test_the_table_of_the_docs_is_of_these_posteriors() -> None:
     assert all(len(rows) == SEEDS for rows in found.values())
     rows = [row for name in found for row in found[name]]
     for row in rows:
-        assert row["wrong"] == (not row["off"] <= OFF or row["mmd2"] > APART)
+        assert row["wrong"] == is_wrong(row["off"], row["noise"], row["mmd2"])
     told = counts(rows)
     assert told["wrong without a word"] == 0
     assert told["right and warned of"] <= 0.03 * len(rows)
