@@ -28,11 +28,12 @@ from pmcl.online.latent_posterior import LatentPosterior
 from pmcl.online.memory import AbstractMemory, Stored
 from pmcl.online.one_point import METHODS
 from pmcl.online.posterior import OnlinePosterior
+from pmcl.online.records import UpdateRecord
 from pmcl.online.rows import Rows
 from pmcl.online.search.search import Search
 from pmcl.online.search.start import AbstractStart
 from pmcl.online.state import Info, RowModel, Settings, State
-from pmcl.online.stream import AbstractStream, UpdateRecord
+from pmcl.online.stream import AbstractStream
 from pmcl.runtime.precision import scope_of
 
 SCHEMA = 4

@@ -13,6 +13,7 @@ from jax import Array
 from pmcl.data.task import DataError, Layout, TaskLike
 from pmcl.draws.results import attributes
 from pmcl.metrics.importance import importance_diagnostics
+from pmcl.online.draws import labelled
 from pmcl.online.latent.encoder import FARTHEST, Encoder, EncoderNetwork, Latents, imagine
 from pmcl.online.latent.gaps import (
     features,
@@ -151,11 +152,11 @@ class LatentPosterior(AbstractStream):
         infos = {i.name: i for i in self.compiled.observed}
         attrs = attributes("online", clock.perf_counter() - begin)
         stats = {"log_weight": ((self.row,), ratio[None].astype(float))}
+        drawn = labelled(self.compiled, {n: (infos[n].dims, v) for n, v in found.items()})
         return xr.DataTree.from_dict(
             {
-                "posterior": self._labelled({n: (infos[n].dims, v) for n, v in found.items()})
-                .assign_attrs(attrs),
-                "sample_stats": self._labelled(stats),
+                "posterior": drawn.assign_attrs(attrs),
+                "sample_stats": labelled(self.compiled, stats),
                 "row_stats": self._row_stats(ratio),
             }
         )  # fmt: skip

@@ -3,10 +3,10 @@
 import time as clock
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Self
+from typing import Self
 
 import jax
 import numpy as np
@@ -15,37 +15,18 @@ from jax import Array
 
 from pmcl.compile import CompiledModel
 from pmcl.compile.predictive import lengths_of, predict
-from pmcl.compile.variables import VariableInfo
 from pmcl.data.reading import as_task
 from pmcl.data.task import DataError, Layout, Task, TaskLike
 from pmcl.draws.prediction import covariates_of
-from pmcl.draws.results import attributes, value_infos
+from pmcl.online.draws import labelled, tree_of
 from pmcl.online.gaussian import MeanField
+from pmcl.online.records import UpdateRecord, history_of, recorded
 from pmcl.online.rows import check_separate
 from pmcl.online.state import Info, RowModel, Settings, State, drifted
 from pmcl.runtime.arguments import positive, seed_of
-from pmcl.runtime.jitting import jit
 from pmcl.runtime.precision import Precision, scope_of
 
 _TRUSTED = 0.7  # k-hat
-
-
-class UpdateRecord(NamedTuple):
-    """One update.
-
-    Attributes
-    ----------
-    name : str
-        Of the batch.
-    time : float
-    info : Info
-    seconds : float
-    """
-
-    name: str
-    time: float
-    info: Info
-    seconds: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,14 +65,7 @@ class AbstractStream(ABC):
     @property
     def history(self) -> xr.Dataset:
         """What happened, update by update: `Info`'s fields, and seconds."""
-        fields = {
-            name: ("update", np.asarray([getattr(r.info, name) for r in self.records]))
-            for name in Info._fields
-        }
-        fields["time"] = ("update", np.asarray([r.time for r in self.records], float))
-        fields["seconds"] = ("update", np.asarray([r.seconds for r in self.records], float))
-        names = np.asarray([r.name for r in self.records], dtype=str)
-        return xr.Dataset(fields, coords={"update": names})
+        return history_of(self.records)
 
     def update(
         self,
@@ -150,7 +124,7 @@ class AbstractStream(ABC):
         with self._scope():
             after, info = self._after(data, now, label, jax.random.key(seed), progressbar)
         record = UpdateRecord(label, now, info, clock.perf_counter() - begin)
-        return replace(after, records=self._recorded(record))
+        return replace(after, records=recorded(self.records, record))
 
     @abstractmethod
     def _after(
@@ -165,18 +139,6 @@ class AbstractStream(ABC):
     @abstractmethod
     def log_predictive(self, test: TaskLike) -> xr.DataArray:
         """Log predictive density of new rows."""
-
-    def _recorded(self, record: UpdateRecord) -> tuple[UpdateRecord, ...]:
-        """Records with one more; warns of an update that hardly learned."""
-        info = record.info
-        if info.skipped > info.steps / 2:
-            warnings.warn(
-                f"Update {record.name!r}: {info.skipped} of {info.steps} steps were left out, as a "
-                "gradient was not finite: little of this batch was learned. Look for values that "
-                "the model cannot have made, or pass a `start` nearer to what is possible.",
-                stacklevel=3,
-            )
-        return (*self.records, record)
 
     def approximation(
         self, *, time: float | None = None, task: str | None = None, random_seed: int | None = None
@@ -250,28 +212,7 @@ class AbstractStream(ABC):
         begin = clock.perf_counter()
         q, z = self._draw(draws, time, task, random_seed)
         with self._scope():
-            names, values = _constrained(self.compiled, z)
-            infos = {i.name: i for i in (*self.compiled.free, *self.compiled.deterministics)}
-            log_q = np.asarray(q.log_density(z))
-        found = {n: np.asarray(v, np.float64)[None] for n, v in zip(names, values, strict=True)}
-        attrs = attributes("online", clock.perf_counter() - begin)
-        dims = value_infos(self.compiled)
-        flat = np.asarray(z, np.float64)[None]
-        unconstrained = {
-            v.name: (
-                dims[v.name].dims,
-                flat[..., v.start : v.start + v.size].reshape(1, draws, *v.shape),
-            )
-            for v in self.compiled.values
-        }
-        return xr.DataTree.from_dict(
-            {
-                "posterior": self._labelled({n: (infos[n].dims, v) for n, v in found.items()})
-                .assign_attrs(attrs),
-                "unconstrained_posterior": self._labelled(unconstrained),
-                "sample_stats": self._labelled({"log_q": ((), log_q[None].astype(float))}),
-            }
-        )  # fmt: skip
+            return tree_of(self.compiled, z, q.log_density(z), begin)
 
     def predict(
         self,
@@ -324,7 +265,7 @@ class AbstractStream(ABC):
         rng = np.random.default_rng([seed_of(random_seed, self.seed), 1])
         drawn = predict(self.compiled, np.asarray(z, np.float64), values, lengths, rng=rng)
         infos = {i.name: i for i in self.compiled.observed}
-        return self._labelled({n: (infos[n].dims, v[None]) for n, v in drawn.items()})
+        return labelled(self.compiled, {n: (infos[n].dims, v[None]) for n, v in drawn.items()})
 
     def _scope(self) -> AbstractContextManager[None]:
         return scope_of(self.precision)
@@ -368,17 +309,6 @@ class AbstractStream(ABC):
             )
         return task
 
-    def _labelled(self, values: Mapping[str, tuple[Sequence[str], np.ndarray]]) -> xr.Dataset:
-        found = {n: (("chain", "draw", *dims), v) for n, (dims, v) in values.items()}
-        used = {d: n for dims, v in found.values() for d, n in zip(dims, v.shape, strict=True)}
-        coords = {
-            d: self.compiled.coords[d]
-            for d, n in used.items()
-            if d in self.compiled.coords and len(self.compiled.coords[d]) == n
-        }
-        coords |= {d: np.arange(used[d]) for d in ("chain", "draw")}
-        return xr.Dataset(found, coords=coords)
-
 
 def separated(problem: RowModel, data: Mapping[str, np.ndarray], key: Array) -> RowModel:
     """Find out at the first batch what the model's graph does not say."""
@@ -386,16 +316,3 @@ def separated(problem: RowModel, data: Mapping[str, np.ndarray], key: Array) -> 
     if not check_separate(rows, problem.prior, data, key) and rows.local is not None:
         rows = replace(rows, local=None)
     return replace(problem, rows=rows)
-
-
-def _constrained(compiled: CompiledModel, z: Array) -> tuple[list[str], list[Array]]:
-    """Free variables and deterministics that no data are needed for."""
-    infos: tuple[VariableInfo, ...] = (*compiled.free, *compiled.deterministics)
-    call, positions = compiled.constrain_alone
-    names = [infos[i].name for i in positions]
-    return names, list(_map_z(compiled, call, z))
-
-
-@jit
-def _map_z(compiled: CompiledModel, call: object, z: Array) -> tuple[Array, ...]:
-    return jax.vmap(lambda one: call(*compiled.split(one)))(z)  # type: ignore[operator]
