@@ -6,6 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
+from pmcl.online.families import AnyNormal
 from pmcl.online.gaussian import MeanField
 
 
@@ -13,7 +14,7 @@ class AbstractDrift(eqx.Module):
     """How the Gaussian part of an approximation, and the weights of a memory, change with time."""
 
     @abstractmethod
-    def move(self, q: MeanField, prior: MeanField, elapsed: Array) -> MeanField:
+    def move[Q: AnyNormal](self, q: Q, prior: MeanField, elapsed: Array) -> Q:
         """Return the distribution of the parameters when `elapsed` units of time have gone by."""
 
     def weight(self, age: Array) -> Array:
@@ -24,7 +25,7 @@ class AbstractDrift(eqx.Module):
 class Static(AbstractDrift):
     """Nothing changes: every datum counts for ever."""
 
-    def move(self, q: MeanField, prior: MeanField, elapsed: Array) -> MeanField:
+    def move[Q: AnyNormal](self, q: Q, prior: MeanField, elapsed: Array) -> Q:
         return q
 
 
@@ -51,9 +52,9 @@ class BayesianForgetting(AbstractDrift):
             raise ValueError(f"BayesianForgetting: expected a rate from 0 to 1, got {self.rate}.")
         _check_positive(self, "scale")
 
-    def move(self, q: MeanField, prior: MeanField, elapsed: Array) -> MeanField:
+    def move[Q: AnyNormal](self, q: Q, prior: MeanField, elapsed: Array) -> Q:
         kept = self.weight(elapsed)
-        return MeanField.of(q.factor.times(q.factor, kept - 1).times(prior.factor, 1 - kept))
+        return q.forgotten(prior, kept)
 
     def weight(self, age: Array) -> Array:
         return jnp.exp(jnp.log1p(-self.rate) * age / self.scale)
@@ -96,11 +97,9 @@ class OrnsteinUhlenbeck(AbstractDiffusion):
     Kurle et al. (2020), section 4.2.
     """
 
-    def move(self, q: MeanField, prior: MeanField, elapsed: Array) -> MeanField:
+    def move[Q: AnyNormal](self, q: Q, prior: MeanField, elapsed: Array) -> Q:
         kept = jnp.exp(-self.rate * elapsed / self.scale)
-        mean = (1 - kept) * prior.mean + kept * q.mean
-        variance = (1 - kept**2) * prior.variance + kept**2 * q.variance
-        return MeanField(mean, jnp.log(variance) / 2)
+        return q.diffused(prior, kept, 1 - kept**2)
 
 
 class Wiener(AbstractDiffusion):
@@ -114,9 +113,8 @@ class Wiener(AbstractDiffusion):
         Tau, the usual time between two batches.
     """
 
-    def move(self, q: MeanField, prior: MeanField, elapsed: Array) -> MeanField:
-        added = self.rate * elapsed / self.scale * prior.variance
-        return MeanField(q.mean, jnp.log(q.variance + added) / 2)
+    def move[Q: AnyNormal](self, q: Q, prior: MeanField, elapsed: Array) -> Q:
+        return q.diffused(prior, jnp.ones(()), self.rate * elapsed / self.scale)
 
 
 def _check_positive(drift: AbstractDrift, name: str) -> None:

@@ -13,6 +13,7 @@ from pmcl.compile.local_variables import LocalVariables, separate
 from pmcl.compile.variables import dims_of, holders, own_value, used
 from pmcl.continual import AbstractStrategy
 from pmcl.online.drift import AbstractDrift, Static
+from pmcl.online.families.search import GaussNewton
 from pmcl.online.latent.encoder import Encoder
 from pmcl.online.memory import AbstractMemory
 from pmcl.online.one_point import METHODS
@@ -25,7 +26,8 @@ class Options(NamedTuple):
 
     memory: AbstractMemory | None
     drift: AbstractDrift | None
-    search: Search | None
+    search: Search | GaussNewton | None
+    family: str
     start: AbstractStart | None
     method: AbstractStrategy | None
     row: str | None
@@ -102,10 +104,10 @@ def _joining(
 
 
 def _check_kinds(asked: Options) -> None:
-    kinds: dict[str, tuple[type, str]] = {
+    kinds: dict[str, tuple[Any, str]] = {
         "memory": (AbstractMemory, "KCenterCoreset(200)"),
         "drift": (AbstractDrift, "Static()"),
-        "search": (Search, "Search(steps=1000)"),
+        "search": ((Search, GaussNewton), "Search(steps=1000)"),
         "start": (AbstractStart, "Start()"),
         "encoder": (Encoder, "Encoder()"),
     }

@@ -9,10 +9,13 @@ import numpy as np
 import xarray as xr
 from jax import Array
 
+from pmcl.compile.predictors import Predictors, predictors
 from pmcl.data.possible import check_rows
 from pmcl.data.task import DataError, Layout, TaskLike
 from pmcl.online import step
-from pmcl.online.gaussian import MeanField
+from pmcl.online.families import AnyNormal
+from pmcl.online.families import predict as linear
+from pmcl.online.families.predict import is_network
 from pmcl.online.memory import ResidualMemory, Stored
 from pmcl.online.rows import Rows
 from pmcl.online.state import Info, as_batch, is_exact
@@ -25,7 +28,7 @@ from pmcl.runtime.progress import progress_bar
 
 @dataclass(frozen=True, eq=False)
 class OnlinePosterior(AbstractStream):
-    """Mean-field posterior of one PyMC model, kept up to date as batches of rows arrive.
+    """Normal posterior of one PyMC model, kept up to date as batches of rows arrive.
 
     Made by :func:`pmcl.fit_online`. Immutable: `update` returns a new one.
     """
@@ -40,7 +43,7 @@ class OnlinePosterior(AbstractStream):
             f"  {self.state.updates} updates with {self.state.seen} rows, "
             f"{len(self.state.memory)} of them stored: {self.settings.memory!r}\n"
             f"  drift: {self.settings.drift!r}; k-hat of the last update: {self._khat:.2f}\n"
-            f"  {how}; local reparametrisation of {layers} linear layers"
+            f"  {self.settings.family}; {how}; local reparametrisation of {layers} linear layers"
         )
 
     @property
@@ -67,6 +70,8 @@ class OnlinePosterior(AbstractStream):
             # A later batch may say what the first did not.
             problem = replace(problem, gaussian=is_exact(problem, arrived, key))
         searches = 0 if problem.gaussian else 1 if self._one_search() else 2
+        if self.settings.family != "mean_field":
+            searches = 0  # they are too short for a bar
         total = searches * self.settings.search.length(n, first=first)
         if searches and first:
             total += self.settings.start.length(n, self.settings.search)
@@ -75,7 +80,7 @@ class OnlinePosterior(AbstractStream):
             state, info = step.update(problem, self.state, arrived, self.settings, key, bar.advance)
         return replace(self, problem=problem, state=state), info
 
-    def _known(self, task: str | None, random_seed: int | None) -> MeanField:
+    def _known(self, task: str | None, random_seed: int | None) -> AnyNormal:
         if task is None:
             return self.state.predictive
         mine = self.state.memory.tasks == task
@@ -108,14 +113,45 @@ class OnlinePosterior(AbstractStream):
             Along the row dim (nats).
         """
         data = self._read(test)
-        _, z = self._draw(draws, time, task, random_seed)
+        q, z = self._draw(draws, time, task, random_seed)
         rows = self.problem.rows
         n = rows.length(data)
         with self._scope():
             part = Stored(data, np.zeros(n), np.zeros(n, "U1"))
             batch = as_batch(rows, part, np.ones(n))
-            found = np.asarray(_log_predictive(rows, z, batch.data), np.float64)[:n]
+            if self._linearised:
+                found = np.asarray(linear.log_predictive(self._told, rows, q, batch, z))[:n]
+            else:
+                found = np.asarray(_log_predictive(rows, z, batch.data), np.float64)[:n]
         return xr.DataArray(found, dims=[self.row], name="log_predictive", attrs={"units": "nats"})
+
+    @property
+    def _linearised(self) -> bool:
+        """Whether predictions are those of a linearised network."""
+        return self.settings.family != "mean_field" and is_network(self.compiled)
+
+    @property
+    def _told(self) -> Predictors:
+        found = predictors(self.compiled)
+        assert isinstance(found, Predictors)
+        return found
+
+    def _simulated(
+        self,
+        q: AnyNormal,
+        z: Array,
+        values: dict[str, np.ndarray],
+        lengths: dict[str, int],
+        rng: np.random.Generator,
+    ) -> dict[str, np.ndarray]:
+        if not self._linearised:
+            return super()._simulated(q, z, values, lengths, rng)
+        sizes = {i.name: [lengths.get(d, n) for d, n in zip(i.dims, i.shape, strict=True)]
+                 for i in self.compiled.observed}  # fmt: skip
+        empty = {i.name: np.zeros(sizes[i.name], i.dtype) for i in self.compiled.observed}
+        given = {**values, **empty}
+        with self._scope():
+            return linear.drawn(self._told, self.problem.rows, q.mean, given, z, rng)
 
     def _one_search(self) -> bool:
         rule = self.settings.memory

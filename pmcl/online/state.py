@@ -11,6 +11,8 @@ from jax import Array
 
 from pmcl.continual import AbstractStrategy
 from pmcl.online.drift import AbstractDrift, Static
+from pmcl.online.families import FAMILIES, AnyNormal
+from pmcl.online.families.search import GaussNewton
 from pmcl.online.gaussian import MeanField
 from pmcl.online.memory import AbstractMemory, Stored
 from pmcl.online.rows import RowBatch, Rows, padding
@@ -54,9 +56,9 @@ class State(NamedTuple):
 
     Attributes
     ----------
-    q : MeanField
+    q : MeanField, Full or LowRank
         Of everything but the stored rows; this is what the next update begins with.
-    predictive : MeanField
+    predictive : MeanField, Full or LowRank
         Of everything: the projection of q times the stored rows' likelihood.
     memory : Stored
     time : float
@@ -66,8 +68,8 @@ class State(NamedTuple):
     updates : int
     """
 
-    q: MeanField
-    predictive: MeanField
+    q: AnyNormal
+    predictive: AnyNormal
     memory: Stored
     time: float
     seen: int
@@ -123,15 +125,17 @@ class Settings(NamedTuple):
         Of every row's likelihood; 1 is Bayes' rule.
     strength : float
         Factor of what holds means near earlier ones; 1 is Bayes' rule. There is no memory then.
+    family : {"mean_field", "low_rank", "full"}
     """
 
     memory: AbstractMemory | None = None
     drift: AbstractDrift = Static()  # noqa: RUF009
-    search: Search = Search()  # noqa: RUF009
+    search: Search | GaussNewton = Search()  # noqa: RUF009
     start: AbstractStart = Start()  # noqa: RUF009
     method: AbstractStrategy | None = None
     power: float = 1.0
     strength: float = 1.0
+    family: str = "mean_field"
 
     def more(self, known: MeanField, prior: MeanField) -> Array | None:
         """Precision with which means are held beyond that which is known; None: none.
@@ -177,10 +181,11 @@ def prepare(
     return replace(problem, prior=found.q)
 
 
-def init(problem: RowModel) -> State:
+def init(problem: RowModel, family: str = "mean_field") -> State:
     """Return what is known before any data: the prior."""
+    prior = problem.prior if family == "mean_field" else FAMILIES[family].independent(problem.prior)
     nothing = Stored({}, np.zeros(0), np.zeros(0, "U1"))
-    return State(problem.prior, problem.prior, nothing, 0.0, 0, 0)
+    return State(prior, prior, nothing, 0.0, 0, 0)
 
 
 def is_exact(problem: RowModel, arrived: Stored, key: Array) -> bool:
@@ -192,7 +197,7 @@ def is_exact(problem: RowModel, arrived: Stored, key: Array) -> bool:
     return bool(is_gaussian(rows, problem.prior, batch.data, key))
 
 
-def drifted(problem: RowModel, drift: AbstractDrift, q: MeanField, elapsed: float) -> MeanField:
+def drifted[Q: AnyNormal](problem: RowModel, drift: AbstractDrift, q: Q, elapsed: float) -> Q:
     """Return an approximation after some time without data."""
     return drift.move(q, problem.prior, jnp.asarray(elapsed)) if elapsed > 0 else q
 

@@ -19,7 +19,7 @@ from pmcl.data.reading import as_task
 from pmcl.data.task import DataError, Layout, Task, TaskLike
 from pmcl.draws.prediction import covariates_of
 from pmcl.online.draws import labelled, tree_of
-from pmcl.online.gaussian import MeanField
+from pmcl.online.families import AnyNormal
 from pmcl.online.records import UpdateRecord, history_of, recorded
 from pmcl.online.rows import check_separate
 from pmcl.online.state import Info, RowModel, Settings, State, drifted
@@ -31,7 +31,7 @@ _TRUSTED = 0.7  # k-hat
 
 @dataclass(frozen=True, eq=False)
 class AbstractStream(ABC):
-    """A mean-field posterior that is kept up to date as batches of rows arrive.
+    """A normal posterior that is kept up to date as batches of rows arrive.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ class AbstractStream(ABC):
 
     def approximation(
         self, *, time: float | None = None, task: str | None = None, random_seed: int | None = None
-    ) -> MeanField:
+    ) -> AnyNormal:
         """Return the normal of z that predictions are made with.
 
         Parameters
@@ -169,7 +169,7 @@ class AbstractStream(ABC):
             elapsed = 0.0 if time is None else self._time(time) - self.state.time
             return drifted(self.problem, self.settings.drift, q, elapsed)
 
-    def _known(self, task: str | None, random_seed: int | None) -> MeanField:
+    def _known(self, task: str | None, random_seed: int | None) -> AnyNormal:
         """Return the normal at the time of the last batch."""
         return self.state.predictive
 
@@ -204,7 +204,7 @@ class AbstractStream(ABC):
         """
         if self._khat > _TRUSTED:
             warnings.warn(
-                "The normal with independent entries is far from what it approximates in the last "
+                "The normal that is followed is far from what it approximates in the last "
                 f"update (k-hat {self._khat:.2f}): do not trust its tails, nor what depends on "
                 "several parameters together. Where all data are at hand, compare with NUTS.",
                 stacklevel=2,
@@ -261,11 +261,22 @@ class AbstractStream(ABC):
                     f"rows: expected {lengths[self.row]}, as {by_row[0]!r} has, got {rows}."
                 )
             lengths[self.row] = positive("rows", rows)
-        _, z = self._draw(draws, time, task, random_seed)
+        q, z = self._draw(draws, time, task, random_seed)
         rng = np.random.default_rng([seed_of(random_seed, self.seed), 1])
-        drawn = predict(self.compiled, np.asarray(z, np.float64), values, lengths, rng=rng)
+        drawn = self._simulated(q, z, values, lengths, rng)
         infos = {i.name: i for i in self.compiled.observed}
         return labelled(self.compiled, {n: (infos[n].dims, v[None]) for n, v in drawn.items()})
+
+    def _simulated(
+        self,
+        q: AnyNormal,
+        z: Array,
+        values: dict[str, np.ndarray],
+        lengths: dict[str, int],
+        rng: np.random.Generator,
+    ) -> dict[str, np.ndarray]:
+        """Draw observations at draws of z, shape (draw, ...)."""
+        return predict(self.compiled, np.asarray(z, np.float64), values, lengths, rng=rng)
 
     def _scope(self) -> AbstractContextManager[None]:
         return scope_of(self.precision)
@@ -276,7 +287,7 @@ class AbstractStream(ABC):
 
     def _draw(
         self, draws: int, time: float | None, task: str | None, random_seed: int | None
-    ) -> tuple[MeanField, Array]:
+    ) -> tuple[AnyNormal, Array]:
         """Draw z, shape (draw, dim), for predictions; and say from what."""
         q = self.approximation(time=time, task=task, random_seed=random_seed)
         with self._scope():

@@ -1,0 +1,198 @@
+"""The normal with covariances nearest to a prior times the likelihood of a batch."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pmcl.compile.predictors import Predictors
+from pmcl.online.families.dense import Full, divergence, symmetric_root
+from pmcl.online.families.low_rank import LowRank
+from pmcl.online.families.search import GaussNewton
+from pmcl.online.families.sites import Looked, Said, columns, etas, look, say
+from pmcl.online.rows import RowBatch, Rows
+from pmcl.online.search.bound import Remainder
+from pmcl.online.search.search import Way
+from pmcl.runtime.jitting import jit
+
+type Normal = Full | LowRank
+
+_HALVINGS = 12  # of a step that would lead down
+_FARTHEST = 0.5  # that a log sd moves in a step
+_NEW = 0.7  # share of new curvatures in a step, where they are not the same everywhere
+
+
+class Found(NamedTuple):
+    """Where a search ended.
+
+    Attributes
+    ----------
+    q : Full or LowRank
+        Before it is shortened to its family's rank.
+    lower_bound : float
+        Of the linearised model (nats).
+    steps : int
+    converged : bool
+    looked, said : list
+        The sites there, by observed variable.
+    """
+
+    q: Any
+    lower_bound: float
+    steps: int
+    converged: bool
+    looked: list[Looked]
+    said: list[Said]
+
+
+class _Now(NamedTuple):
+    mean: Array
+    spread: list[Array]
+    curvature: list[Array]
+    step: Array
+    far: Array
+
+
+def climb(
+    found: Predictors,
+    rows: Rows,
+    base: Normal,
+    batch: RowBatch,
+    remainder: Remainder | None,
+    start: Array,
+    way: Way,
+) -> Found:
+    """Search from a mean; `base` is what is known beside the batch.
+
+    References
+    ----------
+    Khan & Lin (2017), Conjugate-computation variational inference; Khan & Rue (2023), The Bayesian
+    learning rule; of the linearisation Immer, Korzepa & Bauer (2021), Improving predictions of
+    Bayesian neural nets via local linearization.
+    """
+    search = way.search
+    assert isinstance(search, GaussNewton)
+    most = way.length(0)
+    now, bound, q, looked, said = _climb(
+        found, rows, base, batch, remainder, lacking(remainder), start,
+        (jnp.asarray(most), jnp.asarray(search.tolerance)),
+    )  # fmt: skip
+    done = bool(now.far <= search.tolerance)
+    return Found(q, float(bound), int(now.step), done, looked, said)
+
+
+@jit
+def _climb(
+    found: Predictors, rows: Rows, base: Normal, batch: RowBatch, remainder: Remainder | None,
+    missing: tuple[int, ...], start: Array, ends: tuple[Array, Array],
+) -> tuple[_Now, Array, Normal, list[Looked], list[Said]]:  # fmt: skip
+    most, tolerance = ends
+
+    def at(now: _Now) -> tuple[Normal, Array, list[Looked], list[Said], Array]:
+        looked = look(found, rows, now.mean, batch)
+        alone = _scales_alone(found, looked)
+        said = []
+        for part, site, spread, before in zip(
+            found.parts, looked, now.spread, now.curvature, strict=True
+        ):
+            fresh = say(part, site, spread, alone.any())
+            share = jnp.where((now.step == 0) | (part.kind == "normal"), 1.0, _NEW)
+            mixed = share * fresh.curvature + (1 - share) * before
+            said.append(fresh._replace(curvature=mixed))
+        q = base
+        slope = jnp.zeros_like(now.mean)
+        for site, one in zip(looked, said, strict=True):
+            q = q.plus(columns(site, one))
+            slope = slope + jnp.einsum("nid,ni,n->d", site.slope, one.slope, site.weights)
+        if remainder is not None:
+            rise, root = remaining(remainder, missing, rows, now.mean)
+            q, slope = q.plus(root), slope + rise
+        return q, slope, looked, said, alone
+
+    def height(mean: Array, now: _Now, alone: Array) -> Array:
+        total = jnp.zeros(())
+        parts = etas(found, rows, mean, batch.data)
+        for part, (eta, others), spread in zip(found.parts, parts, now.spread, strict=True):
+            y = jnp.moveaxis(jnp.asarray(batch.data[part.name]), rows.axis(part.name) or 0, 0)
+            weights = jnp.repeat(batch.weights, eta.shape[0] // len(batch.weights))
+            site = Looked(eta, jnp.zeros((*eta.shape, 0)), others, y.reshape(-1), weights)
+            value = say(part, site, spread, alone.any()).value
+            total = total + jnp.sum(jnp.where(weights > 0, weights * value, 0.0))
+        if remainder is not None:
+            total = total + remainder(rows, mean)
+        far = mean - base.mean
+        return total - far @ base.apply(far) / 2
+
+    def step(now: _Now) -> _Now:
+        q, slope, looked, said, alone = at(now)
+        move = q.solve(base.apply(base.mean - now.mean) + slope)
+        move = jnp.where(jnp.isfinite(move), move, 0.0)
+        # Scales apart: their steps are longer than what the moment's curvature allows.
+        scales = jnp.where(alone, move, 0.0)
+        scales = scales * jnp.minimum(1.0, _FARTHEST / jnp.maximum(jnp.abs(scales).max(), 1e-300))
+        rest = jnp.where(alone, 0.0, move)
+        here = height(now.mean, now, alone)
+        lengths = 0.5 ** jnp.arange(_HALVINGS)
+        heights = jax.lax.map(lambda t: height(now.mean + t * rest, now, alone), lengths)
+        heights = jnp.where(jnp.isfinite(heights), heights, -jnp.inf)
+        slack = 1e-9 * (1 + jnp.abs(here))
+        best = jnp.argmax(heights)
+        length = jnp.where(heights[0] >= here - slack, 1.0, lengths[best])
+        length = jnp.where(heights[best] >= here - slack, length, 0.0)
+        change = scales + length * rest
+        spread = [q.spread(site.slope) for site in looked]
+        drift = jnp.stack(
+            [
+                jnp.max(jnp.abs(a - b) / (jnp.abs(a) + 1e-3 * jnp.max(jnp.abs(a)) + 1e-300))
+                for a, b in zip(spread, now.spread, strict=True)
+            ]
+        ).max()
+        far = jnp.sqrt(jnp.maximum(change @ q.apply(change), 0.0))
+        # a step that cannot be taken is no end, unless nothing else changes
+        far = jnp.maximum(far, jnp.minimum(drift, 1.0))
+        curvature = [one.curvature for one in said]
+        return _Now(now.mean + change, spread, curvature, now.step + 1, far)
+
+    shapes = [eta.shape for eta, _ in etas(found, rows, start, batch.data)]
+    nothing = [jnp.zeros((n, k, k), start.dtype) for n, k in shapes]
+    begun = _Now(start, nothing, nothing, jnp.zeros((), int), jnp.asarray(jnp.inf))
+    now = jax.lax.while_loop(lambda w: (w.step < most) & (w.far > tolerance), step, begun)
+    q, _, looked, said, _ = at(now)
+    q = q._replace(mean=now.mean)
+    bound = jnp.sum(jnp.stack([jnp.sum(s.weights * jnp.where(s.weights > 0, o.value, 0.0))
+                               for s, o in zip(looked, said, strict=True)]))  # fmt: skip
+    return now, bound - divergence(q, base), q, looked, said
+
+
+def _scales_alone(found: Predictors, looked: list[Looked]) -> Array:
+    """Entries of z that tell the sd of normals, and nothing else; none if others do."""
+    dim = looked[0].slope.shape[-1]
+    scale, place = jnp.zeros(dim, bool), jnp.zeros(dim, bool)
+    for part, site in zip(found.parts, looked, strict=True):
+        used = jnp.any(site.slope != 0, axis=0)
+        if part.kind == "normal" and 1 in part.told:
+            scale = scale | used[-1]
+            used = used[:-1]
+        place = place | used.any(axis=0)
+    return scale & ~(scale & place).any() & ~place
+
+
+def lacking(remainder: Remainder | None) -> tuple[int, ...]:
+    """Entries of z of which the normal in place of a prior lacks something."""
+    return () if remainder is None else tuple(np.flatnonzero(~np.asarray(remainder.normal)))
+
+
+def remaining(
+    remainder: Remainder, missing: tuple[int, ...], rows: Rows, z: Array
+) -> tuple[Array, Array]:
+    """Gradient of what a normal lacks of the prior, and the root of its curvature."""
+    there = np.asarray(missing)
+
+    def log(part: Array) -> Array:
+        return remainder(rows, z.at[there].set(part))
+
+    rise = jnp.zeros_like(z).at[there].set(jax.grad(log)(z[there]))
+    root = symmetric_root(-jax.hessian(log)(z[there])[None])[0]
+    return rise, jnp.zeros((len(z), len(there)), z.dtype).at[there].set(root)
