@@ -57,6 +57,7 @@ from .online import AbstractMemory as AbstractMemory
 from .online import AbstractStart as AbstractStart
 from .online import BayesianForgetting as BayesianForgetting
 from .online import Encoder as Encoder
+from .online import GaussNewton as GaussNewton
 from .online import KCenterCoreset as KCenterCoreset
 from .online import MaximumLikelihoodStart as MaximumLikelihoodStart
 from .online import OrnsteinUhlenbeck as OrnsteinUhlenbeck
@@ -98,6 +99,7 @@ __all__ = [
     "Example",
     "FarDataWarning",
     "Flatten",
+    "GaussNewton",
     "KCenterCoreset",
     "LatentPosterior",
     "LogRatioVariance",

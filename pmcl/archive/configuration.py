@@ -35,6 +35,7 @@ KNOWN: dict[str, type[eqx.Module]] = {
         refinement.Refine,
         online.Encoder,
         online.Search,
+        online.GaussNewton,
         online.Start,
         online.ScatteredStart,
         online.MaximumLikelihoodStart,

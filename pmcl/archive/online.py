@@ -22,6 +22,10 @@ from pmcl.compile import CompiledModel, compile_model, localise
 from pmcl.compile.local_variables import separate
 from pmcl.compile.predictive import lengths_of, predict
 from pmcl.online.drift import AbstractDrift
+from pmcl.online.families import FAMILIES
+from pmcl.online.families.dense import Full
+from pmcl.online.families.low_rank import LowRank
+from pmcl.online.families.search import GaussNewton
 from pmcl.online.gaussian import MeanField
 from pmcl.online.latent.encoder import Encoder, EncoderNetwork, Latents
 from pmcl.online.latent_posterior import LatentPosterior
@@ -36,19 +40,22 @@ from pmcl.online.state import Info, RowModel, Settings, State
 from pmcl.online.stream import AbstractStream
 from pmcl.runtime.precision import scope_of
 
-SCHEMA = 4
+SCHEMA = 5
 KIND = "online"
 
 _SETTINGS: dict[str, tuple[type, ...]] = {
     "memory": (AbstractMemory, type(None)),
     "drift": (AbstractDrift,),
-    "search": (Search,),
+    "search": (Search, GaussNewton),
     "start": (AbstractStart,),
     "method": (*METHODS, type(None)),
     "power": (float,),
     "strength": (float,),
+    "family": (str,),
 }
 
+# dims of the arrays of a normal; others are by entry of z
+_DIMS = {"precision": ("z", "other z"), "columns": ("z", "rank")}
 _ROWS = 3  # of the data at which log densities tell one model from another
 
 
@@ -87,7 +94,9 @@ def to_datatree(stream: AbstractStream, *, include_memory: bool = True) -> xr.Da
         "/model": _probe(s.compiled, s.row),
     }
     for name, q in (("prior", s.problem.prior), ("q", state.q), ("predictive", state.predictive)):
-        groups[f"/{name}"] = xr.Dataset({k: ("z", np.asarray(v)) for k, v in q._asdict().items()})
+        groups[f"/{name}"] = xr.Dataset(
+            {k: (_DIMS.get(k, ("z",)), np.asarray(v)) for k, v in q._asdict().items()}
+        )
     groups["/prior"]["normal"] = ("z", s.problem.normal)
     if len(memory):
         infos = {i.name: i for i in s.compiled.data}
@@ -130,9 +139,11 @@ def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> Abstract
     settings = _settings(attrs, where)
     with scope_of(precision):
         rows = Rows(compiled, row, localise(compiled) if flag(attrs, "local", where) else None)
-        prior, q, predictive = (
-            _normal(group(tree, name, where), compiled.dim, f"{where}: {name}")
-            for name in ("prior", "q", "predictive")
+        prior = _normal(group(tree, "prior", where), MeanField, compiled.dim, f"{where}: prior")
+        kind = FAMILIES[settings.family]
+        q, predictive = (
+            _normal(group(tree, name, where), kind, compiled.dim, f"{where}: {name}")
+            for name in ("q", "predictive")
         )
         problem = RowModel(
             rows,
@@ -239,6 +250,12 @@ def _settings(attrs: Mapping[Any, Any], where: str) -> Settings:
         value = getattr(settings, name)
         if not isinstance(value, kinds):
             raise StateError(f"{where}: settings: expected a {name}, got {value!r}.")
+    kind = Search if settings.family == "mean_field" else GaussNewton
+    if settings.family not in FAMILIES or not isinstance(settings.search, kind):
+        raise StateError(
+            f"{where}: settings: expected a family of {list(FAMILIES)} and its search, got "
+            f"{settings.family!r} and {settings.search!r}."
+        )
     if not settings.power > 0:
         raise StateError(f"{where}: settings: expected a power above 0, got {settings.power}.")
     if not settings.strength >= 0:
@@ -248,15 +265,26 @@ def _settings(attrs: Mapping[Any, Any], where: str) -> Settings:
     return settings
 
 
-def _normal(data: xr.Dataset, dim: int, where: str) -> MeanField:
+def _normal[Q: (MeanField, Full, LowRank)](
+    data: xr.Dataset, family: type[Q], dim: int, where: str
+) -> Q:
     values = []
-    for name in MeanField._fields:
-        if name not in data or data[name].shape != (dim,) or data[name].dtype.kind != "f":
-            raise StateError(f"{where}: expected {dim} numbers {name!r}.")
+    for name in family._fields:
+        dims = _DIMS.get(name, ("z",))
+        if name not in data or data[name].dims != dims or data[name].dtype.kind != "f":
+            raise StateError(f"{where}: expected numbers {name!r} by {dims}.")
+        wanted = [data[name].shape[i] if d == "rank" else dim for i, d in enumerate(dims)]
+        if list(data[name].shape) != wanted:
+            raise StateError(f"{where}: {name}: expected shape {tuple(wanted)}.")
         if not np.isfinite(data[name].values).all():
             raise StateError(f"{where}: {name}: expected finite numbers.")
         values.append(jnp.asarray(data[name].values))
-    return MeanField(*values)
+    q = family(*values)
+    # of a precision that is none there is neither a density nor a draw
+    lopsided = isinstance(q, Full) and not np.allclose(q.precision, q.precision.T, rtol=1e-6)
+    if not isinstance(q, MeanField) and (lopsided or not np.isfinite(float(q.log_volume))):
+        raise StateError(f"{where}: expected a precision that is positive definite.")
+    return q
 
 
 def _entries(data: xr.Dataset, dim: int, where: str) -> np.ndarray:

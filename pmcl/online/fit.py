@@ -160,7 +160,7 @@ def fit_online(
             start = ScatteredStart() if deep else Start(scatter=0.0 if variables is None else 0.1)
         with progress_bar("Prior", PRIOR.steps, enabled=progressbar) as bar:
             problem = prepare(rows, jax.random.key(seed), bar.advance)
-        state = init(problem, family)
+        state = init(problem, family, getattr(search, "rank", 0))
     drift = Static() if drift is None else drift
     settings = Settings(memory, drift, search, start, method, float(power), float(strength), family)
     if variables is not None:

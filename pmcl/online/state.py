@@ -181,9 +181,11 @@ def prepare(
     return replace(problem, prior=found.q)
 
 
-def init(problem: RowModel, family: str = "mean_field") -> State:
+def init(problem: RowModel, family: str = "mean_field", rank: int = 0) -> State:
     """Return what is known before any data: the prior."""
-    prior = problem.prior if family == "mean_field" else FAMILIES[family].independent(problem.prior)
+    prior: AnyNormal = problem.prior
+    if family != "mean_field":
+        prior = FAMILIES[family].independent(problem.prior, rank)
     nothing = Stored({}, np.zeros(0), np.zeros(0, "U1"))
     return State(prior, prior, nothing, 0.0, 0, 0)
 
