@@ -220,5 +220,5 @@ def _density(node, kind: str, told: tuple[int, ...], y: Variable) -> graphs.Shap
             inverse = {"log": pt.exp, "logit": pt.sigmoid, "identity": lambda v: v}
             theta.append(inverse[link](eta))
     value = pt.vector("y", dtype=y.type.dtype)
-    made = node.op(*theta)
+    made = node.op.make_node(node.inputs[0], None, *theta).outputs[1]
     return graphs.ShapedFunction([*etas, *others, value], [logp(made, value)])

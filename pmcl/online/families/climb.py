@@ -127,7 +127,11 @@ def _climb(
 
     def step(now: _Now) -> _Now:
         q, slope, looked, said, alone = at(now)
-        move = q.solve(base.apply(base.mean - now.mean) + slope)
+        slopes = [site.slope for site in looked]
+        widest = max(s.shape[1] for s in slopes)
+        padded = [jnp.pad(s, ((0, 0), (0, widest - s.shape[1]), (0, 0))) for s in slopes]
+        pull = base.apply(base.mean - now.mean) + slope
+        move, spreads = q.moved(pull, jnp.concatenate(padded))
         move = jnp.where(jnp.isfinite(move), move, 0.0)
         # Scales apart: their steps are longer than what the moment's curvature allows.
         scales = jnp.where(alone, move, 0.0)
@@ -142,7 +146,9 @@ def _climb(
         length = jnp.where(heights[0] >= here - slack, 1.0, lengths[best])
         length = jnp.where(heights[best] >= here - slack, length, 0.0)
         change = scales + length * rest
-        spread = [q.spread(site.slope) for site in looked]
+        ends = np.cumsum([len(s) for s in slopes])[:-1]
+        each = zip(jnp.split(spreads, ends), slopes, strict=True)
+        spread = [v[:, : s.shape[1], : s.shape[1]] for v, s in each]
         drift = jnp.stack(
             [
                 jnp.max(jnp.abs(a - b) / (jnp.abs(a) + 1e-3 * jnp.max(jnp.abs(a)) + 1e-300))
@@ -181,7 +187,9 @@ def _scales_alone(found: Predictors, looked: list[Looked]) -> Array:
 
 def lacking(remainder: Remainder | None) -> tuple[int, ...]:
     """Entries of z of which the normal in place of a prior lacks something."""
-    return () if remainder is None else tuple(np.flatnonzero(~np.asarray(remainder.normal)))
+    return (
+        () if remainder is None else tuple(np.flatnonzero(~np.asarray(remainder.normal)).tolist())
+    )
 
 
 def remaining(

@@ -21,10 +21,10 @@ class GaussNewton(eqx.Module):
         A step shorter than this, in standard deviations, ends a search.
     """
 
-    steps: int = 100
+    steps: int = 50
     first_steps: int | None = None
     rank: int = 50
-    tolerance: float = 1e-5
+    tolerance: float = 1e-4
 
     def __check_init__(self) -> None:
         for name in ("steps", "first_steps", "rank"):
