@@ -66,6 +66,8 @@ class State(NamedTuple):
     seen : int
         Rows so far.
     updates : int
+    stiffness : Array of shape (dim, dim), optional
+        Of a network with a full covariance: how far the mean may move for the rows that are gone.
     """
 
     q: AnyNormal
@@ -74,6 +76,7 @@ class State(NamedTuple):
     time: float
     seen: int
     updates: int
+    stiffness: Array | None = None
 
 
 class Info(NamedTuple):

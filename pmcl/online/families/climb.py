@@ -24,6 +24,25 @@ _FARTHEST = 0.5  # that a log sd moves in a step
 _NEW = 0.7  # share of new curvatures in a step, where they are not the same everywhere
 
 
+class Hold(NamedTuple):
+    """What holds the mean of a network's weights where rows that are gone were fitted.
+
+    Their sites are right near where they were linearised. A mean that moves by d turns the slope of
+    a row by H d, with H the second derivative of its predictor, and then the predictor's variance
+    under the covariance C is larger by d H C H d: of that, times the sites' curvatures, this is the
+    sum.
+
+    Attributes
+    ----------
+    mean : Array of shape (dim,)
+        Where they were linearised.
+    stiffness : Array of shape (dim, dim)
+    """
+
+    mean: Array
+    stiffness: Array
+
+
 class Found(NamedTuple):
     """Where a search ended.
 
@@ -63,8 +82,22 @@ def climb(
     remainder: Remainder | None,
     start: Array,
     way: Way,
+    hold: Hold | None = None,
 ) -> Found:
     """Search from a mean; `base` is what is known beside the batch.
+
+    Parameters
+    ----------
+    found : Predictors
+    rows : Rows
+    base : Full or LowRank
+    batch : RowBatch
+    remainder : Remainder or None
+        What `base` lacks of the model's prior.
+    start : Array of shape (dim,)
+    way : Way
+    hold : Hold, optional
+        What holds the mean beside the density.
 
     References
     ----------
@@ -77,7 +110,7 @@ def climb(
     most = way.length(0)
     now, bound, q, looked, said = _climb(
         found, rows, base, batch, remainder, lacking(remainder), start,
-        (jnp.asarray(most), jnp.asarray(search.tolerance)),
+        hold, (jnp.asarray(most), jnp.asarray(search.tolerance)),
     )  # fmt: skip
     done = bool(now.far <= search.tolerance)
     return Found(q, float(bound), int(now.step), done, looked, said)
@@ -86,7 +119,7 @@ def climb(
 @jit
 def _climb(
     found: Predictors, rows: Rows, base: Normal, batch: RowBatch, remainder: Remainder | None,
-    missing: tuple[int, ...], start: Array, ends: tuple[Array, Array],
+    missing: tuple[int, ...], start: Array, hold: Hold | None, ends: tuple[Array, Array],
 ) -> tuple[_Now, Array, Normal, list[Looked], list[Said]]:  # fmt: skip
     most, tolerance = ends
 
@@ -122,6 +155,8 @@ def _climb(
             total = total + jnp.sum(jnp.where(weights > 0, weights * value, 0.0))
         if remainder is not None:
             total = total + remainder(rows, mean)
+        if hold is not None:
+            total = total - (mean - hold.mean) @ hold.stiffness @ (mean - hold.mean) / 2
         far = mean - base.mean
         return total - far @ base.apply(far) / 2
 
@@ -132,6 +167,9 @@ def _climb(
         padded = [jnp.pad(s, ((0, 0), (0, widest - s.shape[1]), (0, 0))) for s in slopes]
         pull = base.apply(base.mean - now.mean) + slope
         move, spreads = q.moved(pull, jnp.concatenate(padded))
+        if hold is not None:
+            held = q._replace(precision=q.precision + hold.stiffness)
+            move = held.solve(pull + hold.stiffness @ (hold.mean - now.mean))
         move = jnp.where(jnp.isfinite(move), move, 0.0)
         # Scales apart: their steps are longer than what the moment's curvature allows.
         scales = jnp.where(alone, move, 0.0)
@@ -143,7 +181,7 @@ def _climb(
         heights = jnp.where(jnp.isfinite(heights), heights, -jnp.inf)
         slack = 1e-9 * (1 + jnp.abs(here))
         best = jnp.argmax(heights)
-        length = jnp.where(heights[0] >= here - slack, 1.0, lengths[best])
+        length = jnp.where(heights[0] >= heights[best] - slack, 1.0, lengths[best])
         length = jnp.where(heights[best] >= here - slack, length, 0.0)
         change = scales + length * rest
         ends = np.cumsum([len(s) for s in slopes])[:-1]
@@ -183,6 +221,29 @@ def _scales_alone(found: Predictors, looked: list[Looked]) -> Array:
             used = used[:-1]
         place = place | used.any(axis=0)
     return scale & ~(scale & place).any() & ~place
+
+
+@jit
+def stiffness(found: Predictors, rows: Rows, q: Full, batch: RowBatch, said: list[Said]) -> Array:
+    """Sum the stiffness of the rows of a batch at the mean of a normal; see :class:`Hold`."""
+    n = len(batch.weights)
+    root = q.at(jnp.eye(len(q.mean), dtype=q.mean.dtype)) - q.mean  # its square is C
+    curved = [jnp.einsum("nii->ni", one.curvature).reshape(n, -1) for one in said]
+
+    def add(total: Array, i: Array) -> tuple[Array, None]:
+        few = rows.take(batch.data, i[None])
+        for part, weights in enumerate(curved):
+
+            def level(z: Array, part: int = part, weights: Array = weights) -> Array:
+                eta = etas(found, rows, z, few)[part][0].reshape(-1)
+                return jnp.sqrt(weights[i]) * eta
+
+            for j in range(weights.shape[1]):
+                bent = jax.hessian(lambda z, j=j, level=level: level(z)[j])(q.mean) @ root.T
+                total = total + batch.weights[i] * bent @ bent.T
+        return total, None
+
+    return jax.lax.scan(add, jnp.zeros_like(q.precision), jnp.arange(n))[0]
 
 
 def lacking(remainder: Remainder | None) -> tuple[int, ...]:

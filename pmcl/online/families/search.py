@@ -17,6 +17,8 @@ class GaussNewton(eqx.Module):
         Of the first search of all, which has farthest to go; three times `steps` by default.
     rank : int
         Of what a low-rank family keeps beside its diagonal.
+    stiffness : float
+        Of what holds the mean of a network's weights (:class:`Hold`), for a full covariance.
     tolerance : float
         A step shorter than this, in standard deviations, ends a search.
     """
@@ -24,6 +26,7 @@ class GaussNewton(eqx.Module):
     steps: int = 50
     first_steps: int | None = None
     rank: int = 50
+    stiffness: float = 1e-4
     tolerance: float = 1e-4
 
     def __check_init__(self) -> None:
@@ -31,6 +34,10 @@ class GaussNewton(eqx.Module):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"GaussNewton: expected {name} of at least 1, got {value}.")
+        if not self.stiffness >= 0:
+            raise ValueError(
+                f"GaussNewton: expected a stiffness of at least 0, got {self.stiffness}."
+            )
         if not self.tolerance > 0:
             raise ValueError(f"GaussNewton: expected a tolerance above 0, got {self.tolerance}.")
 

@@ -1,6 +1,5 @@
 """An update of a normal with covariances, with what memories there are."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -9,9 +8,11 @@ import numpy as np
 from jax import Array
 
 from pmcl.compile.predictors import Predictors, predictors
-from pmcl.online.families.climb import Found, Normal, climb, lacking, remaining
+from pmcl.online.families.climb import Found, Hold, Normal, climb, lacking, remaining, stiffness
+from pmcl.online.families.dense import Full
+from pmcl.online.families.predict import is_network
 from pmcl.online.families.search import GaussNewton
-from pmcl.online.families.sites import Looked, Said, columns, look, shifts
+from pmcl.online.families.sites import Looked, Said, columns, look, say, shifts
 from pmcl.online.looking import candidates, khat_of
 from pmcl.online.memory import ResidualMemory, Stored
 from pmcl.online.rows import RowBatch, Rows
@@ -31,7 +32,11 @@ def update_normal(
     keys = jax.random.split(key, 3)
     everything = state.memory.add(rows, arrived)
     untouched = state.seen == len(state.memory)  # q is the prior as yet
-    work = _Work(problem, settings, first=not state.updates)
+    work = _Work(problem, settings, state, first=not state.updates)
+    if work.stiffness is not None:  # what is forgotten holds nothing
+        work.stiffness = float(settings.drift.weight(jnp.asarray(time - state.time))) * (
+            work.stiffness
+        )
 
     def weighted(part: Stored) -> RowBatch:
         return as_batch(rows, part, settings.weights(time - part.times))
@@ -42,10 +47,10 @@ def update_normal(
         batch = weighted(everything)
         predictive = work.project(moved, batch, state.predictive, untouched, keys[0])
         found = work.found[-1]
+        sites = (found.looked, found.said)
         score = np.asarray(
-            _scores(rows, predictive, batch, found.looked, found.said, keys[1],
-                    (rule.draws, rule.score)),
-        )  # fmt: skip
+            _scores(rows, predictive, batch, sites, keys[1], (rule.draws, rule.score))
+        )
         weights = np.asarray(batch.weights)[: len(everything)]
         score = score[: len(everything)] * weights ** (2 if rule.score == "misfit" else 1)
         kept = rule.keep(candidates(rows, everything, state, score), rng)
@@ -53,8 +58,8 @@ def update_normal(
             there = np.zeros(len(batch.weights), bool)
             there[: len(kept)] = kept
             out = jnp.asarray(np.where(there, 0.0, batch.weights))
-            base, pull = work.begun(moved, predictive.mean, untouched)
-            q = _without(base, pull, predictive, found, out)
+            base = work.begun(moved, predictive.mean, untouched)
+            q = _without(base, predictive, found, out, batch.weights)
     else:
         if rule is not None:
             kept = rule.keep(candidates(rows, everything, state), rng)
@@ -66,6 +71,7 @@ def update_normal(
         if kept.any():
             part = weighted(everything.take(rows, kept))
             predictive = work.project(q, part, state.predictive, untouched, keys[1])
+    stiff = work.stiffer(predictive, weighted(everything.take(rows, ~kept)))
     rank = work.search.rank
     khats = [khat_of(problem, *one, keys[2]) for one in work.projected]
     memory = everything.take(rows, kept)
@@ -74,14 +80,15 @@ def update_normal(
         work.found[-1].lower_bound, 0, float(np.max(khats)),
     )  # fmt: skip
     seen, updates = state.seen + len(arrived), state.updates + 1
-    return State(q.short(rank), predictive.short(rank), memory, time, seen, updates), info
+    after = State(q.short(rank), predictive.short(rank), memory, time, seen, updates, stiff)
+    return after, info
 
 
 def recall_normal(
     problem: RowModel, state: State, settings: Settings, batch: RowBatch, key: Array
 ) -> Any:
     """Return the normal times the likelihood of some of the stored rows."""
-    work = _Work(problem, settings, first=False)
+    work = _Work(problem, settings, state, first=False)
     untouched = state.seen == len(state.memory)
     return work.project(state.q, batch, state.predictive, untouched, key).short(work.search.rank)
 
@@ -89,13 +96,14 @@ def recall_normal(
 class _Work:
     """The projections of one update."""
 
-    def __init__(self, problem: RowModel, settings: Settings, *, first: bool) -> None:
+    def __init__(self, problem: RowModel, settings: Settings, state: State, *, first: bool) -> None:
         self.problem, self.settings, self.first = problem, settings, first
         assert isinstance(settings.search, GaussNewton)
         self.search = settings.search
         told = predictors(problem.rows.compiled)
         assert isinstance(told, Predictors)
         self.told = told
+        self.stiffness, self.at = state.stiffness, state.predictive.mean
         self.found: list[Found] = []
         self.projected: list[tuple[Any, Target]] = []
 
@@ -112,20 +120,32 @@ class _Work:
             scattered = self.settings.start(p.prior, key).mean
             reached = _reached(self.told, p.rows, jnp.where(new, scattered, start), batch)
             start = jnp.where(new & reached, scattered, start)
-        found = climb(
-            self.told, p.rows, base, batch, remainder, start, Way(self.search, self.first)
-        )
+        hold = None
+        if self.stiffness is not None and self.search.stiffness:
+            hold = Hold(self.at, self.search.stiffness * self.stiffness)
+        way = Way(self.search, self.first)
+        found = climb(self.told, p.rows, base, batch, remainder, start, way, hold)
         self.found.append(found)
         self.projected.append((found.q, Target(base, batch, remainder)))
         return found.q
 
-    def begun(self, base: Any, z: Array, untouched: bool) -> tuple[Any, Array]:
+    def stiffer(self, q: Any, gone: RowBatch) -> Array | None:
+        """Add the stiffness of rows that are gone; None where there is nothing to be held."""
+        p = self.problem
+        if not (isinstance(q, Full) and self.search.stiffness and is_network(p.rows.compiled)):
+            return None
+        before = jnp.zeros_like(q.precision) if self.stiffness is None else self.stiffness
+        if not len(gone.weights):
+            return before
+        said = _said(self.told, p.rows, q, gone)
+        return before + stiffness(self.told, p.rows, q, gone, said)
+
+    def begun(self, base: Any, z: Array, untouched: bool) -> Any:
         """What is known beside the rows, with what the normal in place of a prior lacks at z."""
         remainder = self.problem.remainder if untouched else None
         if remainder is None:
-            return base, base.shift
-        rise, root = remaining(remainder, lacking(remainder), self.problem.rows, z)
-        return base.plus(root), base.shift + rise + root @ (root.T @ z)
+            return base
+        return base.plus(remaining(remainder, lacking(remainder), self.problem.rows, z)[1])
 
 
 @jit
@@ -146,21 +166,34 @@ def _reached(told: Predictors, rows: Rows, z: Array, batch: RowBatch) -> Array:
 
 
 @jit
-def _without(base: Any, pull: Array, whole: Any, found: Found, out: Array) -> Any:
-    """Multiply what is known beside the rows with the sites of weights `out`: no stored row's."""
+def _said(told: Predictors, rows: Rows, q: Any, batch: RowBatch) -> list[Said]:
+    """What rows say at a normal."""
+    looked = look(told, rows, q.mean, batch)
+    return [
+        say(part, site, q.spread(site.slope), jnp.asarray(False))
+        for part, site in zip(told.parts, looked, strict=True)
+    ]
+
+
+@jit
+def _without(base: Any, whole: Any, found: Found, out: Array, weights: Array) -> Any:
+    """Divide the sites of stored rows out of the normal of all: those whose weights are not `out`.
+
+    Precisions are the sum of the others', which are never negative.
+    """
     q = base
-    shift = pull
+    shift = whole.shift
     for site, said in zip(found.looked, found.said, strict=True):
-        weights = jnp.repeat(out, len(site.weights) // len(out))
-        q = q.plus(columns(site._replace(weights=weights), said))
-        shift = shift + weights @ shifts(site, said, whole.mean)
+        often = len(site.weights) // len(out)
+        q = q.plus(columns(site._replace(weights=jnp.repeat(out, often)), said))
+        shift = shift - jnp.repeat(weights - out, often) @ shifts(site, said, whole.mean)
     return q.at_shift(shift)
 
 
 @jit
 def _scores(
-    rows: Rows, q: Any, batch: RowBatch, looked: Sequence[Looked], said: Sequence[Said],
-    key: Array, rule: tuple[int, str],
+    rows: Rows, q: Any, batch: RowBatch, sites: tuple[list[Looked], list[Said]], key: Array,
+    rule: tuple[int, str],
 ) -> Array:  # fmt: skip
     """How ill its site fits each row, by draws; see :class:`pmcl.ResidualMemory`."""
     draws, score = rule
@@ -168,7 +201,7 @@ def _scores(
     z = q.at(jnp.concatenate([noise, -noise]))
     value = jax.lax.map(lambda one: rows(one, batch.data), z)
     fitted = jnp.zeros_like(value)
-    for site, one in zip(looked, said, strict=True):
+    for site, one in zip(*sites, strict=True):
         if score == "misfit":
             along = jnp.einsum("nid,sd->sni", site.slope, z - q.mean)
             pull = one.slope
