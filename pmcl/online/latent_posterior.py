@@ -13,6 +13,7 @@ from jax import Array
 from pmcl.data.task import DataError, Layout, TaskLike
 from pmcl.draws.results import attributes
 from pmcl.metrics.importance import importance_diagnostics
+from pmcl.online.arriving import one_dataset
 from pmcl.online.draws import labelled
 from pmcl.online.latent.encoder import FARTHEST, Encoder, EncoderNetwork, Latents, imagine
 from pmcl.online.latent.gaps import (
@@ -258,7 +259,7 @@ class LatentPosterior(AbstractStream):
         return replace(whole, variables=seen, n_observed=whole.n_observed - len(self.local))
 
     def _read(self, data: TaskLike) -> dict[str, np.ndarray]:
-        task = self._one(data, self._layout)
+        task = one_dataset(data, self._layout, self.row)
         values = {k: v[0] for k, v in task.values.items()}
         there = {k: v[0] for k, v in task.there.items()}
         for name, seen in there.items():

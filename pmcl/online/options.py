@@ -75,10 +75,15 @@ def read(
         )
     covariates = asked.covariates
     if covariates is None:
-        data = [v for v in model.data_vars if v.name not in holders(model)]
-        covariates = [v.name for v in data if row in dims_of(model, v)]
-        covariates += _joining(model, row, covariates, data)
+        covariates = covariates_along(model, row)
     return model, variables, row, covariates
+
+
+def covariates_along(model: pm.Model, row: str) -> list[str]:
+    """Names of the `pm.Data` that come with every batch."""
+    data = [v for v in model.data_vars if v.name not in holders(model)]
+    found = [v.name for v in data if row in dims_of(model, v)]
+    return found + _joining(model, row, found, data)
 
 
 def _joining(

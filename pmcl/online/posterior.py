@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pymc as pm
 import xarray as xr
 from jax import Array
 
@@ -13,9 +14,11 @@ from pmcl.compile.predictors import Predictors, predictors
 from pmcl.data.possible import check_rows
 from pmcl.data.task import DataError, Layout, TaskLike
 from pmcl.online import step
+from pmcl.online.arriving import one_dataset
 from pmcl.online.families import AnyNormal
 from pmcl.online.families import predict as linear
 from pmcl.online.families.predict import is_network
+from pmcl.online.growing import grown
 from pmcl.online.memory import ResidualMemory, Stored
 from pmcl.online.rows import Rows
 from pmcl.online.state import Info, as_batch, is_exact
@@ -57,6 +60,9 @@ class OnlinePosterior(AbstractStream):
         }
         coords = {"batch": (self.row, stored.tasks), "time": (self.row, stored.times)}
         return xr.Dataset(found, coords=coords if len(stored) else None)
+
+    def grow(self, model: pm.Model) -> "OnlinePosterior":  # noqa: D102 (inherited)
+        return grown(self, model)
 
     def _after(
         self, data: dict[str, np.ndarray], now: float, label: str, key: Array, progressbar: bool
@@ -158,7 +164,7 @@ class OnlinePosterior(AbstractStream):
         return rule is None or isinstance(rule, ResidualMemory)
 
     def _read(self, data: TaskLike) -> dict[str, np.ndarray]:
-        task = self._one(data, Layout.of(self.compiled, self.row))
+        task = one_dataset(data, Layout.of(self.compiled, self.row), self.row)
         for name, there in task.there.items():
             if not there.all():
                 raise DataError(

@@ -10,14 +10,15 @@ from typing import Self
 
 import jax
 import numpy as np
+import pymc as pm
 import xarray as xr
 from jax import Array
 
 from pmcl.compile import CompiledModel
 from pmcl.compile.predictive import lengths_of, predict
-from pmcl.data.reading import as_task
-from pmcl.data.task import DataError, Layout, Task, TaskLike
+from pmcl.data.task import Layout, Task, TaskLike
 from pmcl.draws.prediction import covariates_of
+from pmcl.online.arriving import time_after
 from pmcl.online.draws import labelled, tree_of
 from pmcl.online.families import AnyNormal
 from pmcl.online.records import UpdateRecord, history_of, recorded
@@ -73,6 +74,7 @@ class AbstractStream(ABC):
         *,
         time: float | None = None,
         name: str | None = None,
+        model: pm.Model | None = None,
         random_seed: int | None = None,
         progressbar: bool = True,
     ) -> Self:
@@ -90,6 +92,8 @@ class AbstractStream(ABC):
         name : str, optional
             Of the batch; its number by default. Stored rows remember it; batches of one name are
             one task.
+        model : pymc.Model, optional
+            The model with more entries, from this batch on; see :meth:`grow`.
         random_seed : int, optional
             Follows from the posterior's by default.
         progressbar : bool
@@ -115,6 +119,11 @@ class AbstractStream(ABC):
             Where most steps had a gradient that is not finite, or an encoder does not see how far
             out many rows lie.
         """
+        if model is not None:
+            grown = self.grow(model)
+            return grown.update(
+                batch, time=time, name=name, random_seed=random_seed, progressbar=progressbar
+            )
         data = self._read(batch)
         updates = self.state.updates
         now = self._time(time)
@@ -125,6 +134,35 @@ class AbstractStream(ABC):
             after, info = self._after(data, now, label, jax.random.key(seed), progressbar)
         record = UpdateRecord(label, now, info, clock.perf_counter() - begin)
         return replace(after, records=recorded(self.records, record))
+
+    def grow(self, model: pm.Model) -> Self:
+        """Return the same knowledge as that of a model with more entries.
+
+        Entries are matched by the names of variables and, along dims with coords, by labels. What
+        is known of old entries stays bit for bit; new ones are as in the prior given what is known
+        of the others.
+
+        Parameters
+        ----------
+        model : pymc.Model
+            With all variables and labels that there were, under the priors that they had, and more:
+            new levels of a factor, new predictors, new heads, new variables.
+
+        Returns
+        -------
+        OnlinePosterior
+
+        Raises
+        ------
+        UnsupportedModelError
+            If the model cannot be compiled.
+        ValueError
+            Naming the variable or dim that is missing or has another prior, or what stored rows
+            lack.
+        """
+        raise ValueError(
+            f"model: a {type(self).__name__} keeps the model that it began with; start a new one."
+        )
 
     @abstractmethod
     def _after(
@@ -296,29 +334,7 @@ class AbstractStream(ABC):
             return q, q.at(jax.random.normal(key, shape, q.mean.dtype))
 
     def _time(self, time: float | None) -> float:
-        last, updates = self.state.time, self.state.updates
-        if time is None:
-            return last + 1.0 if updates else 0.0
-        if np.ndim(time) or not np.issubdtype(np.asarray(time).dtype, np.number):
-            raise TypeError(
-                "time: expected a number in the drift's units, such as days since the first batch, "
-                f"got {time!r}."
-            )
-        if not np.isfinite(time) or (updates and time < last):
-            least = f" of at least {last} (the last batch's time)" if updates else ""
-            raise ValueError(f"time: expected a finite number{least}, got {time}.")
-        return float(time)
-
-    def _one(self, data: TaskLike, layout: Layout) -> Task:
-        """Read rows of the one dataset that a stream is."""
-        task = as_task(data, layout)
-        if len(task) != 1:
-            raise DataError(
-                f"data: expected rows along dim {self.row!r}, got {len(task)} datasets; a stream "
-                "has one posterior. Put the datasets' rows one after another, or use "
-                "`fit_amortized` for a posterior of each."
-            )
-        return task
+        return time_after(time, self.state.time, self.state.updates)
 
 
 def separated(problem: RowModel, data: Mapping[str, np.ndarray], key: Array) -> RowModel:
