@@ -213,7 +213,11 @@ def fit_amortized(
                     labels=_LABELS if labels is None else labels,
                 )
             inputs = InputLayout.of(
-                compiled.data, structure.row, masking=masking, observed=len(compiled.observed)
+                compiled.data,
+                structure.row,
+                masking=masking,
+                observed=len(compiled.observed),
+                times=structure.times,
             )
             amortizer = build_amortizer(
                 chosen, inputs, z, data, key=jax.random.key(seed), search=search

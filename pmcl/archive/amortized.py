@@ -13,8 +13,15 @@ import xarray as xr
 
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.archive import fingerprint, records, sources, weights
+from pmcl.archive.adapted import (
+    memory_from,
+    memory_to_dataset,
+    state_from,
+    state_to_dataset,
+    strategy_in_force,
+)
 from pmcl.archive.attributes import in_order, whole_number
-from pmcl.archive.configuration import KNOWN, check_sizes, decode, dumps, encode, loads
+from pmcl.archive.configuration import check_sizes, decode, dumps, encode, loads
 from pmcl.archive.errors import StateError
 from pmcl.archive.fingerprint import check
 from pmcl.archive.zipped import group
@@ -28,9 +35,8 @@ from pmcl.compile import (
 from pmcl.compile.covariates import SourcesLike, sources_of
 from pmcl.compile.made import SimulatorFunction
 from pmcl.compile.refuse import model_or_context
-from pmcl.continual import AbstractStrategy, Memory, Occasion, StrategyState, memory_of
-from pmcl.data.reading import as_task
-from pmcl.data.task import DATASET, Batch, Layout, Task
+from pmcl.continual import Memory, memory_of
+from pmcl.data.task import Batch
 from pmcl.networks import Amortizer, Network, Structure
 from pmcl.networks.familiarity import Familiar, describe_inputs
 from pmcl.networks.structure import skeleton
@@ -88,10 +94,10 @@ def to_datatree(posterior: AmortizedPosterior, *, include_memory: bool = True) -
         groups[f"/pretraining/{i}"] = records.pretraining_to_dataset(record)
     memory = memory_of(p.states)
     if include_memory and len(memory):
-        groups["/memory"] = _memory_to_dataset(memory)
+        groups["/memory"] = memory_to_dataset(memory)
     kept = [s for s in p.states if include_memory or not isinstance(s.state, Memory)]
     for i, state in enumerate(kept):
-        groups[f"/strategies/{i}"] = _state_to_dataset(state)
+        groups[f"/strategies/{i}"] = state_to_dataset(state)
     for i, task in enumerate(p.records):
         for name, part in records.task_to_tree(task).items():
             groups[f"/history/{i}" + (f"/{name}" if name else "")] = part
@@ -186,7 +192,7 @@ def from_datatree(
             amortizer,
             _settings(attrs, where),
             whole_number(attrs, "seed", where),
-            strategy=_strategy(attrs, where),
+            strategy=strategy_in_force(attrs, where),
             pretraining=tuple(
                 records.pretraining_from_dataset(node.to_dataset(), where=f"{where}: pretraining")
                 for node in in_order(tree, "pretraining", where)
@@ -198,9 +204,9 @@ def from_datatree(
                 for node in in_order(tree, "history", where)
             ),
         )
-        memory = _memory(tree, posterior.layout, where)
+        memory = memory_from(tree, posterior.layout, where)
         states = tuple(
-            _state(node, posterior, memory, f"{where}: strategies")
+            state_from(node, posterior, memory, f"{where}: strategies")
             for node in in_order(tree, "strategies", where)
         )
     return dataclasses.replace(posterior, states=states)
@@ -238,20 +244,14 @@ def _settings(attrs: Mapping[Any, Any], where: str) -> PretrainingSettings:
     return PretrainingSettings(**found)
 
 
-def _strategy(attrs: Mapping[Any, Any], where: str) -> Any:
-    found = decode(loads(attrs.get("strategy"), where=where), where=f"{where}: strategy")
-    if found is None:
-        return None
-    if not isinstance(found, tuple) or not all(isinstance(s, AbstractStrategy) for s in found):
-        raise StateError(f"{where}: expected strategies.")
-    return found if len(found) > 1 else found[0]
-
-
 def _structure(attrs: Mapping[Any, Any], compiled: CompiledModel, where: str) -> Structure:
     found = loads(attrs.get("structure"), where=where)
-    if not (isinstance(found, list) and len(found) == 3 and isinstance(found[2], str)):
+    if not (isinstance(found, list) and len(found) in (3, 4) and isinstance(found[2], str)):
         raise StateError(f"{where}: expected the structure of the data.")
-    kind, row, why = found
+    kind, row, why, *more = found
+    times = tuple(more[0]) if more else ()
+    if not {*times} <= {i.name for i in compiled.covariates if i.dims == (row,)}:
+        raise StateError(f"{where}: expected times of the rows, got {list(times)}.")
     fits = (
         row in compiled.shared_dims
         if kind in ("exchangeable", "sequence")
@@ -259,7 +259,7 @@ def _structure(attrs: Mapping[Any, Any], compiled: CompiledModel, where: str) ->
     )
     if not fits:
         raise StateError(f"{where}: {kind!r} along {row!r} does not fit the model.")
-    return Structure(kind, row, why)
+    return Structure(kind, row, why, times)
 
 
 def _masking(attrs: Mapping[Any, Any], structure: Structure, where: str) -> Masking:
@@ -298,85 +298,4 @@ def _familiar(
     numbers = all(v.dtype.kind == "f" and np.isfinite(v).all() for v in found)
     if tuple(v.shape for v in found) != shapes or not numbers or not len(found.distances):
         raise StateError(f"{where}: familiar: expected finite numbers of {k} features.")
-    return found
-
-
-def _memory_to_dataset(memory: Memory) -> xr.Dataset:
-    stored = memory.stored()
-    data = stored.labelled()
-    # Values past the end of a dataset say nothing; its length says where that is.
-    data["task"] = (DATASET, np.asarray(memory.tasks, dtype=str))
-    data["time"] = (DATASET, np.asarray(memory.times, dtype=str))
-    if stored.lengths is not None:
-        data["length"] = (DATASET, stored.lengths)
-    return data.assign_coords({DATASET: np.asarray(stored.names, dtype=str)})
-
-
-def _memory(tree: xr.DataTree, layout: Layout, where: str) -> Memory:
-    if "memory" not in tree.children:
-        return Memory()
-    data = group(tree, "memory", where)
-    names = [str(n) for n in data[DATASET].values]
-    extra = {"task", "time", *(("length",) if layout.row is not None else ())}
-    if set(map(str, data.data_vars)) != {*layout.names, *extra}:
-        raise StateError(f"{where}: memory: expected {sorted({*layout.names, *extra})}.")
-    parts = {}
-    for i, name in enumerate(names):
-        one = data.isel({DATASET: i}, drop=True).drop_vars(["task", "time"])
-        if layout.row is not None:
-            n = int(one["length"])
-            one = one.drop_vars("length").isel({layout.row: slice(0, n)})
-        parts[name] = one
-    task = as_task(parts, layout)
-    tasks, times = (tuple(str(v) for v in data[k].values) for k in ("task", "time"))
-    return Memory(task, tasks, times)
-
-
-def _state_to_dataset(state: StrategyState) -> xr.Dataset:
-    kind = KNOWN.get(state.kind)
-    if kind is None:
-        raise StateError(
-            f"strategy {state.kind}: a state holds data and no code, so that of a strategy of your "
-            "own is not stored; keep the posterior in memory, or use one of pmcl's."
-        )
-    found = weights.to_dataset(None if isinstance(state.state, Memory) else state.state)
-    label = getattr(state.state, "kind", "")
-    return found.assign_attrs(
-        kind=state.kind, tasks=dumps(list(state.tasks)), label=label if label else ""
-    )
-
-
-def _state(
-    node: xr.DataTree, posterior: AmortizedPosterior, memory: Memory, where: str
-) -> StrategyState:
-    data = node.to_dataset(inherit=False)
-    kind = KNOWN.get(str(data.attrs.get("kind")))
-    tasks = loads(data.attrs.get("tasks"), where=where)
-    if kind is None or not issubclass(kind, AbstractStrategy) or not isinstance(tasks, list):
-        raise StateError(f"{where}: expected the state of a strategy that is known.")
-    names = tuple(map(str, tasks))
-    # The structure of a state is that with which its strategy begins, at no cost.
-    fresh = _cheap(kind)
-    nothing = Task(posterior.layout, {}, (), None)
-    now = Occasion(
-        "", nothing, posterior.amortizer, posterior.density, posterior.simulator,
-        posterior.structure, 0,
-    )  # fmt: skip
-    like = fresh.begin(None, now)
-    if isinstance(like, Memory):
-        return StrategyState(kind.__name__, names, memory)
-    state = weights.from_dataset(data, like, where=where)
-    label = str(data.attrs.get("label", ""))
-    if hasattr(state, "kind"):
-        if label not in ("fisher", "self_consistency", "synaptic"):
-            raise StateError(f"{where}: {label!r} is no importance.")
-        state = state._replace(kind=label)
-    return StrategyState(kind.__name__, names, state)
-
-
-def _cheap(kind: type[eqx.Module]) -> AbstractStrategy:
-    """A strategy of a kind that needs no simulations to begin."""
-    fields = {f.name for f in dataclasses.fields(kind)}
-    found = kind(simulations=0) if "simulations" in fields else kind()
-    assert isinstance(found, AbstractStrategy)
     return found
