@@ -46,6 +46,8 @@ KNOWN: dict[str, type[eqx.Module]] = {
         online.BayesianForgetting,
         online.OrnsteinUhlenbeck,
         online.Wiener,
+        online.LearnedDrift,
+        online.ChangePoint,
     )
 }
 

@@ -6,7 +6,6 @@ from importlib.metadata import version
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pymc as pm
 import xarray as xr
@@ -16,6 +15,7 @@ from pmcl.archive.attributes import flag, number
 from pmcl.archive.configuration import check_sizes, decode, dumps, encode, loads
 from pmcl.archive.errors import StateError
 from pmcl.archive.fingerprint import check
+from pmcl.archive.normals import dims_of, entries_of, normal_of, scores_of, stiffness_of
 from pmcl.archive.weights import from_dataset, to_dataset
 from pmcl.archive.zipped import group
 from pmcl.compile import CompiledModel, compile_model, localise
@@ -23,8 +23,6 @@ from pmcl.compile.local_variables import separate
 from pmcl.compile.predictive import lengths_of, predict
 from pmcl.online.drift import AbstractDrift
 from pmcl.online.families import FAMILIES
-from pmcl.online.families.dense import Full
-from pmcl.online.families.low_rank import LowRank
 from pmcl.online.families.search import GaussNewton
 from pmcl.online.gaussian import MeanField
 from pmcl.online.latent.encoder import Encoder, EncoderNetwork, Latents
@@ -54,8 +52,6 @@ _SETTINGS: dict[str, tuple[type, ...]] = {
     "family": (str,),
 }
 
-# dims of the arrays of a normal; others are by entry of z
-_DIMS = {"precision": ("z", "other z"), "columns": ("z", "rank")}
 _ROWS = 3  # of the data at which log densities tell one model from another
 
 
@@ -89,15 +85,18 @@ def to_datatree(stream: AbstractStream, *, include_memory: bool = True) -> xr.Da
                 "time": float(state.time),
                 "seen": state.seen,
                 "updates": state.updates,
+                "scores": dumps(list(state.scores)),
             }
         ),
         "/model": _probe(s.compiled, s.row),
     }
     for name, q in (("prior", s.problem.prior), ("q", state.q), ("predictive", state.predictive)):
         groups[f"/{name}"] = xr.Dataset(
-            {k: (_DIMS.get(k, ("z",)), np.asarray(v)) for k, v in q._asdict().items()}
+            {k: (dims_of(k), np.asarray(v)) for k, v in q._asdict().items()}
         )
     groups["/prior"]["normal"] = ("z", s.problem.normal)
+    if state.stiffness is not None:
+        groups["/stiffness"] = xr.Dataset({"matrix": (("z", "other z"), state.stiffness)})
     if len(memory):
         infos = {i.name: i for i in s.compiled.data}
         values = {k: (infos[k].dims, np.asarray(v)) for k, v in memory.data.items()}
@@ -139,16 +138,16 @@ def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> Abstract
     settings = _settings(attrs, where)
     with scope_of(precision):
         rows = Rows(compiled, row, localise(compiled) if flag(attrs, "local", where) else None)
-        prior = _normal(group(tree, "prior", where), MeanField, compiled.dim, f"{where}: prior")
+        prior = normal_of(group(tree, "prior", where), MeanField, compiled.dim, f"{where}: prior")
         kind = FAMILIES[settings.family]
         q, predictive = (
-            _normal(group(tree, name, where), kind, compiled.dim, f"{where}: {name}")
+            normal_of(group(tree, name, where), kind, compiled.dim, f"{where}: {name}")
             for name in ("q", "predictive")
         )
         problem = RowModel(
             rows,
             prior,
-            normal=_entries(group(tree, "prior", where), compiled.dim, f"{where}: prior"),
+            normal=entries_of(group(tree, "prior", where), compiled.dim, f"{where}: prior"),
             gaussian=flag(attrs, "gaussian", where),
         )
         state = State(
@@ -158,6 +157,8 @@ def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> Abstract
             number(attrs, "time", where),
             int(number(attrs, "seen", where)),
             int(number(attrs, "updates", where)),
+            stiffness_of(tree, q, where),
+            scores_of(attrs, settings, where),
         )
         if latents is not None:
             latents = latents._replace(networks=_networks(tree, latents, state.updates, where))
@@ -263,34 +264,6 @@ def _settings(attrs: Mapping[Any, Any], where: str) -> Settings:
             f"{where}: settings: expected a strength of at least 0, got {settings.strength}."
         )
     return settings
-
-
-def _normal[Q: (MeanField, Full, LowRank)](
-    data: xr.Dataset, family: type[Q], dim: int, where: str
-) -> Q:
-    values = []
-    for name in family._fields:
-        dims = _DIMS.get(name, ("z",))
-        if name not in data or data[name].dims != dims or data[name].dtype.kind != "f":
-            raise StateError(f"{where}: expected numbers {name!r} by {dims}.")
-        wanted = [data[name].shape[i] if d == "rank" else dim for i, d in enumerate(dims)]
-        if list(data[name].shape) != wanted:
-            raise StateError(f"{where}: {name}: expected shape {tuple(wanted)}.")
-        if not np.isfinite(data[name].values).all():
-            raise StateError(f"{where}: {name}: expected finite numbers.")
-        values.append(jnp.asarray(data[name].values))
-    q = family(*values)
-    # of a precision that is none there is neither a density nor a draw
-    lopsided = isinstance(q, Full) and not np.allclose(q.precision, q.precision.T, rtol=1e-6)
-    if not isinstance(q, MeanField) and (lopsided or not np.isfinite(float(q.log_volume))):
-        raise StateError(f"{where}: expected a precision that is positive definite.")
-    return q
-
-
-def _entries(data: xr.Dataset, dim: int, where: str) -> np.ndarray:
-    if "normal" not in data or data["normal"].shape != (dim,) or data["normal"].dtype.kind != "b":
-        raise StateError(f"{where}: expected {dim} truth values 'normal'.")
-    return data["normal"].values
 
 
 def _memory(tree: xr.DataTree, rows: Rows, where: str) -> Stored:

@@ -150,7 +150,7 @@ def fit_online(
     with scope_of("double"):
         compiled = compile_model(read_model, covariates=covariates)
         need_density(compiled, "fit_online")
-        family, search = chosen(compiled, options)
+        taken, search = chosen(compiled, options)
     with scope_of(precision):
         layers = localise(compiled)
         rows = Rows(compiled, row, layers if local_noise else None)
@@ -160,9 +160,9 @@ def fit_online(
             start = ScatteredStart() if deep else Start(scatter=0.0 if variables is None else 0.1)
         with progress_bar("Prior", PRIOR.steps, enabled=progressbar) as bar:
             problem = prepare(rows, jax.random.key(seed), bar.advance)
-        state = init(problem, family, getattr(search, "rank", 0))
+        state = init(problem, taken, getattr(search, "rank", 0))
     drift = Static() if drift is None else drift
-    settings = Settings(memory, drift, search, start, method, float(power), float(strength), family)
+    settings = Settings(memory, drift, search, start, method, float(power), float(strength), taken)
     if variables is not None:
         latents = Latents(variables, Encoder() if encoder is None else encoder)
         return LatentPosterior(compiled, problem, settings, precision, state, seed, latents=latents)

@@ -33,7 +33,7 @@ _SAME = 1e-5  # of two priors, in standard deviations
 class _Place(NamedTuple):
     """Where old entries of z are in a longer one."""
 
-    index: np.ndarray
+    at: np.ndarray
     new: np.ndarray  # bool, of the longer one
 
 
@@ -59,7 +59,7 @@ def grown(stream: "OnlinePosterior", model: pm.Model) -> "OnlinePosterior":
         seeds = jax.random.split(jax.random.key((stream.seed + state.updates) % 2**32))
         problem = prepare(rows, seeds[0])
         _check_prior(before, problem, place, old)
-        index = jnp.asarray(place.index)
+        index = jnp.asarray(place.at)
         prior = before.prior.grown(problem.prior, index)
         problem = replace(problem, prior=prior, gaussian=before.gaussian)
         found = _population(problem, state.predictive, place, seeds[1])
@@ -130,8 +130,8 @@ def _positions(name: str, dim: str, old: np.ndarray, new: np.ndarray) -> np.ndar
 
 def _check_prior(before: RowModel, after: RowModel, place: _Place, old: CompiledModel) -> None:
     """Refuse a model that changes what was assumed of old entries: it is in what is known."""
-    part = MeanField(*(v[jnp.asarray(place.index)] for v in after.prior))
-    normal = before.normal & after.normal[place.index]
+    part = MeanField(*(v[jnp.asarray(place.at)] for v in after.prior))
+    normal = before.normal & after.normal[place.at]
     far = np.abs(part.mean - before.prior.mean) * np.exp(-np.asarray(before.prior.log_sd))
     far = np.maximum(far, np.abs(part.log_sd - before.prior.log_sd)) * normal
     if (far > _SAME).any():
@@ -179,7 +179,7 @@ def _population(problem: RowModel, q: AnyNormal, place: _Place, key: Array) -> M
     Where their prior depends on nothing else, it is their prior.
     """
     free = place.new & ~problem.normal
-    index = jnp.asarray(place.index)
+    index = jnp.asarray(place.at)
     start = problem.prior
     if not free.any():
         return start

@@ -15,6 +15,7 @@ from pmcl.draws.results import attributes
 from pmcl.metrics.importance import importance_diagnostics
 from pmcl.online.arriving import one_dataset
 from pmcl.online.draws import labelled
+from pmcl.online.gaussian import MeanField
 from pmcl.online.latent.encoder import FARTHEST, Encoder, EncoderNetwork, Latents, imagine
 from pmcl.online.latent.gaps import (
     features,
@@ -221,6 +222,7 @@ class LatentPosterior(AbstractStream):
             raise ValueError("expected an update before rows are encoded, there was none.")
         values = self._read(data)
         q = self.approximation(time=time, task=task)
+        assert isinstance(q, MeanField)
         with self._scope():
             network = self._network(task)
             if has_gaps(values) and not network.masked:

@@ -32,19 +32,27 @@ def candidates(
 
 @jit
 def _log_ratios(rows: Rows, q: AnyNormal, target: Target, key: Array) -> Array:
-    def one(key: Array) -> Array:
-        z = q.at(jax.random.normal(key, q.mean.shape, q.mean.dtype))
-        before = target.prior.log_density(z)
-        if target.remainder is not None:
-            before = before + target.remainder(rows, z)
-        return before + log_likelihood(rows, z, target.batch) - q.log_density(z)
+    keys = jax.random.split(key, _DRAWS)
+    noise = jax.vmap(lambda k: jax.random.normal(k, q.mean.shape, q.mean.dtype))(keys)
+    z = q.at(noise)
 
-    return jax.lax.map(one, jax.random.split(key, _DRAWS))
+    def one(z: Array) -> Array:
+        found = log_likelihood(rows, z, target.batch)
+        return found if target.remainder is None else found + target.remainder(rows, z)
+
+    return jax.lax.map(one, z) + target.prior.log_density(z) - q.log_density(z)
 
 
-def khat_of(problem: RowModel, q: AnyNormal, target: Target, key: Array) -> float:
-    """k-hat of draws of a projection, weighed against its target; NaN where that is dear."""
+def weigh(problem: RowModel, q: AnyNormal, target: Target, key: Array) -> tuple[float, float]:
+    """Weigh draws of a projection against its target; NaN where that is dear.
+
+    Returns
+    -------
+    khat : float
+    log_evidence : float
+        Of the target's rows given what was known (nats).
+    """
     if target.batch.weights.size * q.mean.size * _DRAWS > _DEAR:
-        return np.nan
-    ratio = _log_ratios(problem.rows, q, target, key)
-    return float(importance_diagnostics(np.asarray(ratio)).khat)
+        return np.nan, np.nan
+    found = importance_diagnostics(np.asarray(_log_ratios(problem.rows, q, target, key)))
+    return float(found.khat), float(found.log_evidence)

@@ -12,7 +12,7 @@ from pmcl.compile.compiling import compile_model
 from pmcl.compile.local_variables import LocalVariables, separate
 from pmcl.compile.variables import dims_of, holders, own_value, used
 from pmcl.continual import AbstractStrategy
-from pmcl.online.drift import AbstractDrift, Static
+from pmcl.online.drift import AbstractDrift, ChangePoint, LearnedDrift, Static
 from pmcl.online.families.search import GaussNewton
 from pmcl.online.latent.encoder import Encoder
 from pmcl.online.memory import AbstractMemory
@@ -53,6 +53,11 @@ def read(
     _check_factors(asked)
     _check_method(asked)
     names = _local_names(asked)
+    if isinstance(asked.drift, LearnedDrift | ChangePoint) and (asked.memory is not None or names):
+        raise ValueError(
+            f"drift: {asked.drift!r} is told by the density of new rows alone: expected no memory "
+            "and no local variables."
+        )
     variables: LocalVariables | None = None
     row = asked.row
     if names:

@@ -1,6 +1,6 @@
 """The online posterior: what is known after each batch."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import jax
@@ -15,13 +15,14 @@ from pmcl.data.possible import check_rows
 from pmcl.data.task import DataError, Layout, TaskLike
 from pmcl.online import step
 from pmcl.online.arriving import one_dataset
+from pmcl.online.drift import LearnedDrift
 from pmcl.online.families import AnyNormal
 from pmcl.online.families import predict as linear
 from pmcl.online.families.predict import is_network
 from pmcl.online.growing import grown
 from pmcl.online.memory import ResidualMemory, Stored
 from pmcl.online.rows import Rows
-from pmcl.online.state import Info, as_batch, is_exact
+from pmcl.online.state import Info, RowModel, State, as_batch, is_exact
 from pmcl.online.step import recalled
 from pmcl.online.stream import AbstractStream, separated
 from pmcl.runtime.arguments import seed_of
@@ -79,12 +80,46 @@ class OnlinePosterior(AbstractStream):
         if self.settings.family != "mean_field":
             searches = 0  # they are too short for a bar
         total = searches * self.settings.search.length(n, first=first)
+        total *= 1 if first else len(self.settings.drift.ways(1.0))
         if searches and first:
             total += self.settings.start.length(n, self.settings.search)
         shown = progressbar and searches > 0
         with progress_bar(f"Update {label}", total, enabled=shown) as bar:
-            state, info = step.update(problem, self.state, arrived, self.settings, key, bar.advance)
+            state, info = self._likeliest(problem, arrived, key, bar.advance)
         return replace(self, problem=problem, state=state), info
+
+    def _likeliest(
+        self,
+        problem: RowModel,
+        arrived: Stored,
+        key: Array,
+        advance: Callable[[int, str], None],
+    ) -> tuple[State, Info]:
+        """Update under all that may have happened since the last batch; keep what is likeliest."""
+        state, settings = self.state, self.settings
+        elapsed = float(arrived.times[0]) - state.time
+        drift = settings.drift
+        if not state.updates or elapsed <= 0:  # nothing can have happened
+            still = settings._replace(drift=drift.settled(state.scores))
+            return step.update(problem, state, arrived, still, key, advance)
+        ways = drift.ways(elapsed)
+        found = [
+            step.update(problem, state, arrived, settings._replace(drift=w.drift), key, advance)
+            for w in ways
+        ]
+        if len(ways) == 1:
+            return found[0]
+        # Where draws could not be weighed the lower bound has to do.
+        told = np.array(
+            [i.log_evidence if np.isfinite(i.log_evidence) else i.lower_bound for _, i in found]
+        )
+        scores = told + [w.log_prior for w in ways]
+        if isinstance(drift, LearnedDrift):
+            scores = scores + drift.kept * np.asarray(state.scores or np.zeros(len(ways)))
+        best = int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))
+        after, info = found[best]
+        after = after._replace(scores=tuple((scores - scores[best]).tolist()))
+        return after, info._replace(drift=best)
 
     def _known(self, task: str | None, random_seed: int | None) -> AnyNormal:
         if task is None:

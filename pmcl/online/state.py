@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +11,7 @@ from jax import Array
 
 from pmcl.continual import AbstractStrategy
 from pmcl.online.drift import AbstractDrift, Static
-from pmcl.online.families import FAMILIES, AnyNormal
-from pmcl.online.families.search import GaussNewton
+from pmcl.online.families import FAMILIES
 from pmcl.online.gaussian import MeanField
 from pmcl.online.memory import AbstractMemory, Stored
 from pmcl.online.rows import RowBatch, Rows, padding
@@ -68,15 +67,18 @@ class State(NamedTuple):
     updates : int
     stiffness : Array of shape (dim, dim), optional
         Of a network with a full covariance: how far the mean may move for the rows that are gone.
+    scores : tuple of float
+        What the drifts of a :class:`LearnedDrift` have foretold so far (nats).
     """
 
-    q: AnyNormal
-    predictive: AnyNormal
+    q: Any
+    predictive: Any
     memory: Stored
     time: float
     seen: int
     updates: int
     stiffness: Array | None = None
+    scores: tuple[float, ...] = ()
 
 
 class Info(NamedTuple):
@@ -101,6 +103,12 @@ class Info(NamedTuple):
     khat : float
         The larger of the projections'; NaN where looking would have cost more than the update, and
         where one point is followed.
+    log_evidence : float
+        Log density of the rows of the last projection (without a memory: of the batch) given what
+        was known before them, by weighted draws (nats); NaN where k-hat is, and as good as that.
+    drift : int
+        Which of the drifts of a :class:`LearnedDrift` it was, or with a :class:`ChangePoint`
+        whether all started again; 0 with others.
     """
 
     rows: int
@@ -111,6 +119,8 @@ class Info(NamedTuple):
     lower_bound: float
     clamped: int
     khat: float
+    log_evidence: float
+    drift: int = 0
 
 
 class Settings(NamedTuple):
@@ -120,7 +130,7 @@ class Settings(NamedTuple):
     ----------
     memory : AbstractMemory or None
     drift : AbstractDrift
-    search : Search
+    search : Search or GaussNewton
     start : AbstractStart
     method : AbstractStrategy or None
         What holds one z near earlier ones, in place of variational inference.
@@ -133,7 +143,7 @@ class Settings(NamedTuple):
 
     memory: AbstractMemory | None = None
     drift: AbstractDrift = Static()  # noqa: RUF009
-    search: Search | GaussNewton = Search()  # noqa: RUF009
+    search: Any = Search()  # noqa: RUF009
     start: AbstractStart = Start()  # noqa: RUF009
     method: AbstractStrategy | None = None
     power: float = 1.0
@@ -186,7 +196,7 @@ def prepare(
 
 def init(problem: RowModel, family: str = "mean_field", rank: int = 0) -> State:
     """Return what is known before any data: the prior."""
-    prior: AnyNormal = problem.prior
+    prior: Any = problem.prior
     if family != "mean_field":
         prior = FAMILIES[family].independent(problem.prior, rank)
     nothing = Stored({}, np.zeros(0), np.zeros(0, "U1"))
@@ -202,7 +212,7 @@ def is_exact(problem: RowModel, arrived: Stored, key: Array) -> bool:
     return bool(is_gaussian(rows, problem.prior, batch.data, key))
 
 
-def drifted[Q: AnyNormal](problem: RowModel, drift: AbstractDrift, q: Q, elapsed: float) -> Q:
+def drifted(problem: RowModel, drift: AbstractDrift, q: Any, elapsed: float) -> Any:
     """Return an approximation after some time without data."""
     return drift.move(q, problem.prior, jnp.asarray(elapsed)) if elapsed > 0 else q
 

@@ -11,7 +11,7 @@ from pmcl.online import residual
 from pmcl.online.beginning import begin
 from pmcl.online.families.update import recall_normal, update_normal
 from pmcl.online.gaussian import Factor, MeanField
-from pmcl.online.looking import candidates, khat_of
+from pmcl.online.looking import candidates, weigh
 from pmcl.online.memory import ResidualMemory, Stored
 from pmcl.online.one_point import update_point
 from pmcl.online.rows import RowBatch
@@ -94,12 +94,15 @@ def update(
             least = _LEAST * problem.prior.factor.precision
             q, clamped = _divided(begun, predictive, factor, weights, kept, len(arrived), least)
     memory = everything.take(rows, kept)
-    khat = float(np.max([khat_of(problem, *one, keys[2]) for one in work.projected]))
+    weighed = [weigh(problem, *one, keys[2]) for one in work.projected]
     info = Info(
         len(arrived), len(memory), problem.gaussian, work.steps, work.skipped, work.lower_bound,
-        clamped, khat,
+        clamped, float(np.max([k for k, _ in weighed])), weighed[-1][1],
     )  # fmt: skip
-    new = State(q, predictive, memory, time, state.seen + len(arrived), state.updates + 1)
+    new = state._replace(
+        q=q, predictive=predictive, memory=memory, time=time, seen=state.seen + len(arrived),
+        updates=state.updates + 1,
+    )  # fmt: skip
     return new, info
 
 

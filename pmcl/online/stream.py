@@ -205,7 +205,8 @@ class AbstractStream(ABC):
         with self._scope():
             q = self._known(task, random_seed)
             elapsed = 0.0 if time is None else self._time(time) - self.state.time
-            return drifted(self.problem, self.settings.drift, q, elapsed)
+            drift = self.settings.drift.settled(self.state.scores)
+            return drifted(self.problem, drift, q, elapsed)
 
     def _known(self, task: str | None, random_seed: int | None) -> AnyNormal:
         """Return the normal at the time of the last batch."""

@@ -167,7 +167,7 @@ def _climb(
         padded = [jnp.pad(s, ((0, 0), (0, widest - s.shape[1]), (0, 0))) for s in slopes]
         pull = base.apply(base.mean - now.mean) + slope
         move, spreads = q.moved(pull, jnp.concatenate(padded))
-        if hold is not None:
+        if hold is not None and isinstance(q, Full):
             held = q._replace(precision=q.precision + hold.stiffness)
             move = held.solve(pull + hold.stiffness @ (hold.mean - now.mean))
         move = jnp.where(jnp.isfinite(move), move, 0.0)

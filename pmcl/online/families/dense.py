@@ -1,6 +1,6 @@
 """A normal of z with all covariances."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -129,7 +129,7 @@ class Full(NamedTuple):
         return Full(mean, precision.at[jnp.ix_(index, index)].set(self.precision))
 
 
-def divergence(q: "Full", p: "Full") -> Array:
+def divergence(q: Any, p: Any) -> Array:
     """Kullback-Leibler divergence KL(q || p) of two normals of one family."""
     far = q.mean - p.mean
     return (q.trace(p) - len(far) + far @ p.apply(far)) / 2 + q.log_volume - p.log_volume

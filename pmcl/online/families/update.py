@@ -13,7 +13,7 @@ from pmcl.online.families.dense import Full
 from pmcl.online.families.predict import is_network
 from pmcl.online.families.search import GaussNewton
 from pmcl.online.families.sites import Looked, Said, columns, look, say, shifts
-from pmcl.online.looking import candidates, khat_of
+from pmcl.online.looking import candidates, weigh
 from pmcl.online.memory import ResidualMemory, Stored
 from pmcl.online.rows import RowBatch, Rows
 from pmcl.online.search.bound import Target
@@ -64,8 +64,8 @@ def update_normal(
         if rule is not None:
             kept = rule.keep(candidates(rows, everything, state), rng)
         if not kept.all():
-            out = weighted(everything.take(rows, ~kept))
-            q = work.project(moved, out, state.predictive, untouched, keys[0])
+            gone = weighted(everything.take(rows, ~kept))
+            q = work.project(moved, gone, state.predictive, untouched, keys[0])
             untouched = False
         predictive = q
         if kept.any():
@@ -73,14 +73,16 @@ def update_normal(
             predictive = work.project(q, part, state.predictive, untouched, keys[1])
     stiff = work.stiffer(predictive, weighted(everything.take(rows, ~kept)))
     rank = work.search.rank
-    khats = [khat_of(problem, *one, keys[2]) for one in work.projected]
+    weighed = [weigh(problem, *one, keys[2]) for one in work.projected]
     memory = everything.take(rows, kept)
     info = Info(
         len(arrived), len(memory), problem.gaussian, sum(f.steps for f in work.found), 0,
-        work.found[-1].lower_bound, 0, float(np.max(khats)),
+        work.found[-1].lower_bound, 0, float(np.max([k for k, _ in weighed])), weighed[-1][1],
     )  # fmt: skip
     seen, updates = state.seen + len(arrived), state.updates + 1
-    after = State(q.short(rank), predictive.short(rank), memory, time, seen, updates, stiff)
+    after = State(
+        q.short(rank), predictive.short(rank), memory, time, seen, updates, stiff, state.scores
+    )
     return after, info
 
 
