@@ -21,7 +21,7 @@ from pmcl.archive.zipped import group
 from pmcl.compile import CompiledModel, compile_model, localise
 from pmcl.compile.local_variables import separate
 from pmcl.compile.predictive import lengths_of, predict
-from pmcl.online.drift import AbstractDrift
+from pmcl.online.drift import AbstractDrift, LearnedDrift
 from pmcl.online.families import FAMILIES
 from pmcl.online.families.search import GaussNewton
 from pmcl.online.gaussian import MeanField
@@ -90,7 +90,9 @@ def to_datatree(stream: AbstractStream, *, include_memory: bool = True) -> xr.Da
         ),
         "/model": _probe(s.compiled, s.row),
     }
-    for name, q in (("prior", s.problem.prior), ("q", state.q), ("predictive", state.predictive)):
+    branches = [(f"branch {i}", q) for i, q in enumerate(state.branches)]
+    known = [("prior", s.problem.prior), ("q", state.q), ("predictive", state.predictive)]
+    for name, q in (*known, *branches):
         groups[f"/{name}"] = xr.Dataset(
             {k: (dims_of(k), np.asarray(v)) for k, v in q._asdict().items()}
         )
@@ -158,7 +160,13 @@ def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> Abstract
             int(number(attrs, "seen", where)),
             int(number(attrs, "updates", where)),
             stiffness_of(tree, q, where),
-            scores_of(attrs, settings, where),
+            scores := scores_of(attrs, settings, where),
+            tuple(
+                normal_of(
+                    group(tree, f"branch {i}", where), kind, compiled.dim, f"{where}: branch {i}"
+                )
+                for i in range(len(scores) if isinstance(settings.drift, LearnedDrift) else 0)
+            ),
         )
         if latents is not None:
             latents = latents._replace(networks=_networks(tree, latents, state.updates, where))

@@ -143,9 +143,9 @@ class Wiener(AbstractDiffusion):
 class LearnedDrift(AbstractDrift):
     """The one of several drifts that has foretold best.
 
-    Each batch is followed under every one, from what the best one said before, and its density
-    given the earlier batches is added to that drift's score. No memory goes with it: a density of
-    new rows alone is what tells.
+    The stream is followed under every one, and the density of each batch given the earlier ones is
+    added to that drift's score; what is known under the best one is what is shown. It costs as many
+    updates as there are drifts. No memory goes with it: a density of new rows alone is what tells.
 
     Attributes
     ----------

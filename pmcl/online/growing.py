@@ -73,6 +73,7 @@ def grown(stream: "OnlinePosterior", model: pm.Model) -> "OnlinePosterior":
             q=state.q.grown(found, index),
             predictive=state.predictive.grown(found, index),
             stiffness=stiff,
+            branches=tuple(branch.grown(found, index) for branch in state.branches),
         )
     return replace(stream, compiled=compiled, problem=problem, state=state)
 

@@ -103,10 +103,14 @@ class OnlinePosterior(AbstractStream):
             still = settings._replace(drift=drift.settled(state.scores))
             return step.update(problem, state, arrived, still, key, advance)
         ways = drift.ways(elapsed)
+        known = state.branches or (state.q,) * len(ways)
         found = [
-            step.update(problem, state, arrived, settings._replace(drift=w.drift), key, advance)
-            for w in ways
-        ]
+            step.update(
+                problem, state._replace(q=q, predictive=q) if len(ways) > 1 else state, arrived,
+                settings._replace(drift=w.drift), key, advance,
+            )
+            for w, q in zip(ways, known, strict=True)
+        ]  # fmt: skip
         if len(ways) == 1:
             return found[0]
         # Where draws could not be weighed the lower bound has to do.
@@ -118,7 +122,9 @@ class OnlinePosterior(AbstractStream):
             scores = scores + drift.kept * np.asarray(state.scores or np.zeros(len(ways)))
         best = int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))
         after, info = found[best]
-        after = after._replace(scores=tuple((scores - scores[best]).tolist()))
+        learned = isinstance(drift, LearnedDrift)
+        branches = tuple(s.q for s, _ in found) if learned else ()
+        after = after._replace(scores=tuple((scores - scores[best]).tolist()), branches=branches)
         return after, info._replace(drift=best)
 
     def _known(self, task: str | None, random_seed: int | None) -> AnyNormal:

@@ -69,6 +69,8 @@ class State(NamedTuple):
         Of a network with a full covariance: how far the mean may move for the rows that are gone.
     scores : tuple of float
         What the drifts of a :class:`LearnedDrift` have foretold so far (nats).
+    branches : tuple of normals
+        What is known under each of them.
     """
 
     q: Any
@@ -79,6 +81,7 @@ class State(NamedTuple):
     updates: int
     stiffness: Array | None = None
     scores: tuple[float, ...] = ()
+    branches: tuple[Any, ...] = ()
 
 
 class Info(NamedTuple):

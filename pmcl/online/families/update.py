@@ -80,9 +80,10 @@ def update_normal(
         work.found[-1].lower_bound, 0, float(np.max([k for k, _ in weighed])), weighed[-1][1],
     )  # fmt: skip
     seen, updates = state.seen + len(arrived), state.updates + 1
-    after = State(
-        q.short(rank), predictive.short(rank), memory, time, seen, updates, stiff, state.scores
-    )
+    after = state._replace(
+        q=q.short(rank), predictive=predictive.short(rank), memory=memory, time=time, seen=seen,
+        updates=updates, stiffness=stiff,
+    )  # fmt: skip
     return after, info
 
 
