@@ -1,7 +1,6 @@
 """Memories and drift of online inference: small Bayesian neural networks on streams of data.
 
     python experiments/online_streams.py memory     # residual memory, k-center and random coresets
-    python experiments/online_streams.py families   # full covariances, in tens of steps
     python experiments/online_streams.py drift      # weather, gas sensors and forest cover
     python experiments/online_streams.py rotating   # a logistic regression whose boundary rotates
     python experiments/online_streams.py tables     # tables and figures of what there is
@@ -129,11 +128,6 @@ DRIFT = {
     ),
     "covertype, first": Stream(last("covertype_first10000.csv.gz", 1), 7, (32, 32), 1000, 500, 200),
 }
-FAMILIES = {
-    "full": ("full", None),
-    "full, residual": ("full", lambda m: pmcl.ResidualMemory(m)),
-    "low rank": ("low_rank", None),
-}
 MEMORIES = {
     "residual": lambda m: pmcl.ResidualMemory(m),
     "residual, eq. 8": lambda m: pmcl.ResidualMemory(m, score="gain"),
@@ -204,30 +198,6 @@ def split(stream: Stream, seed: int) -> tuple[list[Rows], Rows, int]:
     parts = batches(stream, X[train], y[train])
     whole = {"X": X[test], "y": y[test] if stream.labels == 0 else y[test].astype(int)}
     return parts, whole, X.shape[1]
-
-
-def families(stream: Stream, name: str, seed: int, given: argparse.Namespace, label: str) -> dict:
-    """Return the mean test log predictive density after every batch, with covariances."""
-    parts, whole, inputs = split(stream, seed)
-    family, rule = FAMILIES[name]
-    online = pmcl.fit_online(
-        network(inputs, stream.hidden, stream.labels), family=family,
-        memory=None if rule is None else rule(stream.memory),
-        search=pmcl.GaussNewton(steps=given.newton, stiffness=given.stiffness),
-        random_seed=seed, progressbar=False,
-    )  # fmt: skip
-    found: list[float] = []
-    for part in parts[: given.updates]:
-        online = online.update(part, progressbar=False)
-        found.append(float(online.log_predictive(whole, draws=200, random_seed=0).mean()))
-    tenth = max(len(found) // 10, 1)
-    history = online.history
-    return {
-        "log_predictive": found,
-        "figure": float(np.mean(found[-tenth:])),
-        "steps": int(history["steps"].sum()),
-        "seconds": float(history["seconds"].sum()),
-    }
 
 
 def memory(stream: Stream, name: str, seed: int, given: argparse.Namespace, label: str) -> dict:
@@ -430,15 +400,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("part", choices=["memory", "families", "drift", "rotating", "tables"])
+    parser.add_argument("part", choices=["memory", "drift", "rotating", "tables"])
     parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "online_streams")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--data", nargs="+", help="names of some; all by default")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3])
     parser.add_argument("--steps", type=int, default=2000, help="of each search but the first")
-    parser.add_argument("--newton", type=int, default=50, help="steps of each search: families")
-    parser.add_argument("--stiffness", type=float, default=1e-4, help="of families")
-    parser.add_argument("--names", nargs="+", help="of families; all by default")
     parser.add_argument("--updates", type=int, help="at most")
     parser.add_argument("--every", type=float, default=60.0, help="seconds between checkpoints")
     given = parser.parse_args()
@@ -451,16 +418,6 @@ def main() -> None:
                     kept(
                         runs, label,
                         lambda d=data, n=name, s=seed, k=label: memory(MEMORY[d], n, s, given, k),
-                        said,
-                    )  # fmt: skip
-    elif given.part == "families":
-        for seed in given.seeds:
-            for data in given.data or list(MEMORY)[:4]:
-                for name in given.names or FAMILIES:
-                    label = f"families {data} {name} {given.stiffness:g} {seed}"
-                    kept(
-                        runs, label,
-                        lambda d=data, n=name, s=seed, k=label: families(MEMORY[d], n, s, given, k),
                         said,
                     )  # fmt: skip
     elif given.part == "drift":
