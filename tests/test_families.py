@@ -309,6 +309,40 @@ def test_what_does_not_fit_a_family_is_said():
         pmcl.GaussNewton(steps=0)
 
 
+def test_the_noise_of_a_network_answers_to_what_its_weights_have_determined():
+    """MacKay's equation: squared residuals / sd^2 = rows - determined weights, less the prior.
+
+    (Compiled with XLA's preset that compiles fast, variances of predictors came out wrong here.)
+    """
+    with pm.Model(coords={"row": range(1)}) as model:
+        x = pm.Data("x", np.zeros((1, 1)), dims=("row", None))
+        W, b = pm.Normal("W", 0, 1, shape=(1, 12)), pm.Normal("b", 0, 1, shape=12)
+        V = pm.Normal("V", 0, 0.5, shape=12)
+        sd = pm.math.exp(pm.Normal("log_sd", -1, 1))
+        pm.Normal("y", pt.tanh(x @ W + b) @ V, sd, observed=np.zeros(1), dims="row")
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, size=(20, 1))
+    y = np.sin(2 * x[:, 0]) + 0.02 * rng.normal(size=20)
+    search = pmcl.GaussNewton(first_steps=400, tolerance=1e-6)
+    stream = pmcl.fit_online(
+        model, family="full", search=search, random_seed=1, progressbar=False
+    ).update({"x": x, "y": y}, progressbar=False)
+    q = stream.approximation()
+    parts = stream.compiled.unravel
+
+    def output(z):
+        w = parts(z)
+        return jnp.tanh(x @ w["W"] + w["b"]) @ w["V"]
+
+    with jax.enable_x64(True):
+        J, rest = np.asarray(jax.jacobian(output)(q.mean)), y - np.asarray(output(q.mean))
+    log_sd, wide = float(q.mean[-1]), float(q.variance[-1])
+    precision = np.exp(-2 * log_sd + 2 * wide)
+    determined = precision * np.einsum("nd,de,ne->", J, q.covariance, J)
+    assert 4 < determined < 18
+    assert (rest**2).sum() * precision == pytest.approx(20 - determined + log_sd + 1, rel=0.05)
+
+
 @pytest.fixture(scope="module")
 def net():
     with pm.Model(coords={"row": range(1)}) as model:

@@ -15,7 +15,7 @@ from pmcl.online.families.sites import Looked, Said, columns, etas, look, say
 from pmcl.online.rows import RowBatch, Rows
 from pmcl.online.search.bound import Remainder
 from pmcl.online.search.search import Way
-from pmcl.runtime.jitting import jit
+from pmcl.runtime.jitting import careful
 
 type Normal = Full | LowRank
 
@@ -74,6 +74,17 @@ class _Now(NamedTuple):
     far: Array
 
 
+class _Here(NamedTuple):
+    """What a step sees where it stands: the normal there, the pull of everything on its mean."""
+
+    q: Any
+    pull: Array
+    spread: list[Array]
+    looked: list[Looked]
+    said: list[Said]
+    alone: Array
+
+
 def climb(
     found: Predictors,
     rows: Rows,
@@ -116,38 +127,44 @@ def climb(
     return Found(q, float(bound), int(now.step), done, looked, said)
 
 
-@jit
+@careful
 def _climb(
     found: Predictors, rows: Rows, base: Normal, batch: RowBatch, remainder: Remainder | None,
     missing: tuple[int, ...], start: Array, hold: Hold | None, ends: tuple[Array, Array],
 ) -> tuple[_Now, Array, Normal, list[Looked], list[Said]]:  # fmt: skip
     most, tolerance = ends
 
-    def at(now: _Now) -> tuple[Normal, Array, list[Looked], list[Said], Array]:
+    def at(now: _Now) -> _Here:
         looked = look(found, rows, now.mean, batch)
         alone = _scales_alone(found, looked)
-        said = []
-        for part, site, spread, before in zip(
-            found.parts, looked, now.spread, now.curvature, strict=True
-        ):
-            fresh = say(part, site, spread, alone.any())
-            share = jnp.where((now.step == 0) | (part.kind == "normal"), 1.0, _NEW)
-            mixed = share * fresh.curvature + (1 - share) * before
-            said.append(fresh._replace(curvature=mixed))
+        each = list(zip(found.parts, looked, strict=True))
         q = base
-        slope = jnp.zeros_like(now.mean)
-        for site, one in zip(looked, said, strict=True):
-            q = q.plus(columns(site, one))
-            slope = slope + jnp.einsum("nid,ni,n->d", site.slope, one.slope, site.weights)
+        curvatures = []
+        for (part, site), spread, before in zip(each, now.spread, now.curvature, strict=True):
+            fresh = say(part, site, spread, alone.any()).curvature
+            share = jnp.where((now.step == 0) | (part.kind == "normal"), 1.0, _NEW)
+            curvatures.append(share * fresh + (1 - share) * before)
+            nothing = jnp.zeros_like(site.weights)
+            q = q.plus(columns(site, Said(nothing, site.eta, curvatures[-1])))
+        pull = base.apply(base.mean - now.mean)
         if remainder is not None:
             rise, root = remaining(remainder, missing, rows, now.mean)
-            q, slope = q.plus(root), slope + rise
-        return q, slope, looked, said, alone
+            q, pull = q.plus(root), pull + rise
+        # The predictors' variances are those under the present scales: with the last step's a
+        # standard deviation would be answered one step late, and swing.
+        spread = [q.spread(site.slope) for site in looked]
+        said = [
+            say(part, site, wide, alone.any())._replace(curvature=curved)
+            for (part, site), wide, curved in zip(each, spread, curvatures, strict=True)
+        ]
+        for site, one in zip(looked, said, strict=True):
+            pull = pull + jnp.einsum("nid,ni,n->d", site.slope, one.slope, site.weights)
+        return _Here(q, pull, spread, looked, said, alone)
 
-    def height(mean: Array, now: _Now, alone: Array) -> Array:
+    def height(mean: Array, spreads: list[Array], alone: Array) -> Array:
         total = jnp.zeros(())
         parts = etas(found, rows, mean, batch.data)
-        for part, (eta, others), spread in zip(found.parts, parts, now.spread, strict=True):
+        for part, (eta, others), spread in zip(found.parts, parts, spreads, strict=True):
             y = jnp.moveaxis(jnp.asarray(batch.data[part.name]), rows.axis(part.name) or 0, 0)
             weights = jnp.repeat(batch.weights, eta.shape[0] // len(batch.weights))
             site = Looked(eta, jnp.zeros((*eta.shape, 0)), others, y.reshape(-1), weights)
@@ -161,12 +178,8 @@ def _climb(
         return total - far @ base.apply(far) / 2
 
     def step(now: _Now) -> _Now:
-        q, slope, looked, said, alone = at(now)
-        slopes = [site.slope for site in looked]
-        widest = max(s.shape[1] for s in slopes)
-        padded = [jnp.pad(s, ((0, 0), (0, widest - s.shape[1]), (0, 0))) for s in slopes]
-        pull = base.apply(base.mean - now.mean) + slope
-        move, spreads = q.moved(pull, jnp.concatenate(padded))
+        q, pull, spread, _, said, alone = at(now)
+        move = q.solve(pull)
         if hold is not None and isinstance(q, Full):
             held = q._replace(precision=q.precision + hold.stiffness)
             move = held.solve(pull + hold.stiffness @ (hold.mean - now.mean))
@@ -175,18 +188,15 @@ def _climb(
         scales = jnp.where(alone, move, 0.0)
         scales = scales * jnp.minimum(1.0, _FARTHEST / jnp.maximum(jnp.abs(scales).max(), 1e-300))
         rest = jnp.where(alone, 0.0, move)
-        here = height(now.mean, now, alone)
+        here = height(now.mean, spread, alone)
         lengths = 0.5 ** jnp.arange(_HALVINGS)
-        heights = jax.lax.map(lambda t: height(now.mean + t * rest, now, alone), lengths)
+        heights = jax.lax.map(lambda t: height(now.mean + t * rest, spread, alone), lengths)
         heights = jnp.where(jnp.isfinite(heights), heights, -jnp.inf)
         slack = 1e-9 * (1 + jnp.abs(here))
         best = jnp.argmax(heights)
         length = jnp.where(heights[0] >= heights[best] - slack, 1.0, lengths[best])
         length = jnp.where(heights[best] >= here - slack, length, 0.0)
         change = scales + length * rest
-        ends = np.cumsum([len(s) for s in slopes])[:-1]
-        each = zip(jnp.split(spreads, ends), slopes, strict=True)
-        spread = [v[:, : s.shape[1], : s.shape[1]] for v, s in each]
         drift = jnp.stack(
             [
                 jnp.max(jnp.abs(a - b) / (jnp.abs(a) + 1e-3 * jnp.max(jnp.abs(a)) + 1e-300))
@@ -203,7 +213,7 @@ def _climb(
     nothing = [jnp.zeros((n, k, k), start.dtype) for n, k in shapes]
     begun = _Now(start, nothing, nothing, jnp.zeros((), int), jnp.asarray(jnp.inf))
     now = jax.lax.while_loop(lambda w: (w.step < most) & (w.far > tolerance), step, begun)
-    q, _, looked, said, _ = at(now)
+    q, _, _, looked, said, _ = at(now)
     q = q._replace(mean=now.mean)
     bound = jnp.sum(jnp.stack([jnp.sum(s.weights * jnp.where(s.weights > 0, o.value, 0.0))
                                for s, o in zip(looked, said, strict=True)]))  # fmt: skip
@@ -223,7 +233,7 @@ def _scales_alone(found: Predictors, looked: list[Looked]) -> Array:
     return scale & ~(scale & place).any() & ~place
 
 
-@jit
+@careful
 def stiffness(found: Predictors, rows: Rows, q: Full, batch: RowBatch, said: list[Said]) -> Array:
     """Sum the stiffness of the rows of a batch at the mean of a normal; see :class:`Hold`."""
     n = len(batch.weights)

@@ -60,16 +60,6 @@ class Full(NamedTuple):
         half = half.reshape(len(self.mean), *J.shape[:2])
         return jnp.einsum("dni,dnj->nij", half, half)
 
-    def moved(self, v: Array, J: Array) -> tuple[Array, Array]:
-        """Solve for a vector, and spread, by one factorisation."""
-        root = self._root
-        half = solve_triangular(
-            root, jnp.concatenate([v[:, None], J.reshape(-1, J.shape[-1]).T], axis=1), lower=True
-        )
-        apart = half[:, 1:].reshape(len(self.mean), *J.shape[:2])
-        solved = solve_triangular(root.T, half[:, 0], lower=False)
-        return solved, jnp.einsum("dni,dnj->nij", apart, apart)
-
     def plus(self, columns: Array) -> "Full":
         """The same mean, and a precision with the square of columns (dim, column) added."""
         return self._replace(precision=self.precision + columns @ columns.T)

@@ -63,10 +63,6 @@ class LowRank(NamedTuple):
         whole = jnp.einsum("nid,njd->nij", J / self.diagonal, J)
         return whole - jnp.einsum("dni,dnj->nij", half, half)
 
-    def moved(self, v: Array, J: Array) -> tuple[Array, Array]:
-        """Solve for a vector, and spread."""
-        return self.solve(v), self.spread(J)
-
     def plus(self, columns: Array) -> "LowRank":
         """The same mean, and a precision with the square of columns (dim, column) added."""
         return self._replace(columns=jnp.concatenate([self.columns, columns], axis=1))

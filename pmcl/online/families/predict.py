@@ -12,7 +12,7 @@ from pmcl.compile import CompiledModel, localise
 from pmcl.compile.predictors import Predictors
 from pmcl.online.families.sites import etas, look
 from pmcl.online.rows import RowBatch, Rows
-from pmcl.runtime.jitting import jit
+from pmcl.runtime.jitting import careful
 
 
 def is_network(compiled: CompiledModel) -> bool:
@@ -25,7 +25,7 @@ def is_network(compiled: CompiledModel) -> bool:
     return compiled.keep("is a network", find)
 
 
-@jit
+@careful
 def log_predictive(told: Predictors, rows: Rows, q: Any, batch: RowBatch, z: Array) -> Array:
     """Log of the mean density of every row, by draws z, with predictors linear in them.
 
@@ -46,7 +46,7 @@ def log_predictive(told: Predictors, rows: Rows, q: Any, batch: RowBatch, z: Arr
     return jax.nn.logsumexp(total, axis=0) - jnp.log(len(z))
 
 
-@jit
+@careful
 def _linearised(
     told: Predictors, rows: Rows, mean: Array, data: Mapping[str, Array], z: Array
 ) -> list[tuple[Array, tuple[Array, ...]]]:

@@ -14,7 +14,7 @@ class GaussNewton(eqx.Module):
     steps : int
         At most.
     first_steps : int, optional
-        Of the first search of all, which has farthest to go; three times `steps` by default.
+        Of the first search of all, which has farthest to go; four times `steps` by default.
     rank : int
         Of what a low-rank family keeps beside its diagonal.
     stiffness : float
@@ -43,4 +43,4 @@ class GaussNewton(eqx.Module):
 
     def length(self, n: int, *, first: bool = False) -> int:
         """Number of steps at most, for any number of rows."""
-        return (self.first_steps or 3 * self.steps) if first else self.steps
+        return (self.first_steps or 4 * self.steps) if first else self.steps
