@@ -1,7 +1,7 @@
 """A stream whose model gets more entries: a new level, a new predictor, a new head."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +22,8 @@ from pmcl.online.search.bound import Remainder, Target
 from pmcl.online.search.climb import climb
 from pmcl.online.search.search import Way
 from pmcl.online.state import PRIOR, RowModel, init, prepare
+from pmcl.online.stream import AbstractStream
 from pmcl.runtime.precision import scope_of
-
-if TYPE_CHECKING:
-    from pmcl.online.posterior import OnlinePosterior
 
 _SAME = 1e-5  # of two priors, in standard deviations
 
@@ -37,7 +35,7 @@ class _Place(NamedTuple):
     new: np.ndarray  # bool, of the longer one
 
 
-def grown(stream: "OnlinePosterior", model: pm.Model) -> "OnlinePosterior":
+def grown[S: AbstractStream](stream: S, model: pm.Model) -> S:
     """Return a stream of a model with more entries; see :meth:`OnlinePosterior.grow`."""
     old, state = stream.compiled, stream.state
     model = model_or_context(model)
@@ -144,7 +142,7 @@ def _check_prior(before: RowModel, after: RowModel, place: _Place, old: Compiled
         )
 
 
-def _check_stored(stream: "OnlinePosterior", compiled: CompiledModel) -> None:
+def _check_stored(stream: AbstractStream, compiled: CompiledModel) -> None:
     """Refuse models by which stored rows could not be read, or would be read as others."""
     memory = stream.state.memory
     if not len(memory):
