@@ -152,14 +152,14 @@ def _climb(
             q, pull = q.plus(root), pull + rise
         # The predictors' variances are those under the present scales: with the last step's a
         # standard deviation would be answered one step late, and swing.
-        spread = [q.spread(site.slope) for site in looked]
+        wides = [q.spread(site.slope) for site in looked]
         said = [
             say(part, site, wide, alone.any())._replace(curvature=curved)
-            for (part, site), wide, curved in zip(each, spread, curvatures, strict=True)
+            for (part, site), wide, curved in zip(each, wides, curvatures, strict=True)
         ]
         for site, one in zip(looked, said, strict=True):
             pull = pull + jnp.einsum("nid,ni,n->d", site.slope, one.slope, site.weights)
-        return _Here(q, pull, spread, looked, said, alone)
+        return _Here(q, pull, wides, looked, said, alone)
 
     def height(mean: Array, spreads: list[Array], alone: Array) -> Array:
         total = jnp.zeros(())

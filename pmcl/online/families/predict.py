@@ -60,10 +60,10 @@ def _of_normal(part: Predictor, at: Looked, q: Any, z: Array) -> Array:
     """
     spread = q.spread(at.slope)
     if part.told == (1,):  # means are known
-        wide, mean, along = 0.0, at.others[0], 0.0
+        wide, mean = jnp.zeros_like(at.y), at.others[0]
     else:
         wide, mean = spread[:, 0, 0], at.eta[:, 0]
-        along = 0.0
+    along = jnp.zeros_like(at.y)
     if 1 not in part.told:
         log_sd = jnp.log(at.others[-1])[None]
         far = jnp.zeros(())
