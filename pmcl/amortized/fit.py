@@ -9,6 +9,8 @@ import jax
 import numpy as np
 import pymc as pm
 
+from pmcl.amortized.levels import Fit, reading_of, untrained
+from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.compile import (
     CompiledModel,
@@ -75,6 +77,7 @@ def fit_amortized(
     patience: int | None = 4,
     simulator: SimulatorFunction | None = None,
     backend: Literal["auto", "jax", "pytensor"] = "auto",
+    levels: bool | None = None,
     lengths: tuple[int, int] | None = None,
     missing: float = 0.0,
     checkpoint: str | os.PathLike | None = None,
@@ -82,7 +85,7 @@ def fit_amortized(
     devices: DevicesLike = None,
     random_seed: int | None = None,
     progressbar: bool = True,
-) -> AmortizedPosterior:
+) -> AmortizedPosterior | MultilevelPosterior:
     """Compile a PyMC model, derive its simulator and train an amortized posterior on simulations.
 
     Parameters
@@ -126,6 +129,10 @@ def fit_amortized(
         weighed by the Potentials of parameters alone.
     backend : {"auto", "jax", "pytensor"}
         Where simulations are made; "auto" takes JAX where it can sample the model.
+    levels : bool, optional
+        Whether to look for the levels of a multilevel model, whose network is one for what its
+        groups share; by default they are looked for. False: all parameters are learned alike.
+        True: an error where there are none.
     lengths : tuple of int, optional
         Shortest and longest dataset, along the exchangeable or sequence dim, that the network is
         trained over (log-uniform between); by default all have the model's own length. Tables of
@@ -149,7 +156,8 @@ def fit_amortized(
 
     Returns
     -------
-    AmortizedPosterior
+    AmortizedPosterior or MultilevelPosterior
+        The latter where the model has levels.
 
     Raises
     ------
@@ -160,6 +168,8 @@ def fit_amortized(
     DataError
         If the likelihood cannot leave out what `lengths` or `missing` would leave out.
     """
+    if levels not in (None, True, False):
+        raise ValueError(f"levels: expected None, True or False, got {levels!r}.")
     model = model_or_context(model)
     seed = seed_of(random_seed, None)
     mesh_of(devices)  # a wrong one is refused before anything is compiled
@@ -200,39 +210,24 @@ def fit_amortized(
                 chosen = replace(chosen, whiten=False)
             number = _STANDARD if simulations is None else min(simulations, _STANDARD)
             first = Simulated.of(source, number, random_seed=seed)
-            z, data, gaps, _ = jax.tree.map(np.asarray, first)
-            _check_indices(compiled, data)
-            density = Density(compiled, structure.row)
-            search = None
+            first = jax.tree.map(np.asarray, first)
+            _check_indices(compiled, first.data)
+            fit = Fit(source, structure, chosen, settings, seed)
             if chosen.whiten:
-                search = Search.of(density, compiled.initial, z, starts=_STARTS)
-                search = narrowed(search, Batch(first.data, first.mask))
                 settings = replace(
                     settings,
                     simulations=simulations or _bank_size(first),
                     labels=_LABELS if labels is None else labels,
                 )
-            inputs = InputLayout.of(
-                compiled.data, structure.row, masking=masking, observed=len(compiled.observed)
-            )
-            amortizer = build_amortizer(
-                chosen, inputs, z, data, key=jax.random.key(seed), search=search
-            )
-            posterior = AmortizedPosterior(
-                compiled,
-                source,
-                structure,
-                chosen,
-                amortizer,
-                settings,
-                seed,
-                familiar=familiar_inputs(amortizer, data, gaps),
-            )
+                fit = fit._replace(settings=settings)
+            reading = reading_of(fit, first, network, levels)
+            posterior: AmortizedPosterior | MultilevelPosterior
+            posterior = _flat(fit, first) if reading is None else untrained(fit, reading, first)
         if progressbar:
             print(posterior)  # noqa: T201  (what was chosen is shown, as PyMC shows its samplers)
         with device_scope(devices):
             amortizer, record = pretrain(
-                amortizer,
+                posterior.amortizer,
                 source,
                 settings,
                 seed=seed,
@@ -243,6 +238,34 @@ def fit_amortized(
             )
         amortizer = settled(amortizer)
     return replace(posterior, amortizer=amortizer, pretraining=(record,))
+
+
+def _flat(fit: Fit, first: Simulated) -> AmortizedPosterior:
+    """A posterior of all parameters alike, whose network is as it was made."""
+    compiled, row, chosen = fit.source.compiled, fit.structure.row, fit.network
+    search = None
+    if chosen.whiten:
+        density = Density(compiled, row)
+        search = Search.of(density, compiled.initial, np.asarray(first.z), starts=_STARTS)
+        search = narrowed(search, Batch(first.data, first.mask))
+    inputs = InputLayout.of(
+        compiled.data, row, masking=fit.source.masking, observed=len(compiled.observed)
+    )
+    z, data, gaps, _ = jax.tree.map(np.asarray, first)
+    amortizer = build_amortizer(
+        chosen, inputs, z, data, key=jax.random.key(fit.seed), search=search
+    )
+    familiar = familiar_inputs(amortizer, data, gaps)
+    return AmortizedPosterior(
+        compiled,
+        fit.source,
+        fit.structure,
+        chosen,
+        amortizer,
+        fit.settings,
+        fit.seed,
+        familiar=familiar,
+    )
 
 
 def _bank_size(few: Simulated) -> int:

@@ -48,8 +48,7 @@ def find(density: Density, task: Task, initial: np.ndarray) -> Levels | NoLevels
     vectors = [v for v in compiled.values if v.size > 1]
     if not vectors:
         return NoLevels("no levels: no parameter has entries")
-    rng = np.random.default_rng(0)
-    points = initial + _SCALE * rng.normal(size=(_POINTS, compiled.dim))
+    points = _points(initial)
     # Where nothing is indexed and nothing is left out all datasets should be alike.
     alike = not (compiled.indices.places or task.there or task.padded)
     found = _read(density, task, points, alike=alike)
@@ -72,17 +71,30 @@ def _read(
         return found
     split = _stacked(found, [_split(*pair) for pair in zip(found, patterns, strict=True)])
     split = jax.tree.map(lambda x: np.broadcast_to(x, (n, *x.shape[1:])) if alike else x, split)
+    same, exact = checked(density, task, split, compiled.initial)
+    if not same:
+        return None
+    text = _text(compiled, found[0], exact=exact)
+    return Levels(np.flatnonzero(found[0].group < 0), split, exact, text)
+
+
+def checked(density: Density, task: Task, split: Split, initial: np.ndarray) -> tuple[bool, bool]:
+    """Whether the parts are the density and independent, and whether all are quadratic."""
+    points = _points(initial)
     same, exact = over_chunks(
         lambda batch, split: _checked(density, batch, split, points),
         task.batch(),
-        np.arange(n),
+        np.arange(len(task)),
         split,
         size=_TOGETHER,
     )
-    if not same.all():
-        return None
-    text = _text(compiled, found[0], exact=bool(exact.all()))
-    return Levels(np.flatnonzero(found[0].group < 0), split, bool(exact.all()), text)
+    return bool(same.all()), bool(exact.all())
+
+
+def _points(initial: np.ndarray) -> np.ndarray:
+    """Random places about a model's initial point, always the same."""
+    rng = np.random.default_rng(0)
+    return initial + _SCALE * rng.normal(size=(_POINTS, len(initial)))
 
 
 def _few(which: np.ndarray) -> list[np.ndarray]:

@@ -148,6 +148,14 @@ class Beginning(NamedTuple):
         start[rows, -1] = z[rows]
         return self._replace(start=start)
 
+    def along(self, which: np.ndarray) -> "Beginning":
+        """The same of some of the parameters."""
+        starts, spread = (
+            np.asarray(v)[..., which] for v in (self.search.starts, self.search.spread)
+        )
+        search = eqx.tree_at(lambda s: (s.starts, s.spread), self.search, (starts, spread))
+        return Beginning(search, None if self.start is None else self.start[..., which])
+
     @classmethod
     def of_network(
         cls, amortizer: Amortizer, density: Density, drawn: Drawn, number: int
