@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pymc as pm
 
+from pmcl.amortized.groups import prepared
 from pmcl.amortized.levels import Fit, reading_of, untrained
 from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
@@ -78,6 +79,7 @@ def fit_amortized(
     simulator: SimulatorFunction | None = None,
     backend: Literal["auto", "jax", "pytensor"] = "auto",
     levels: bool | None = None,
+    groups: tuple[int, int] | None = None,
     lengths: tuple[int, int] | None = None,
     missing: float = 0.0,
     checkpoint: str | os.PathLike | None = None,
@@ -133,6 +135,10 @@ def fit_amortized(
         Whether to look for the levels of a multilevel model, whose network is one for what its
         groups share; by default they are looked for. False: all parameters are learned alike.
         True: an error where there are none.
+    groups : tuple of int, optional
+        Smallest and largest number of groups that the network of a multilevel model is trained over
+        (log-uniform between); by default all datasets have the model's own. Data that say to which
+        group a row belongs then need no source.
     lengths : tuple of int, optional
         Shortest and longest dataset, along the exchangeable or sequence dim, that the network is
         trained over (log-uniform between); by default all have the model's own length. Tables of
@@ -170,6 +176,8 @@ def fit_amortized(
     """
     if levels not in (None, True, False):
         raise ValueError(f"levels: expected None, True or False, got {levels!r}.")
+    if groups is not None and (levels is False or simulator is not None):
+        raise ValueError("groups: expected none with levels=False, or with a `simulator`.")
     model = model_or_context(model)
     seed = seed_of(random_seed, None)
     mesh_of(devices)  # a wrong one is refused before anything is compiled
@@ -187,6 +195,9 @@ def fit_amortized(
     )
     with precision.scope():
         with working("Compiling the model", enabled=progressbar):
+            ready = None if groups is None else prepared(model, covariates, groups)
+            if ready is not None:
+                model, covariates = ready.model, ready.covariates
             source = simulator_of(model, covariates, backend=backend, function=simulator)
             compiled = source.compiled
             structure = read_structure(
@@ -212,7 +223,7 @@ def fit_amortized(
             first = Simulated.of(source, number, random_seed=seed)
             first = jax.tree.map(np.asarray, first)
             _check_indices(compiled, first.data)
-            fit = Fit(source, structure, chosen, settings, seed)
+            fit = Fit(source, structure, chosen, settings, seed, ready)
             if chosen.whiten:
                 settings = replace(
                     settings,

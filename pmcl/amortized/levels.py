@@ -6,11 +6,14 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from pmcl.amortized.groups import Prepared
 from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.compile import Density, Simulator
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.data.task import Batch
 from pmcl.levels.reading import Reading, read
+from pmcl.levels.sizes import check_padding, reading_at
+from pmcl.levels.structure import NoLevels
 from pmcl.networks import AbstractSummary, InputLayout, Network, Structure, build_amortizer
 from pmcl.networks.summary import Flatten
 from pmcl.search.many import narrowed
@@ -30,6 +33,7 @@ class Fit(NamedTuple):
     network: Network
     settings: PretrainingSettings
     seed: int
+    prepared: Prepared | None = None
 
 
 def reading_of(
@@ -55,12 +59,14 @@ def reading_of(
     flow = network is None or (
         isinstance(network, Network) and network.whiten and network.summary == Network().summary
     )
-    if wanted and not flow:
+    if (wanted or fit.prepared) and not flow:
         raise ValueError(
             "network: a posterior with levels sees of a dataset what the search found of it, and "
             "has no summary network; expected none, or pmcl.Network(flow=...). levels=False fits "
             "a network that reads all of a dataset as one block."
         )
+    if fit.prepared is not None:
+        return _prepared(fit, fit.prepared, first)
     if wanted is False or not flow:
         return None
     compiled = fit.source.compiled
@@ -78,10 +84,28 @@ def reading_of(
     return None
 
 
+def _prepared(fit: Fit, prepared: Prepared, first: Simulated) -> Reading:
+    """Levels of a model made for any number of groups, checked."""
+    compiled, grouping = fit.source.compiled, prepared.groups.grouping
+    density = Density(compiled, fit.structure.row)
+    reading = reading_at(prepared.reading, compiled, grouping)
+    some = np.flatnonzero(np.isfinite(first.z).all(axis=1))[:2]
+    task = simulated(density, first.take(some)._replace(mask=None))
+    found = reading.of(density, task)
+    if isinstance(found, NoLevels) or found.groups != reading.like.groups:
+        raise UnsupportedModelError(
+            f"groups: expected one group an element of {grouping.dim!r}, whatever their number; "
+            f"{found}."
+        )
+    check_padding(density, reading, task, grouping.dim)
+    return reading
+
+
 def untrained(fit: Fit, reading: Reading, first: Simulated) -> MultilevelPosterior:
     """A posterior whose network is as it was made: normal at the mode of the global parameters."""
     compiled, network = fit.source.compiled, Network(Flatten(), fit.network.flow)
-    levelled = Levelled(Density(compiled, fit.structure.row), reading)
+    groups = None if fit.prepared is None else fit.prepared.groups
+    levelled = Levelled(Density(compiled, fit.structure.row), reading, groups)
     some, marginal = levelled(first)
     prior = np.asarray(some.z)
     search = Search.of(marginal, compiled.initial[reading.shared], prior, starts=_STARTS)  # type: ignore[arg-type]
@@ -99,4 +123,5 @@ def untrained(fit: Fit, reading: Reading, first: Simulated) -> MultilevelPosteri
         fit.settings,
         fit.seed,
         reading,
+        groups,
     )

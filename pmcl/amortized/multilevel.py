@@ -5,21 +5,26 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
+import numpy as np
 import xarray as xr
 
+from pmcl.amortized.groups import Sized
 from pmcl.compile import CompiledModel, Density, Simulator
 from pmcl.compile.refuse import UnsupportedModelError
+from pmcl.data.grouped import GroupedReader
 from pmcl.data.masked import check_masked
 from pmcl.data.own import own_data
 from pmcl.data.possible import check_possible
 from pmcl.data.reading import as_task
 from pmcl.data.task import Layout, Task, TaskLike
 from pmcl.draws.densities import pick
+from pmcl.draws.groups import of_groups
 from pmcl.draws.prediction import Extra
 from pmcl.draws.results import warn_of_doubts
 from pmcl.levels.reading import Reading
+from pmcl.levels.sizes import Groups
 from pmcl.levels.structure import NoLevels
 from pmcl.networks import Amortizer, Network, Structure
 from pmcl.refinement.correction import as_tree, correct
@@ -61,6 +66,9 @@ class MultilevelPosterior:
     seed : int
     reading : Reading
         The levels, and how those of a dataset follow from its data.
+    groups : Groups, optional
+        Numbers of groups of training; None: all datasets have the model's own. `compiled` is the
+        model of the largest.
     pretraining : tuple of PretrainingRecord
     """
 
@@ -72,6 +80,7 @@ class MultilevelPosterior:
     settings: PretrainingSettings = field(repr=False)
     seed: int
     reading: Reading = field(repr=False)
+    groups: Groups | None = None
     pretraining: tuple[PretrainingRecord, ...] = field(default=(), repr=False)
 
     def __repr__(self) -> str:
@@ -80,7 +89,8 @@ class MultilevelPosterior:
             f"MultilevelPosterior of {[i.name for i in self.compiled.free]} "
             f"given {[i.name for i in self.compiled.data]}\n"
             f"  {self.reading.like}\n"
-            f"  data: {self.structure}\n"
+            + (f"  trained over {self.groups}\n" if self.groups else "")
+            + f"  data: {self.structure}\n"
             f"  simulations: {self.simulator!r}\n"
             f"  network: {self.network.flow!r}\n"
             f"  pretrained for {steps} steps"
@@ -99,16 +109,18 @@ class MultilevelPosterior:
     def bank(self, checkpoint: str | os.PathLike | None = None, *, progressbar: bool) -> Bank:
         """The simulations that pretraining sees again and again: the same ones every time."""
         assert self.settings.simulations is not None
-        return bank_of(
+        levelled = Levelled(self.density, self.reading, self.groups)
+        bank = bank_of(
             self.simulator,
             self.amortizer,
             self.density,
             self.settings.simulations,
             seed=self.seed,
-            levelled=Levelled(self.density, self.reading),
+            levelled=levelled,
             checkpoint=None if checkpoint is None else Path(f"{checkpoint}.searches"),
             progressbar=progressbar,
         )
+        return bank._replace(simulated=levelled.anchored(bank.simulated))
 
     def pretrain(
         self,
@@ -119,7 +131,7 @@ class MultilevelPosterior:
         devices: DevicesLike = None,
         progressbar: bool = True,
     ) -> "MultilevelPosterior":
-        """Go on with pretraining and return the new posterior; see `AmortizedPosterior.pretrain`."""
+        """Go on with pretraining, and return the new posterior; as `AmortizedPosterior` does."""
         rate = learning_rate if learning_rate is not None else self.settings.learning_rate / 3
         settings = replace(
             self.settings, steps=positive("more_steps", more_steps), learning_rate=rate
@@ -136,7 +148,7 @@ class MultilevelPosterior:
             )
         return replace(self, amortizer=settled(amortizer), pretraining=(*self.pretraining, record))
 
-    def checked(self, data: TaskLike) -> Task:
+    def checked(self, data: TaskLike) -> "Checked":
         """Read datasets, and refuse those that the model cannot have made.
 
         Raises
@@ -144,9 +156,22 @@ class MultilevelPosterior:
         DataError
             Naming the variable and the dataset.
         """
-        return check_possible(
-            self.compiled, check_masked(self.compiled, as_task(data, self.layout))
-        )
+        groups, row = self.groups, self.structure.row
+        if groups is None:
+            task, sized, labels = as_task(data, self.layout), self._own_size, None
+        else:
+            grouping = groups.grouping
+            found = GroupedReader(self.layout, grouping.dim, grouping.index)(data)
+            sized, labels = self._own_size.at(groups, int(found.numbers.max())), found.labels
+            size = len(sized.compiled.coords[grouping.dim])
+            layout = Layout.of(sized.compiled, row)
+            task = as_task(found.padded(layout, grouping.dim, size), layout)
+        compiled = sized.compiled
+        return Checked(check_possible(compiled, check_masked(compiled, task)), sized, labels)
+
+    @property
+    def _own_size(self) -> Sized:
+        return Sized(self.compiled, self.reading)
 
     def sample(
         self,
@@ -208,28 +233,35 @@ class MultilevelPosterior:
         if data is None:
             covariates = [i.name for i in self.compiled.covariates]
             data = own_data(self.compiled.model, covariates)
-        task = self.checked(data)
-        begin, search = time.perf_counter(), self.amortizer.search
-        assert search is not None
+        task, sized, labels = self.checked(data)
+        begin, row = time.perf_counter(), self.structure.row
+        density = Density(sized.compiled, row)
+        numbers = None if labels is None else np.array([len(names) for names in labels])
+        if numbers is not None and (numbers < sized.reading.like.groups).any():
+            asked = _of_padded(asked)
         with device_scope(devices), precision.scope():
-            levels = self.reading.of(self.density, task)
+            levels = sized.reading.of(density, task)
             if isinstance(levels, NoLevels):
                 raise UnsupportedModelError(
                     f"sample: expected data with the levels of the model ({self.reading.like}); "
                     f"{levels}. `pmcl.refine` takes them as they are."
                 )
+            amortizer = sized.amortizer(self.amortizer, row)
+            assert amortizer.search is not None
             corrected = correct(
-                self.density,
-                self.amortizer,
+                density,
+                amortizer,
                 task,
                 None,
-                Beginning(search),
+                Beginning(amortizer.search),
                 asked,
-                levels=levels,
+                levels=levels if numbers is None else levels.cut(numbers),
                 progressbar=progressbar,
             )
-            tree = as_tree(self.compiled, task, corrected, asked, begin=begin)
+            tree = as_tree(sized.compiled, task, corrected, asked, begin=begin)
         tree["posterior"].attrs["levels"] = str(levels)
+        if self.groups is not None and labels is not None:
+            tree = of_groups(tree, self.groups.grouping.dim, labels)
         return tree, task.names
 
     def adapt(self, *args: object, **options: object) -> NoReturn:
@@ -252,6 +284,23 @@ class MultilevelPosterior:
         NotImplementedError
         """
         _refuse("log_prob", "`sample_stats` has the log_q of draws, by which weights are right")
+
+
+class Checked(NamedTuple):
+    """Datasets as a task, the model of their size, and the names of each one's groups."""
+
+    task: Task
+    sized: Sized
+    labels: tuple[tuple[str, ...], ...] | None
+
+
+def _of_padded(asked: Asked) -> Asked:
+    """What can be done where some datasets have fewer groups than the model they are put in."""
+    if asked.fallback == "nuts":
+        _refuse("fallback='nuts' with `groups`", "`pmcl.sample_reference` with a model of the size")
+    if asked.extra.log_prior:
+        _refuse("log_prior=True with `groups`", "`sample_stats` has the log_prior of draws")
+    return asked._replace(fallback=None)
 
 
 def _refuse(what: str, instead: str) -> NoReturn:

@@ -69,12 +69,12 @@ def _read(
     found = _partitions(patterns, compiled)
     if isinstance(found, NoLevels):
         return found
-    split = _stacked(found, [_split(*pair) for pair in zip(found, patterns, strict=True)])
+    split = stacked(found, [_owner(*pair) for pair in zip(found, patterns, strict=True)])
     split = jax.tree.map(lambda x: np.broadcast_to(x, (n, *x.shape[1:])) if alike else x, split)
     same, exact = checked(density, task, split, compiled.initial)
     if not same:
         return None
-    text = _text(compiled, found[0], exact=exact)
+    text = described(compiled, found[0], exact=exact)
     return Levels(np.flatnonzero(found[0].group < 0), split, exact, text)
 
 
@@ -215,28 +215,28 @@ def _partitions(
         shared = shared | one.shared
 
 
-def _split(found: Partition, pattern: csr_array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Give the group of every entry of z, its row there, and the group of every term."""
+def _owner(found: Partition, pattern: csr_array) -> np.ndarray:
+    """Group of every term; their number for those of no group."""
     group = found.group
-    local = np.flatnonzero(group >= 0)
-    order = local[np.argsort(group[local], kind="stable")]
-    size = np.bincount(group[order], minlength=found.number)
-    position = np.zeros(len(group), int)
-    position[order] = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
     owner = np.full(pattern.shape[0], found.number)
     term, entry = pattern.nonzero()
     mine = group[entry] >= 0
     owner[term[mine]] = group[entry[mine]]
-    return group, position, owner
+    return owner
 
 
-def _stacked(found: Sequence[Partition], parts: Sequence[tuple]) -> Split:
-    """Put the groups of all datasets in arrays of one shape."""
+def stacked(found: Sequence[Partition], terms: Sequence[np.ndarray]) -> Split:
+    """Put the groups of all datasets, and those of their terms, in arrays of one shape."""
     groups, width = max(p.number for p in found), max(p.width for p in found)
     shared = int((found[0].group < 0).sum())
     places, owners, reals = [], [], []
-    for one, (group, position, owner) in zip(found, parts, strict=True):
-        local = group >= 0
+    for one, owner in zip(found, terms, strict=True):
+        group, local = one.group, one.group >= 0
+        order = np.flatnonzero(local)
+        order = order[np.argsort(group[order], kind="stable")]
+        size = np.bincount(group[order], minlength=one.number)
+        position = np.zeros(len(group), int)
+        position[order] = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
         place = np.zeros(len(group), int)
         place[~local] = np.arange(shared)
         place[local] = shared + position[local] * groups + group[local]
@@ -248,7 +248,7 @@ def _stacked(found: Sequence[Partition], parts: Sequence[tuple]) -> Split:
     return Split(*map(np.stack, (places, owners, reals)))  # type: ignore[arg-type]
 
 
-def _text(compiled: CompiledModel, found: Partition, *, exact: bool) -> str:
+def described(compiled: CompiledModel, found: Partition, *, exact: bool) -> str:
     """Say what was found."""
     infos = {i.name: i for i in compiled.free}
     shared = [v.variable for v in compiled.values if v.name in found.shared]

@@ -11,10 +11,13 @@ from jax import Array
 from jax.scipy.special import logsumexp
 
 from pmcl.compile import Density, Mask
+from pmcl.data.batching import over_datasets
+from pmcl.data.task import Batch
 from pmcl.levels.blocks import Factor
 from pmcl.levels.climb import Peak, climb, newton_step
 from pmcl.levels.points import grid, lattice, student_log_density, student_quantile
 from pmcl.levels.structure import Anchor, Split
+from pmcl.runtime.jitting import jit
 
 KEY = "levels of z"  # under which a dataset has what is `Given` of its levels
 _LOG_2PI = float(np.log(2 * np.pi))
@@ -32,6 +35,17 @@ def parts_of(
     elements = density.elements(z, data, mask)
     total = jax.ops.segment_sum(elements, split.owner, groups + 1)
     return total[groups], total[:groups]
+
+
+def sums(
+    density: Density, data: dict[str, Any], mask: Mask | None, split: Split, z: Array
+) -> tuple[Array, Array]:
+    """Log prior and log likelihood, without groups that are padding."""
+    terms = density.compiled.log_prior_elements(z, data).values()
+    prior = sum(t.size for t in terms)
+    elements = density.elements(z, data, mask)
+    elements = jnp.where(split.owner <= split.real.shape[1], elements, 0.0)
+    return jnp.sum(elements[:prior]), jnp.sum(elements[prior:])
 
 
 class Marginal(eqx.Module):
@@ -272,6 +286,12 @@ class _One(NamedTuple):
         picked = jnp.take_along_axis(l, chosen[None, None], axis=0)[0]
         total = jnp.sum(_log_sum(log_w) - jnp.log(points))
         return self.whole(g, picked), rest[0] + total
+
+
+@jit
+def anchored(marginal: Marginal, batch: Batch, g: Array) -> Anchor:
+    """Where each dataset's groups have their modes about g of shape (dataset, shared)."""
+    return over_datasets(lambda data, mask, u: marginal.anchor(u, data, mask), batch, g)
 
 
 def _summed(value: Array) -> tuple[Array, Array]:

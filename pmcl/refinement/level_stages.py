@@ -8,11 +8,10 @@ import numpy as np
 from jax import Array
 from jax.scipy.special import logsumexp
 
-from pmcl.compile import Mask
+from pmcl.compile import Density, Mask
 from pmcl.data.batching import over_datasets
 from pmcl.data.task import Batch
-from pmcl.levels.integrals import Marginal
-from pmcl.levels.structure import Anchor
+from pmcl.levels.integrals import KEY, Marginal, sums
 from pmcl.networks import Amortizer
 from pmcl.networks.amortizer import Context
 from pmcl.refinement.population import mixture_draws, mixture_log_q, population_round
@@ -82,12 +81,6 @@ def _defence(place: Any) -> tuple[Student, Array]:
 
 
 @jit
-def anchored(marginal: Marginal, batch: Batch, g: Array) -> Anchor:
-    """Where each dataset's groups have their modes about g of shape (dataset, shared)."""
-    return over_datasets(lambda data, mask, g: marginal.anchor(g, data, mask), batch, g)
-
-
-@jit
 def fitted(
     marginal: Marginal, batch: Batch, mixture: Mixture, keys: Keys, draws: int
 ) -> tuple[Mixture, Array]:
@@ -147,7 +140,7 @@ def drawn_by_network(
         data: dict[str, Any], mask: Mask | None, context: Context, key: Array, turn: Array
     ) -> GroupDraws:
         wide, share = _defence(context.place)
-        some, order = jax.random.split(jax.random.fold_in(key, -1))
+        some, order = jax.random.split(jax.random.fold_in(key, 2**31 - 1))
         g, _ = amortizer.draw(key, BLOCK - _DEFENCE, context)
         g = jnp.concatenate([mixture_draws(wide, share, some, _DEFENCE), g])
         g = jax.random.permutation(order, g)
@@ -159,3 +152,13 @@ def drawn_by_network(
         return GroupDraws(z, log_q, log_p)
 
     return over_datasets(one, batch, context, keys.each(), turn)
+
+
+@jit
+def densities(density: Density, z: Array, batch: Batch) -> tuple[Array, Array]:
+    """Log prior and log likelihood of z of shape (item, draw, dim), without padded groups."""
+
+    def one(data: dict[str, Any], mask: Mask | None, z: Array) -> tuple[Array, Array]:
+        return jax.vmap(lambda u: sums(density, data, mask, data[KEY].split, u))(z)
+
+    return over_datasets(one, batch, z)

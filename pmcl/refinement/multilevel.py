@@ -10,9 +10,9 @@ import numpy as np
 from pmcl.compile import Density
 from pmcl.data.batching import over_chunks, taken
 from pmcl.data.task import Batch, Task
-from pmcl.draws.densities import densities
+from pmcl.draws.densities import walk
 from pmcl.draws.drawn import Drawn
-from pmcl.levels.integrals import KEY, Marginal
+from pmcl.levels.integrals import KEY, Marginal, anchored
 from pmcl.levels.structure import Given, Levels
 from pmcl.metrics import ImportanceDiagnostics, importance_diagnostics, khat_threshold
 from pmcl.networks import Amortizer
@@ -89,7 +89,9 @@ def refine_levels(
             parts.append(run.all() if amortizer is None else run.amortized(amortizer))
             bar.advance(len(rows))
     found, treatment = jax.tree.map(lambda *x: np.concatenate(x), *parts)
-    log_prior, log_likelihood = densities(density.compiled, found.z, task)
+    log_prior, log_likelihood = walk(
+        lambda batch, z: stages.densities(density, z, batch), found.z, whole
+    )
     log_q = log_prior + log_likelihood - (found.log_p - found.log_q)
     return Drawn(found.z, log_q, log_prior, log_likelihood), treatment
 
@@ -126,7 +128,7 @@ class _Run(NamedTuple):
     def anchored(self, g: np.ndarray) -> "_Run":
         """Return the same, whose searches for groups' modes begin near those at g."""
         everyone = np.arange(len(self.rows))
-        anchor = self.staged(lambda batch, g: stages.anchored(self.marginal, batch, g), everyone, g)
+        anchor = self.staged(lambda batch, g: anchored(self.marginal, batch, g), everyone, g)
         part = taken(self.whole, self.rows)
         given: Any = part.values[KEY]
         values = {**part.values, KEY: given._replace(anchor=anchor)}

@@ -5,11 +5,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pmcl.compile import Density
-from pmcl.data.task import Layout, Task
-from pmcl.levels.integrals import KEY, Marginal
+from pmcl.data.batching import over_chunks
+from pmcl.data.task import Batch, Layout, Task
+from pmcl.levels.integrals import KEY, Marginal, anchored
 from pmcl.levels.reading import Reading
+from pmcl.levels.sizes import Groups, group_numbers
 from pmcl.levels.structure import Given, NoLevels
+from pmcl.runtime import devices
 from pmcl.training.bank import Simulated
+
+_TOGETHER = 16  # simulations
 
 
 class Levelled(NamedTuple):
@@ -17,6 +22,7 @@ class Levelled(NamedTuple):
 
     density: Density
     reading: Reading
+    groups: Groups | None = None
 
     @property
     def marginal(self) -> Marginal:
@@ -29,10 +35,35 @@ class Levelled(NamedTuple):
         levels = self.reading.of(self.density, task, check=False)
         if isinstance(levels, NoLevels):
             raise ValueError(f"levels: expected those of one simulation in all; {levels}.")
+        if self.groups is not None:
+            levels = levels.cut(self._numbers(self.groups, task))
         batch = task.batch()
         given: Any = Given(levels.split)
         data = {**batch.values, KEY: given}
         return Simulated(made.z[:, self.reading.shared], data, batch.mask), self.marginal
+
+    def _numbers(self, groups: Groups, task: Task) -> np.ndarray:
+        """How many groups each simulation has: those that its rows are of, or any number."""
+        index = groups.grouping.index
+        if not index:
+            return group_numbers(np.random.default_rng(0), groups.low, groups.high, len(task))
+        rows = task.rows
+        found = task.values[index] if rows is None else np.where(rows, task.values[index], 0)
+        return found.max(axis=1) + 1
+
+    def anchored(self, made: Simulated) -> Simulated:
+        """The same; searches for groups' modes begin near those at the mode of what is shared."""
+        if self.reading.like.exact or made.place is None:
+            return made
+        found = over_chunks(
+            lambda batch, g: anchored(self.marginal, batch, g),
+            Batch(made.data, made.mask),
+            np.arange(len(made.z)),
+            np.asarray(made.place.loc)[:, 0],
+            size=devices.together(_TOGETHER),
+        )
+        given: Any = made.data[KEY]
+        return made._replace(data={**made.data, KEY: given._replace(anchor=found)})
 
 
 def simulated(density: Density, made: Simulated) -> Task:
