@@ -114,7 +114,7 @@ def prepared(model: pm.Model, covariates: SourcesLike | None, groups: tuple[int,
     if not isinstance(found, Reading):
         raise UnsupportedModelError(f"groups: expected a multilevel model; {found}.")
     grouping = grouping_of(found, density, task)
-    index = grouping.index
+    index = grouping.by
     if index in given:
         raise ValueError(
             f"covariates: expected no source of {index!r}, which says to which group a row is of: "

@@ -106,7 +106,7 @@ def untrained(fit: Fit, reading: Reading, first: Simulated) -> MultilevelPosteri
     compiled, network = fit.source.compiled, Network(Flatten(), fit.network.flow)
     groups = None if fit.prepared is None else fit.prepared.groups
     levelled = Levelled(Density(compiled, fit.structure.row), reading, groups)
-    some, marginal = levelled(first)
+    some, marginal = levelled.of(first)
     prior = np.asarray(some.z)
     search = Search.of(marginal, compiled.initial[reading.shared], prior, starts=_STARTS)  # type: ignore[arg-type]
     search = narrowed(replace(search, exact=True), Batch(some.data, some.mask))

@@ -1,36 +1,27 @@
 """The amortized posterior of a multilevel model: a network for what its groups share."""
 
 import os
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import xarray as xr
 
 from pmcl.amortized.groups import Sized
+from pmcl.amortized.level_sampler import Checked, LevelSampler, refuse
 from pmcl.compile import CompiledModel, Density, Simulator
-from pmcl.compile.refuse import UnsupportedModelError
-from pmcl.data.grouped import GroupedReader
-from pmcl.data.masked import check_masked
 from pmcl.data.own import own_data
-from pmcl.data.possible import check_possible
-from pmcl.data.reading import as_task
-from pmcl.data.task import Layout, Task, TaskLike
+from pmcl.data.task import Layout, TaskLike
 from pmcl.draws.densities import pick
-from pmcl.draws.groups import of_groups
 from pmcl.draws.prediction import Extra
 from pmcl.draws.results import warn_of_doubts
 from pmcl.levels.reading import Reading
 from pmcl.levels.sizes import Groups
-from pmcl.levels.structure import NoLevels
 from pmcl.networks import Amortizer, Network, Structure
-from pmcl.refinement.correction import as_tree, correct
 from pmcl.refinement.settings import (
     Asked,
-    Beginning,
     CorrectLike,
     FallbackLike,
     RefineLike,
@@ -43,6 +34,11 @@ from pmcl.runtime.devices import DevicesLike, settled
 from pmcl.runtime.devices import scope as device_scope
 from pmcl.training import Bank, PretrainingRecord, PretrainingSettings, bank_of, pretrain
 from pmcl.training.levels import Levelled
+
+# what belongs to a network that learns from data
+_WITHOUT = frozenset(
+    "memory history losses records states strategy pretrained familiar at_test_time forget".split()
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +112,7 @@ class MultilevelPosterior:
             self.density,
             self.settings.simulations,
             seed=self.seed,
-            levelled=levelled,
+            levelled=levelled.of,
             checkpoint=None if checkpoint is None else Path(f"{checkpoint}.searches"),
             progressbar=progressbar,
         )
@@ -148,30 +144,22 @@ class MultilevelPosterior:
             )
         return replace(self, amortizer=settled(amortizer), pretraining=(*self.pretraining, record))
 
-    def checked(self, data: TaskLike) -> "Checked":
-        """Read datasets, and refuse those that the model cannot have made.
-
-        Raises
-        ------
-        DataError
-            Naming the variable and the dataset.
-        """
-        groups, row = self.groups, self.structure.row
-        if groups is None:
-            task, sized, labels = as_task(data, self.layout), self._own_size, None
-        else:
-            grouping = groups.grouping
-            found = GroupedReader(self.layout, grouping.dim, grouping.index)(data)
-            sized, labels = self._own_size.at(groups, int(found.numbers.max())), found.labels
-            size = len(sized.compiled.coords[grouping.dim])
-            layout = Layout.of(sized.compiled, row)
-            task = as_task(found.padded(layout, grouping.dim, size), layout)
-        compiled = sized.compiled
-        return Checked(check_possible(compiled, check_masked(compiled, task)), sized, labels)
-
     @property
-    def _own_size(self) -> Sized:
-        return Sized(self.compiled, self.reading)
+    def sampler(self) -> LevelSampler:
+        """What draws: this posterior without its past."""
+        sized = Sized(self.compiled, self.reading)
+        return LevelSampler(sized, self.structure.row, self.amortizer, self.groups)
+
+    def _read(self, data: TaskLike | None) -> Checked:
+        """Read the user's data, or the model's own."""
+        if data is None:
+            if self.groups is not None:
+                raise ValueError(
+                    "data: expected datasets; of a posterior for any number of groups the model's "
+                    "own are not kept."
+                )
+            data = own_data(self.compiled.model, [i.name for i in self.compiled.covariates])
+        return self.sampler.checked(data)
 
     def sample(
         self,
@@ -208,7 +196,7 @@ class MultilevelPosterior:
             With `store` or `client`: sample some hundred datasets in each call.
         """
         if store is not None or client is not None:
-            _refuse("sample(store=..., client=...)", "sample some hundred datasets in each call")
+            refuse("sample(store=..., client=...)", "sample some hundred datasets in each call")
         settings = settings_of(refine)
         correct_by, fall = ways_of(
             correct, fallback, draws, refined=settings is not None, stored=False
@@ -223,46 +211,58 @@ class MultilevelPosterior:
             fallback=fall,
             extra=Extra(log_likelihood, log_prior, posterior_predictive),
         )
-        tree, names = self._sampled(data, asked, devices=devices, progressbar=progressbar)
-        warn_of_doubts(names, tree)
-        return tree
+        given, sampler = self._read(data), self.sampler
+        tree = sampler.sample(given, asked, devices=devices, progressbar=progressbar)
+        warn_of_doubts(given.task.names, tree)
+        return sampler.named(tree, given)
 
-    def _sampled(
-        self, data: TaskLike | None, asked: Asked, *, devices: DevicesLike, progressbar: bool
-    ) -> tuple[xr.DataTree, tuple[str, ...]]:
-        if data is None:
-            covariates = [i.name for i in self.compiled.covariates]
-            data = own_data(self.compiled.model, covariates)
-        task, sized, labels = self.checked(data)
-        begin, row = time.perf_counter(), self.structure.row
-        density = Density(sized.compiled, row)
-        numbers = None if labels is None else np.array([len(names) for names in labels])
-        if numbers is not None and (numbers < sized.reading.like.groups).any():
-            asked = _of_padded(asked)
-        with device_scope(devices), precision.scope():
-            levels = sized.reading.of(density, task)
-            if isinstance(levels, NoLevels):
-                raise UnsupportedModelError(
-                    f"sample: expected data with the levels of the model ({self.reading.like}); "
-                    f"{levels}. `pmcl.refine` takes them as they are."
-                )
-            amortizer = sized.amortizer(self.amortizer, row)
-            assert amortizer.search is not None
-            corrected = correct(
-                density,
-                amortizer,
-                task,
-                None,
-                Beginning(amortizer.search),
-                asked,
-                levels=levels if numbers is None else levels.cut(numbers),
-                progressbar=progressbar,
-            )
-            tree = as_tree(sized.compiled, task, corrected, asked, begin=begin)
-        tree["posterior"].attrs["levels"] = str(levels)
-        if self.groups is not None and labels is not None:
-            tree = of_groups(tree, self.groups.grouping.dim, labels)
-        return tree, task.names
+    def predict(
+        self,
+        data: TaskLike,
+        new_covariates: xr.Dataset | Mapping[str, np.ndarray] | None = None,
+        *,
+        draws: int = 1000,
+        refine: RefineLike = "auto",
+        random_seed: int | None = None,
+    ) -> xr.DataTree:
+        """Posterior predictive draws of the observed variables at new covariates.
+
+        Of the groups that the data have. A new group, of the population, is one that the data have
+        no rows of: a name among the groups' that no row has, or all of whose values are missing.
+
+        Parameters
+        ----------
+        data : xarray.Dataset, mapping or pandas.DataFrame
+            The datasets that the posterior is conditioned on.
+        new_covariates : xarray.Dataset, mapping of arrays or pandas.DataFrame, optional
+            Covariates to predict at, one set for all datasets; those of `data` by default. Rows
+            name their group; what belongs to groups is that of `data` where it does not come.
+        draws, refine, random_seed
+            As in :meth:`sample`.
+
+        Returns
+        -------
+        xarray.DataTree
+            Groups `predictions` and `predictions_constant_data`, beside `posterior`.
+        """
+        settings, seed = settings_of(refine), seed_of(random_seed, self.seed)
+        correct_by, fall = ways_of(
+            "auto", "auto", draws, refined=settings is not None, stored=False
+        )
+        everywhere, names = not isinstance(refine, str), pick(self.compiled, None)
+        asked = Asked(positive("draws", draws), names, seed, settings, everywhere, correct_by, fall)
+        given, sampler = self._read(data), self.sampler
+        tree = sampler.sample(given, asked)
+        warn_of_doubts(given.task.names, tree)
+        for name, found in sampler.predicted(tree, given, new_covariates, seed=seed).items():
+            tree[name] = xr.DataTree(found)
+        return sampler.named(tree, given)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say by name what a multilevel posterior does not have."""
+        if name in _WITHOUT:
+            refuse(f"`{name}`", "levels=False fits a posterior that has it")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def adapt(self, *args: object, **options: object) -> NoReturn:
         """Refuse: a multilevel posterior does not learn from data yet.
@@ -271,7 +271,7 @@ class MultilevelPosterior:
         ------
         NotImplementedError
         """
-        _refuse(
+        refuse(
             "adapt",
             "`sample` refines each dataset that needs it, or fit with levels=False and adapt that",
         )
@@ -283,25 +283,4 @@ class MultilevelPosterior:
         ------
         NotImplementedError
         """
-        _refuse("log_prob", "`sample_stats` has the log_q of draws, by which weights are right")
-
-
-class Checked(NamedTuple):
-    """Datasets as a task, the model of their size, and the names of each one's groups."""
-
-    task: Task
-    sized: Sized
-    labels: tuple[tuple[str, ...], ...] | None
-
-
-def _of_padded(asked: Asked) -> Asked:
-    """What can be done where some datasets have fewer groups than the model they are put in."""
-    if asked.fallback == "nuts":
-        _refuse("fallback='nuts' with `groups`", "`pmcl.sample_reference` with a model of the size")
-    if asked.extra.log_prior:
-        _refuse("log_prior=True with `groups`", "`sample_stats` has the log_prior of draws")
-    return asked._replace(fallback=None)
-
-
-def _refuse(what: str, instead: str) -> NoReturn:
-    raise NotImplementedError(f"{what} is not there for a posterior with levels yet: {instead}.")
+        refuse("log_prob", "`sample_stats` has the log_q of draws, by which weights are right")

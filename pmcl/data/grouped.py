@@ -57,13 +57,13 @@ class GroupedReader(NamedTuple):
         Of the model, at any size.
     dim : str
         That of the groups.
-    index : str
+    by : str
         Name of the data that say to which group a row belongs; empty where there are none.
     """
 
     layout: Layout
     dim: str
-    index: str
+    by: str
 
     def __call__(self, data: Any) -> Grouped:
         """Read datasets in any of the forms that :func:`pmcl.as_task` takes.
@@ -132,9 +132,9 @@ class GroupedReader(NamedTuple):
     def _table(self, rows: Any, name: str) -> tuple[dict[str, np.ndarray], list[str] | None]:
         """A long table of one dataset: a column names the group of each row."""
         rows = rows.rename(columns=dict(self.layout.holders))
-        column = next((c for c in (self.dim, self.index) if c and c in rows.columns), None)
+        column = next((c for c in (self.dim, self.by) if c and c in rows.columns), None)
         if column is None:
-            wanted = " or ".join(repr(c) for c in (self.dim, self.index) if c)
+            wanted = " or ".join(repr(c) for c in (self.dim, self.by) if c)
             raise DataError(
                 f"Dataset {name!r}: expected a column {wanted} that names the group of each row, "
                 f"got {list(rows.columns)}."
@@ -151,7 +151,7 @@ class GroupedReader(NamedTuple):
         group = np.array([where[label] for label in names])
         found = {}
         for info in self.layout.variables:
-            if info.name == self.index:
+            if info.name == self.by:
                 found[info.name] = group
                 continue
             found[info.name] = self._column(rows, info, group, labels, name)
@@ -161,7 +161,7 @@ class GroupedReader(NamedTuple):
         self, rows: Any, info: VariableInfo, group: np.ndarray, labels: Sequence[str], name: str
     ) -> np.ndarray:
         """Values of one variable: by row, by group, or one for all."""
-        by_row = self.layout.row if self.index else self.dim
+        by_row = self.layout.row if self.by else self.dim
         if by_row in info.dims:
             value = from_columns(rows, info, self._free, by_row, name)
             if by_row != self.dim:
@@ -208,8 +208,8 @@ class GroupedReader(NamedTuple):
                 f"Dataset {name!r}: expected one number of groups along {self.dim!r}, got {sizes}."
             )
         number = next(iter(sizes.values()), None if labels is None else len(labels))
-        if self.index:
-            index = np.asarray(values[self.index])
+        if self.by:
+            index = np.asarray(values[self.by])
             if index.dtype.kind not in "biuf":
                 index, labels = self._by_name(index, labels, number, name)
             if number is None:
@@ -218,11 +218,11 @@ class GroupedReader(NamedTuple):
             if not (low >= 0 and high < number):
                 hint = " Numbers counted from 1 are the likely cause: subtract 1."
                 raise DataError(
-                    f"Variable {self.index!r} of dataset {name!r}: expected the places of its "
+                    f"Variable {self.by!r} of dataset {name!r}: expected the places of its "
                     f"{number} groups along {self.dim!r}, from 0 to {number - 1}, got {low:g} to "
                     f"{high:g}.{hint if low == 1 and high == number else ''}"
                 )
-            values = {**values, self.index: index}
+            values = {**values, self.by: index}
         assert number is not None
         labels = list(map(str, range(number))) if labels is None else labels
         if len(labels) != number or len({*labels}) != number:
@@ -240,7 +240,7 @@ class GroupedReader(NamedTuple):
         if labels is None:
             if number is not None:
                 raise DataError(
-                    f"Variable {self.index!r} of dataset {name!r} has names of groups, and other "
+                    f"Variable {self.by!r} of dataset {name!r} has names of groups, and other "
                     f"variables none along {self.dim!r}: give them labels (an xarray.DataArray or "
                     "a pandas.Series), or places from 0 for names."
                 )
@@ -249,7 +249,7 @@ class GroupedReader(NamedTuple):
         unknown = [n for n in dict.fromkeys(names) if n not in where]
         if unknown:
             raise DataError(
-                f"Variable {self.index!r} of dataset {name!r}: expected groups of "
+                f"Variable {self.by!r} of dataset {name!r}: expected groups of "
                 f"{listed(labels)}, got {listed(unknown)}."
             )
         return np.array([where[n] for n in names]), labels

@@ -137,9 +137,11 @@ def run_demo(
         covariates={"X": pm.Normal.dist(0, 1)},
         exchangeable="obs",
         network=settings.network,
+        levels=False,
         steps=settings.pretraining_steps,
         random_seed=random_seed,
     )
+    assert isinstance(pretrained, AmortizedPosterior)
 
     methods = []
     for label, strategy in (("naive", Naive()), ("replay", Replay(capacity=len(tasks)))):

@@ -22,19 +22,19 @@ class Rule(NamedTuple):
     axis : int
         Of the terms: along the others they belong to the same group.
     table : array of int
-        Groups of what is along the axis, or of the values of `index`; one, if it is that of all.
-    index : str
+        Groups of what is along the axis, or of the values of `by`; one, if it is that of all.
+    by : str
         Name of the data that say which, along their only dim; none where the place itself does.
     """
 
     axis: int
     table: np.ndarray
-    index: str = ""
+    by: str = ""
 
     def owner(self, shape: tuple[int, ...], data: Mapping[str, np.ndarray]) -> np.ndarray | None:
         """Groups of terms of this shape, (dataset, *shape); None where the rule does not fit."""
-        if self.index:
-            which = data[self.index].astype(int)
+        if self.by:
+            which = data[self.by].astype(int)
             if which.shape[1:] != shape[self.axis : self.axis + 1] or which.max() >= len(
                 self.table
             ):

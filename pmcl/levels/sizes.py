@@ -27,14 +27,14 @@ class Grouping(NamedTuple):
     ----------
     dim : str
         That of the groups.
-    index : str
+    by : str
         Name of the data that say to which group a row belongs; empty where no data do.
     local : tuple of str
         Names of the groups' value variables.
     """
 
     dim: str
-    index: str
+    by: str
     local: tuple[str, ...]
 
 
@@ -52,7 +52,7 @@ class Groups(NamedTuple):
     grouping: Grouping
 
     def __str__(self) -> str:
-        by = f", by {self.grouping.index!r}" if self.grouping.index else ""
+        by = f", by {self.grouping.by!r}" if self.grouping.by else ""
         return f"{self.low} to {self.high} groups along {self.grouping.dim!r}{by}"
 
 
@@ -103,7 +103,7 @@ def grouping_of(reading: Reading, density: Density, task: Task) -> Grouping:
             "groups: expected one dim that all parameters of the groups have, with an element a "
             f"group; {reading.like}. Without `groups` their number is fixed."
         )
-    index = {rule.index for rule in reading.rules or () if rule.index}
+    index = {rule.by for rule in reading.rules or () if rule.by}
     shapes = term_shapes(density, task)
     plain = reading.rules is not None and all(
         len(r.table) == 1 or np.array_equal(r.table, np.arange(groups)) for r in reading.rules
@@ -145,10 +145,8 @@ def _group(compiled: CompiledModel, dim: str, local: tuple[str, ...]) -> np.ndar
     for v in compiled.values:
         if v.name in local:
             axis = dims[v.variable].index(dim)
-            place = np.expand_dims(
-                np.arange(v.shape[axis]), [i for i in range(len(v.shape)) if i != axis]
-            )
-            group[v.start : v.start + v.size] = np.broadcast_to(place, v.shape).ravel()
+            place = np.indices(v.shape)[axis]
+            group[v.start : v.start + v.size] = place.ravel()
     return group
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pymc as pm
 
 from pmcl.amortized.fit import fit_amortized
+from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.archive.errors import StateError
 from pmcl.archive.files import load as load_state
@@ -122,13 +123,13 @@ class ModelDefinition:
         """Real data to compare with NUTS at."""
         return self._call("example")
 
-    def fit(self, **options: Any) -> AmortizedPosterior:
+    def fit(self, **options: Any) -> AmortizedPosterior | MultilevelPosterior:
         """Train an amortized posterior of the model: :func:`pmcl.fit_amortized` with its options.
 
         Parameters
         ----------
         **options
-            Of :func:`pmcl.fit_amortized`.
+            Of :func:`pmcl.fit_amortized`; levels are not looked for unless `levels` says so.
         """
         own = {
             "covariates": self.covariates(),
@@ -137,6 +138,7 @@ class ModelDefinition:
             "network": self.network(),
             "lengths": self.lengths,
             "missing": self.missing,
+            "levels": False,
             **self.training(),
         }
         return fit_amortized(self.model(), **{**own, **options})

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
+from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.archive.files import save
 from pmcl.data.simulated import simulated_task
 from pmcl.data.task import DATASET
 from pmcl.diagnostics import calibrate, compare
 from pmcl.models.card import card_text
-from pmcl.models.definition import LARGEST_STATE, STATE, ModelDefinition
+from pmcl.models.definition import LARGEST_STATE, STATE, ModelDefinition, ModelError
 from pmcl.reference import sample_reference
 from pmcl.runtime.arguments import seed_of
 from pmcl.runtime.files import written_whole
@@ -80,6 +81,11 @@ def publish(
     """
     seed = seed_of(random_seed, None)
     posterior = definition.fit(random_seed=seed, progressbar=progressbar, **options)
+    if isinstance(posterior, MultilevelPosterior):
+        raise ModelError(
+            f"{definition.name}: a posterior with levels cannot be published yet; expected "
+            "levels=False."
+        )
     example = definition.example()
     if adapt and example is not None:
         posterior = posterior.adapt(example, name="example", progressbar=progressbar)

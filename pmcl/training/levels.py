@@ -29,7 +29,7 @@ class Levelled(NamedTuple):
         """Density of the global parameters."""
         return Marginal(self.density, len(self.reading.shared), self.reading.like.exact)
 
-    def __call__(self, made: Simulated) -> tuple[Simulated, Marginal]:
+    def of(self, made: Simulated) -> tuple[Simulated, Marginal]:
         """The same simulations, and the density by which they are learned."""
         task = simulated(self.density, made)
         levels = self.reading.of(self.density, task, check=False)
@@ -44,7 +44,7 @@ class Levelled(NamedTuple):
 
     def _numbers(self, groups: Groups, task: Task) -> np.ndarray:
         """How many groups each simulation has: those that its rows are of, or any number."""
-        index = groups.grouping.index
+        index = groups.grouping.by
         if not index:
             return group_numbers(np.random.default_rng(0), groups.low, groups.high, len(task))
         rows = task.rows
