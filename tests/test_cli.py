@@ -1,8 +1,10 @@
 """The command: a model fitted, adapted, sampled and compared from a shell."""
 
 import json
+import re
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -252,3 +254,86 @@ def test_warnings_are_said_in_a_line_and_those_of_libraries_are_not(work, capsys
     assert all(line.startswith("pmcl") for line in said if line.strip())
     marked = [line for line in said if "Variable 'y' of dataset 'ann': got -999 in row 9" in line]
     assert len(marked) == 1 and marked[0].startswith("pmcl reference: ")
+
+
+# --- options from a file, the state of the machine, completion ------------------------------------
+
+
+def test_options_come_from_a_file_and_those_of_the_command_line_first(work, capsys):
+    told = work.path / "fit.yaml"
+    out = work / "of-a-file.zarr.zip"
+    told.write_text(f"model: {work.model}\nout: {out}\nsteps: 100\nlengths: [5, 20]\nquiet: true\n")
+    assert main(["fit", "--settings", str(told), "--seed", "4", "--steps", "50"]) == 0
+    posterior = pmcl.load(out, pmcl.models.named(work.model).model())
+    assert (posterior.settings.steps, posterior.seed) == (50, 4)
+    assert "lengths 5 to 20" in repr(posterior)
+
+    told = work.path / "sample.json"
+    draws = work / "of-a-file.zarr"
+    asked = {"model": work.model, "out": draws, "draws": 30, "quiet": True}
+    told.write_text(json.dumps(asked, default=str))
+    data = work / "second.parquet"
+    assert main(["sample", str(work.state), data, "--settings", str(told)]) == 0
+    found = xr.open_datatree(draws, engine="zarr", consolidated=False)["posterior"]
+    assert found.sizes["draw"] == 30
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "status", "said"),
+    [
+        ("a.yaml", "stepz: 5", 2, "stepz"),
+        ("b.json", '{"steps": "many"}', 2, "many"),
+        ("c.yaml", "- steps", 1, "options by name"),
+        ("d.ini", "", 1, ".json, .toml, .yaml"),
+        ("e.yaml", None, 1, "No such file"),
+    ],
+)
+def test_a_file_of_options_that_is_wrong_is_said(name, text, status, said, tmp_path, capsys):
+    path = tmp_path / name
+    if text is not None:
+        path.write_text(text)
+    options = ["--model", "linear_regression", "--out", str(tmp_path / "s.zarr.zip")]
+    assert main(["fit", *options, "--settings", str(path)]) == status
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_doctor_says_what_is_installed_and_what_is_kept(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("pmcl.cli.machine.default_folder", lambda: tmp_path / "jaxlib-1")
+    (tmp_path / "jaxlib-1").mkdir()
+    (tmp_path / "jaxlib-1" / "one").write_bytes(bytes(2**20))
+    monkeypatch.setenv("PMCL_DATA", "somewhere")
+    assert main(["doctor", "--json"]) == 0
+    told = answer(capsys)
+    assert told["system"]["pmcl"] == pmcl.__version__
+    assert told["packages"]["numpy"] == np.__version__
+    assert "cpu:0" in told["devices"] and told["environment"]["PMCL_DATA"] == "somewhere"
+    assert told["kept"]["jaxlib-1"] == "1.0 MiB"
+    assert main(["doctor"]) == 0
+    assert "flowjax" in capsys.readouterr().out
+
+
+def test_the_shell_completes_commands(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["--install-completion", "--shell", "bash"]) == 0
+    script = next(p for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".bashrc")
+    written = "".join(p.read_text() for p in tmp_path.rglob("*") if p.is_file())
+    assert script and "doctor" in written and "--draws" in written
+
+
+def test_the_commands_of_the_page_for_r_run_as_printed(work, monkeypatch, capsys):
+    page = (Path(__file__).parents[1] / "docs" / "r.md").read_text()
+    calls = re.findall(r"run\((\"(?:fit|sample)\".*?)\)\n", page, re.S)
+    assert len(calls) == 2
+    monkeypatch.chdir(work.path)
+    Path("cars.py").write_text(TINY)
+    frame = pd.DataFrame({"dataset": np.repeat(["a", "b"], 10), "y": work.y.ravel()})
+    frame.to_csv("cars.csv", index=False)
+    for call in calls:
+        words = re.findall(r'"(.*?)"', call)
+        assert main([*words, *(["--steps", "20"] if words[0] == "fit" else [])]) == 0
+        told = answer(capsys)
+    assert set(told["datasets"]["a"]) >= {"khat", "warning"}
+    with h5py.File("draws.nc") as file:  # what ncdf4 reads
+        found = file["posterior/mu"]
+        assert found.shape == (1, 1000, 2)
+        assert [d[0].name.split("/")[-1] for d in found.dims] == ["chain", "draw", "dataset"]

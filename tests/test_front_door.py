@@ -300,3 +300,64 @@ def test_columns_are_parts_of_a_covariate() -> None:
     simulator = pmcl.amortized.fit.simulator_of(model, table)
     _, data = simulator.simulate(2, random_seed=0)
     np.testing.assert_allclose(data["X"][..., 1] - data["X"][..., 0], 10)
+
+
+# --- irregular times, and what will take long -----------------------------------------------------
+
+
+def _increasing(rng: np.random.Generator, n: int) -> np.ndarray:
+    return np.cumsum(rng.exponential(1.0, n))
+
+
+@pytest.fixture(scope="module")
+def irregular() -> pmcl.AmortizedPosterior:
+    with pm.Model(coords={"time": range(8)}) as model:
+        when = pm.Data("when", np.arange(8.0), dims="time")
+        light = pm.Data("light", np.zeros(8), dims="time")
+        rate = pm.HalfNormal("rate")
+        mu = pm.math.exp(-rate * when) + light
+        pm.Normal("y", mu, 0.1, observed=np.zeros(8), dims="time")
+    network = pmcl.Network(
+        pmcl.Recurrent(outputs=4, width=4),
+        pmcl.CouplingFlow(layers=1, width=8, depth=1, knots=4, affine_width=8),
+        whiten=False,
+    )
+    return pmcl.fit_amortized(
+        model,
+        covariates={"when": _increasing, "light": pm.Normal.dist()},
+        sequence="time",
+        network=network,
+        steps=20,
+        validation=32,
+        lengths=(4, 8),
+        **QUIET,
+    )
+
+
+@pytest.mark.filterwarnings("ignore::pmcl.FarDataWarning")
+def test_a_series_with_times_is_read_with_its_steps(irregular, tmp_path) -> None:
+    assert irregular.structure.times == ("when",)
+    assert "with the steps of 'when'" in repr(irregular)
+    data = {"when": np.array([0.5, 1, 4, 4.25]), "light": np.ones(4), "y": np.zeros(4)}
+    rows, _ = irregular.amortizer.inputs.split(data)
+    np.testing.assert_allclose(np.asarray(rows)[:, -1], [0, 0.5, 3, 0.25])
+    # a state keeps it, and padding does not reach it
+    pmcl.save(irregular, tmp_path / "state.zarr.zip")
+    sources = {"when": _increasing, "light": pm.Normal.dist()}
+    model = irregular.compiled.model
+    again = pmcl.load(tmp_path / "state.zarr.zip", model, covariates=sources)
+    assert again.structure == irregular.structure
+    two = {name: {k: v[:n] for k, v in data.items()} for name, n in (("all", 4), ("less", 2))}
+    together = again.sample(two, 20, random_seed=1, refine=False)
+    alone = irregular.sample({"all": data}, 20, random_seed=1, refine=False)
+    np.testing.assert_allclose(
+        together["posterior"]["rate"].sel(dataset="all"),
+        alone["posterior"]["rate"].sel(dataset="all"),
+        rtol=1e-5,
+    )
+
+
+def test_training_that_takes_long_is_said_before(irregular, monkeypatch) -> None:
+    monkeypatch.setattr("pmcl.training.run._LONG", 1e-6)
+    with pytest.warns(UserWarning, match="a step takes .* s, so that 20 steps .*1 parameters"):
+        irregular.pretrain(20, progressbar=False)

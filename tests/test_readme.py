@@ -59,6 +59,7 @@ def test_the_readme_runs_as_printed(few_steps, capsys):
         ),
         "networks",
         "streams",
+        "llms",
     ],
 )
 def test_a_case_study_runs_as_printed(page, few_steps, monkeypatch, tmp_path):
@@ -75,6 +76,9 @@ def test_a_case_study_runs_as_printed(page, few_steps, monkeypatch, tmp_path):
         summary = namespace["own"].amortizer.summary
         found = summary(np.array([[0.0], [1.0], [2.0], [9.0]]), np.array([True, True, True, False]))
         np.testing.assert_allclose(found, [1, np.sqrt(2 / 3)], rtol=1e-6)
+    elif page == "llms":
+        assert namespace["later"]["y"].shape[:2] == (1, 1000)
+        assert namespace["draws"]["posterior"]["beta"].sizes["predictor"] == 2
     elif page == "streams":
         assert namespace["stream"].state.updates == 4
     elif page == "latents":

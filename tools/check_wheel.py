@@ -11,6 +11,7 @@ NEEDED = (
     "pmcl/__init__.py",
     "pmcl/__init__.pyi",
     "pmcl/py.typed",
+    "pmcl/llms.md",
     "pmcl/diagnostics/templates/page.html",
 )
 PUBLISHED = ("model.py", "card.md", "state.zarr.zip", "README.md")

@@ -260,7 +260,11 @@ def _flat(fit: Fit, first: Simulated) -> AmortizedPosterior:
         search = Search.of(density, compiled.initial, np.asarray(first.z), starts=_STARTS)
         search = narrowed(search, Batch(first.data, first.mask))
     inputs = InputLayout.of(
-        compiled.data, row, masking=fit.source.masking, observed=len(compiled.observed)
+        compiled.data,
+        row,
+        masking=fit.source.masking,
+        observed=len(compiled.observed),
+        times=fit.structure.times,
     )
     z, data, gaps, _ = jax.tree.map(np.asarray, first)
     amortizer = build_amortizer(

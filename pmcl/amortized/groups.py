@@ -129,9 +129,14 @@ def prepared(model: pm.Model, covariates: SourcesLike | None, groups: tuple[int,
             f"groups: expected covariates along {grouping.dim!r}; {constant} are constants of the "
             "model, of one number of groups. Name them in `covariates`."
         )
-    big = resized(model, grouping.dim, few_lengths(high))
     sources = {**given, **({index: Members(low, high)} if index else {})}
-    return Prepared(big, sources, Groups(low, high, grouping), found)
+    ready = Groups(low, high, grouping)
+    return Prepared(largest(model, ready), sources, ready, found)
+
+
+def largest(model: pm.Model, groups: Groups) -> pm.Model:
+    """The model of the size that networks are trained at."""
+    return resized(model, groups.grouping.dim, few_lengths(groups.high))
 
 
 def _dims(model: pm.Model, name: str) -> tuple[str | None, ...]:

@@ -11,16 +11,25 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.archive import fingerprint, records, sources, weights
+from pmcl.archive.adapted import (
+    memory_from,
+    memory_to_dataset,
+    state_from,
+    state_to_dataset,
+    strategy_in_force,
+)
 from pmcl.archive.attributes import in_order, whole_number
-from pmcl.archive.configuration import KNOWN, check_sizes, decode, dumps, encode, loads
+from pmcl.archive.configuration import check_sizes, decode, dumps, encode, loads
 from pmcl.archive.errors import StateError
 from pmcl.archive.fingerprint import check
 from pmcl.archive.zipped import group
 from pmcl.compile import (
     CompiledModel,
     Masking,
+    Simulator,
     compile_model,
     make_simulator,
     read_covariates,
@@ -28,14 +37,13 @@ from pmcl.compile import (
 from pmcl.compile.covariates import SourcesLike, sources_of
 from pmcl.compile.made import SimulatorFunction
 from pmcl.compile.refuse import model_or_context
-from pmcl.continual import AbstractStrategy, Memory, Occasion, StrategyState, memory_of
-from pmcl.data.reading import as_task
-from pmcl.data.task import DATASET, Batch, Layout, Task
+from pmcl.continual import Memory, memory_of
+from pmcl.data.task import Batch
 from pmcl.networks import Amortizer, Network, Structure
 from pmcl.networks.familiarity import Familiar, describe_inputs
 from pmcl.networks.structure import skeleton
 from pmcl.runtime import precision
-from pmcl.training import PretrainingSettings
+from pmcl.training import PretrainingRecord, PretrainingSettings
 
 SCHEMA = 1
 _LONGEST = 10**5  # rows of a dataset
@@ -63,17 +71,13 @@ def to_datatree(posterior: AmortizedPosterior, *, include_memory: bool = True) -
     StateError
         Naming what cannot be stored, such as a strategy of the user's own.
     """
-    p = posterior
-    with precision.scope():
-        z, data = p.simulator.simulate(64, random_seed=p.seed)
-        values = {i.name: np.asarray(data[i.name]) for i in p.compiled.data}
-        finite = np.isfinite(z).all(axis=1) & np.all(
-            [np.isfinite(v).reshape(len(z), -1).all(axis=1) for v in values.values()], axis=0
-        )
-        points = {k: v[finite] for k, v in values.items()}
-        probe = fingerprint.fingerprint(p.compiled, z[finite], points)
+    p, probe = posterior, probe_of(posterior)
+    strategy = p.strategy
+    if strategy is not None and not isinstance(strategy, tuple):
+        strategy = (strategy,)
+    in_force = None if strategy is None else encode(strategy, where="strategy")
     groups: dict[str, xr.Dataset] = {
-        "/": xr.Dataset(attrs=_attrs(p)),
+        "/": xr.Dataset(attrs={**attributes_of(p), "strategy": dumps(in_force)}),
         "/model": probe,
         "/covariates": sources.to_dataset(p.simulator.covariates),
         "/network": weights.to_dataset(p.amortizer),
@@ -88,10 +92,10 @@ def to_datatree(posterior: AmortizedPosterior, *, include_memory: bool = True) -
         groups[f"/pretraining/{i}"] = records.pretraining_to_dataset(record)
     memory = memory_of(p.states)
     if include_memory and len(memory):
-        groups["/memory"] = _memory_to_dataset(memory)
+        groups["/memory"] = memory_to_dataset(memory)
     kept = [s for s in p.states if include_memory or not isinstance(s.state, Memory)]
     for i, state in enumerate(kept):
-        groups[f"/strategies/{i}"] = _state_to_dataset(state)
+        groups[f"/strategies/{i}"] = state_to_dataset(state)
     for i, task in enumerate(p.records):
         for name, part in records.task_to_tree(task).items():
             groups[f"/history/{i}" + (f"/{name}" if name else "")] = part
@@ -109,63 +113,18 @@ def from_datatree(
     """Make the posterior again of which :func:`to_datatree` gave the state."""
     model = model_or_context(model)
     attrs = tree.attrs
-    schema = attrs.get("schema")
-    if schema != SCHEMA:
-        raise StateError(
-            f"{where}: written in schema {schema!r} by pmcl {attrs.get('pmcl_version')!r}; this is "
-            f"pmcl {version('pmcl')}, which reads schema {SCHEMA}. Use the version that wrote it."
-        )
-    probe = group(tree, "model", where)
-    described = loads(probe.attrs.get("model"), where=f"{where}: model")
-    given = described.get("covariates") if isinstance(described, dict) else None
-    if not isinstance(given, dict):
-        raise StateError(f"{where}: expected a description of a model.")
-    named = [n for n in given if n in model.named_vars]
+    check_schema(attrs, where)
     with precision.scope():
-        compiled = compile_model(model, covariates=named)
-        check(compiled, probe, where=where)
-        structure = _structure(attrs, compiled, where)
-        masking = _masking(attrs, structure, where)
-        infos = masking.sized(compiled.covariates)
-        found = sources_of(model, covariates)
-        if covariates is None:
-            stored = group(tree, "covariates", where)
-            found = sources.from_dataset(stored, infos, where=where)
-        backend = attrs.get("simulator")
-        if backend not in ("jax", "pytensor", "function"):
-            raise StateError(
-                f"{where}: expected a simulator 'jax', 'pytensor' or 'function', got {backend!r}."
-            )
-        if (backend == "function") != (simulator is not None):
-            raise StateError(
-                f"{where}: simulator: expected "
-                + (
-                    "the function that made the data, which a state does not hold."
-                    if simulator is None
-                    else "none: the model's own distributions made the data."
-                )
-            )
-        source = make_simulator(
-            compiled,
-            read_covariates(found, infos),
-            backend="auto" if backend == "function" else backend,
-            masking=masking,
-            function=simulator,
-        )
+        compiled, probe = compiled_from(tree, model, where)
+        structure = structure_from(attrs, compiled, where)
+        given = None if covariates is None else sources_of(model, covariates)
+        source = simulator_from(tree, compiled, structure, given, simulator, where=where)
+        masking = source.masking
         if compiled.implicit:
             fingerprint.check_simulated(
                 source, probe, seed=whole_number(attrs, "seed", where), where=where
             )
-        network = decode(
-            loads(attrs.get("network"), where=where), where=f"{where}: network", expected=Network
-        )
-        check_sizes(network, f"{where}: network")
-        sizes = {"starts": 1, "modes": 1}
-        if network.whiten:
-            about = group(tree, "search", where).attrs
-            sizes = {name: whole_number(about, name, where) for name in sizes}
-            if not all(1 <= n <= _MOST_SEARCHES for n in sizes.values()):
-                raise StateError(f"{where}: search: {sizes} are no numbers of starts and of modes.")
+        network, sizes = network_from(tree, where)
         like = skeleton(network, compiled, structure, masking, **sizes)
         amortizer = weights.from_dataset(
             group(tree, "network", where), like, where=f"{where}: network"
@@ -184,13 +143,10 @@ def from_datatree(
             structure,
             network,
             amortizer,
-            _settings(attrs, where),
+            settings_from(attrs, where),
             whole_number(attrs, "seed", where),
-            strategy=_strategy(attrs, where),
-            pretraining=tuple(
-                records.pretraining_from_dataset(node.to_dataset(), where=f"{where}: pretraining")
-                for node in in_order(tree, "pretraining", where)
-            ),
+            strategy=strategy_in_force(attrs, where),
+            pretraining=pretraining_from(tree, where),
             pretrained=pretrained,
             familiar=_familiar(tree, amortizer, compiled, where),
             records=tuple(
@@ -198,18 +154,52 @@ def from_datatree(
                 for node in in_order(tree, "history", where)
             ),
         )
-        memory = _memory(tree, posterior.layout, where)
+        memory = memory_from(tree, posterior.layout, where)
         states = tuple(
-            _state(node, posterior, memory, f"{where}: strategies")
+            state_from(node, posterior, memory, f"{where}: strategies")
             for node in in_order(tree, "strategies", where)
         )
     return dataclasses.replace(posterior, states=states)
 
 
-def _attrs(p: AmortizedPosterior) -> dict[str, Any]:
-    strategy = p.strategy
-    if strategy is not None and not isinstance(strategy, tuple):
-        strategy = (strategy,)
+def check_schema(attrs: Mapping[Any, Any], where: str) -> None:
+    """Refuse a state of a version that is not known."""
+    schema = attrs.get("schema")
+    if schema != SCHEMA:
+        raise StateError(
+            f"{where}: written in schema {schema!r} by pmcl {attrs.get('pmcl_version')!r}; this is "
+            f"pmcl {version('pmcl')}, which reads schema {SCHEMA}. Use the version that wrote it."
+        )
+
+
+def compiled_from(
+    tree: xr.DataTree, model: pm.Model, where: str
+) -> tuple[CompiledModel, xr.Dataset]:
+    """Compile the model, which has to be that of the state; and what tells it."""
+    probe = group(tree, "model", where)
+    described = loads(probe.attrs.get("model"), where=f"{where}: model")
+    given = described.get("covariates") if isinstance(described, dict) else None
+    if not isinstance(given, dict):
+        raise StateError(f"{where}: expected a description of a model.")
+    compiled = compile_model(model, covariates=[n for n in given if n in model.named_vars])
+    check(compiled, probe, where=where)
+    return compiled, probe
+
+
+def probe_of(p: AmortizedPosterior | MultilevelPosterior) -> xr.Dataset:
+    """What tells the model of a posterior from others: its densities at simulated data."""
+    with precision.scope():
+        z, data = p.simulator.simulate(64, random_seed=p.seed)
+        values = {i.name: np.asarray(data[i.name]) for i in p.compiled.data}
+        finite = np.isfinite(z).all(axis=1) & np.all(
+            [np.isfinite(v).reshape(len(z), -1).all(axis=1) for v in values.values()], axis=0
+        )
+        points = {k: v[finite] for k, v in values.items()}
+        return fingerprint.fingerprint(p.compiled, z[finite], points)
+
+
+def attributes_of(p: AmortizedPosterior | MultilevelPosterior) -> dict[str, Any]:
+    """What a posterior was made with."""
     return {
         "schema": SCHEMA,
         "pmcl_version": version("pmcl"),
@@ -222,11 +212,33 @@ def _attrs(p: AmortizedPosterior) -> dict[str, Any]:
         "missing": p.simulator.masking.missing,
         "network": dumps(encode(p.network, where="network")),
         "settings": dumps(dataclasses.asdict(p.settings)),
-        "strategy": dumps(None if strategy is None else encode(strategy, where="strategy")),
     }
 
 
-def _settings(attrs: Mapping[Any, Any], where: str) -> PretrainingSettings:
+def network_from(tree: xr.DataTree, where: str) -> tuple[Network, dict[str, int]]:
+    """Specification of the network, and how many starts and modes its search has."""
+    found = decode(
+        loads(tree.attrs.get("network"), where=where), where=f"{where}: network", expected=Network
+    )
+    check_sizes(found, f"{where}: network")
+    sizes = {"starts": 1, "modes": 1}
+    if found.whiten:
+        about = group(tree, "search", where).attrs
+        sizes = {name: whole_number(about, name, where) for name in sizes}
+        if not all(1 <= n <= _MOST_SEARCHES for n in sizes.values()):
+            raise StateError(f"{where}: search: {sizes} are no numbers of starts and of modes.")
+    return found, sizes
+
+
+def pretraining_from(tree: xr.DataTree, where: str) -> tuple[PretrainingRecord, ...]:
+    """What happened in pretraining."""
+    return tuple(
+        records.pretraining_from_dataset(node.to_dataset(), where=f"{where}: pretraining")
+        for node in in_order(tree, "pretraining", where)
+    )
+
+
+def settings_from(attrs: Mapping[Any, Any], where: str) -> PretrainingSettings:
     found = loads(attrs.get("settings"), where=where)
     names = {f.name for f in dataclasses.fields(PretrainingSettings)}
     if not isinstance(found, dict) or set(found) != names:
@@ -238,20 +250,52 @@ def _settings(attrs: Mapping[Any, Any], where: str) -> PretrainingSettings:
     return PretrainingSettings(**found)
 
 
-def _strategy(attrs: Mapping[Any, Any], where: str) -> Any:
-    found = decode(loads(attrs.get("strategy"), where=where), where=f"{where}: strategy")
-    if found is None:
-        return None
-    if not isinstance(found, tuple) or not all(isinstance(s, AbstractStrategy) for s in found):
-        raise StateError(f"{where}: expected strategies.")
-    return found if len(found) > 1 else found[0]
+def simulator_from(
+    tree: xr.DataTree,
+    compiled: CompiledModel,
+    structure: Structure,
+    covariates: Mapping[str, Any] | None,
+    simulator: SimulatorFunction | None,
+    *,
+    where: str,
+) -> Simulator:
+    """Make the simulator again; `covariates` are the user's sources, those of the state else."""
+    masking = _masking(tree.attrs, structure, where)
+    infos = masking.sized(compiled.covariates)
+    if covariates is None:
+        stored = group(tree, "covariates", where)
+        covariates = sources.from_dataset(stored, infos, where=where)
+    backend = tree.attrs.get("simulator")
+    if backend not in ("jax", "pytensor", "function"):
+        raise StateError(
+            f"{where}: expected a simulator 'jax', 'pytensor' or 'function', got {backend!r}."
+        )
+    if (backend == "function") != (simulator is not None):
+        raise StateError(
+            f"{where}: simulator: expected "
+            + (
+                "the function that made the data, which a state does not hold."
+                if simulator is None
+                else "none: the model's own distributions made the data."
+            )
+        )
+    return make_simulator(
+        compiled,
+        read_covariates(covariates, infos),
+        backend="auto" if backend == "function" else backend,
+        masking=masking,
+        function=simulator,
+    )
 
 
-def _structure(attrs: Mapping[Any, Any], compiled: CompiledModel, where: str) -> Structure:
+def structure_from(attrs: Mapping[Any, Any], compiled: CompiledModel, where: str) -> Structure:
     found = loads(attrs.get("structure"), where=where)
-    if not (isinstance(found, list) and len(found) == 3 and isinstance(found[2], str)):
+    if not (isinstance(found, list) and len(found) in (3, 4) and isinstance(found[2], str)):
         raise StateError(f"{where}: expected the structure of the data.")
-    kind, row, why = found
+    kind, row, why, *more = found
+    times = tuple(more[0]) if more else ()
+    if not {*times} <= {i.name for i in compiled.covariates if i.dims == (row,)}:
+        raise StateError(f"{where}: expected times of the rows, got {list(times)}.")
     fits = (
         row in compiled.shared_dims
         if kind in ("exchangeable", "sequence")
@@ -259,7 +303,7 @@ def _structure(attrs: Mapping[Any, Any], compiled: CompiledModel, where: str) ->
     )
     if not fits:
         raise StateError(f"{where}: {kind!r} along {row!r} does not fit the model.")
-    return Structure(kind, row, why)
+    return Structure(kind, row, why, times)
 
 
 def _masking(attrs: Mapping[Any, Any], structure: Structure, where: str) -> Masking:
@@ -298,85 +342,4 @@ def _familiar(
     numbers = all(v.dtype.kind == "f" and np.isfinite(v).all() for v in found)
     if tuple(v.shape for v in found) != shapes or not numbers or not len(found.distances):
         raise StateError(f"{where}: familiar: expected finite numbers of {k} features.")
-    return found
-
-
-def _memory_to_dataset(memory: Memory) -> xr.Dataset:
-    stored = memory.stored()
-    data = stored.labelled()
-    # Values past the end of a dataset say nothing; its length says where that is.
-    data["task"] = (DATASET, np.asarray(memory.tasks, dtype=str))
-    data["time"] = (DATASET, np.asarray(memory.times, dtype=str))
-    if stored.lengths is not None:
-        data["length"] = (DATASET, stored.lengths)
-    return data.assign_coords({DATASET: np.asarray(stored.names, dtype=str)})
-
-
-def _memory(tree: xr.DataTree, layout: Layout, where: str) -> Memory:
-    if "memory" not in tree.children:
-        return Memory()
-    data = group(tree, "memory", where)
-    names = [str(n) for n in data[DATASET].values]
-    extra = {"task", "time", *(("length",) if layout.row is not None else ())}
-    if set(map(str, data.data_vars)) != {*layout.names, *extra}:
-        raise StateError(f"{where}: memory: expected {sorted({*layout.names, *extra})}.")
-    parts = {}
-    for i, name in enumerate(names):
-        one = data.isel({DATASET: i}, drop=True).drop_vars(["task", "time"])
-        if layout.row is not None:
-            n = int(one["length"])
-            one = one.drop_vars("length").isel({layout.row: slice(0, n)})
-        parts[name] = one
-    task = as_task(parts, layout)
-    tasks, times = (tuple(str(v) for v in data[k].values) for k in ("task", "time"))
-    return Memory(task, tasks, times)
-
-
-def _state_to_dataset(state: StrategyState) -> xr.Dataset:
-    kind = KNOWN.get(state.kind)
-    if kind is None:
-        raise StateError(
-            f"strategy {state.kind}: a state holds data and no code, so that of a strategy of your "
-            "own is not stored; keep the posterior in memory, or use one of pmcl's."
-        )
-    found = weights.to_dataset(None if isinstance(state.state, Memory) else state.state)
-    label = getattr(state.state, "kind", "")
-    return found.assign_attrs(
-        kind=state.kind, tasks=dumps(list(state.tasks)), label=label if label else ""
-    )
-
-
-def _state(
-    node: xr.DataTree, posterior: AmortizedPosterior, memory: Memory, where: str
-) -> StrategyState:
-    data = node.to_dataset(inherit=False)
-    kind = KNOWN.get(str(data.attrs.get("kind")))
-    tasks = loads(data.attrs.get("tasks"), where=where)
-    if kind is None or not issubclass(kind, AbstractStrategy) or not isinstance(tasks, list):
-        raise StateError(f"{where}: expected the state of a strategy that is known.")
-    names = tuple(map(str, tasks))
-    # The structure of a state is that with which its strategy begins, at no cost.
-    fresh = _cheap(kind)
-    nothing = Task(posterior.layout, {}, (), None)
-    now = Occasion(
-        "", nothing, posterior.amortizer, posterior.density, posterior.simulator,
-        posterior.structure, 0,
-    )  # fmt: skip
-    like = fresh.begin(None, now)
-    if isinstance(like, Memory):
-        return StrategyState(kind.__name__, names, memory)
-    state = weights.from_dataset(data, like, where=where)
-    label = str(data.attrs.get("label", ""))
-    if hasattr(state, "kind"):
-        if label not in ("fisher", "self_consistency", "synaptic"):
-            raise StateError(f"{where}: {label!r} is no importance.")
-        state = state._replace(kind=label)
-    return StrategyState(kind.__name__, names, state)
-
-
-def _cheap(kind: type[eqx.Module]) -> AbstractStrategy:
-    """A strategy of a kind that needs no simulations to begin."""
-    fields = {f.name for f in dataclasses.fields(kind)}
-    found = kind(simulations=0) if "simulations" in fields else kind()
-    assert isinstance(found, AbstractStrategy)
     return found

@@ -13,9 +13,11 @@ from typing import Annotated
 from cyclopts import App, CycloptsError
 
 import pmcl
-from pmcl.cli import work
+from pmcl.cli import draws, work
 from pmcl.cli.common import Flag, console
+from pmcl.cli.machine import doctor
 from pmcl.cli.registry import models, publish
+from pmcl.cli.settings import from_file
 from pmcl.runtime.caching import for_the_command
 
 # what compiles takes what an earlier command compiled
@@ -26,20 +28,23 @@ app = App(
     version=f"pmcl {pmcl.__version__}",
     help=(pmcl.__doc__ or "").split("\n")[0],
     help_epilogue="With --no-cache no compiled functions are kept for the next command.",
+    config=from_file,
 )
 
 
 app.command(models)
+app.register_install_completion_command(help="Complete commands and options in this shell.")
 
 
 for command in (
     publish,
     work.fit,
     work.adapt,
-    work.sample,
-    work.reference,
-    work.compare,
+    draws.sample,
+    draws.reference,
+    draws.compare,
     work.report,
+    doctor,
 ):
     app.command(command)
 

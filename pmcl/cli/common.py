@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -11,6 +12,8 @@ from pmcl.runtime.files import to_json
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from pmcl.amortized.posterior import AmortizedPosterior
 
 
 Flag = Parameter(negative="")
@@ -39,3 +42,10 @@ def console() -> "Console":
     from rich.console import Console
 
     return Console(stderr=True)
+
+
+def loaded(state: Path, model: str) -> "AmortizedPosterior":
+    """Read a state by the model of that name, or of that file."""
+    from pmcl.models.definition import named
+
+    return named(model).load(state)

@@ -1,6 +1,7 @@
-"""TODO."""
+"""What a network is given of a dataset: rows, fixed values, what is missing; standardised."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -27,6 +28,8 @@ class InputLayout(eqx.Module):
         Shortest and longest dataset of training: the network then sees how long one is.
     flagged : tuple of str
         Variables of which the network sees what is missing, in columns of their own.
+    times : tuple of str
+        Variables of the rows of a sequence, of whose steps from row to row the network sees, too.
     """
 
     rows: tuple[tuple[str, int], ...] = eqx.field(static=True)
@@ -34,6 +37,7 @@ class InputLayout(eqx.Module):
     shapes: tuple[tuple[str, tuple[int | None, ...]], ...] = eqx.field(static=True)
     lengths: tuple[int, int] | None = eqx.field(static=True, default=None)
     flagged: tuple[str, ...] = eqx.field(static=True, default=())
+    times: tuple[str, ...] = eqx.field(static=True, default=())
 
     @classmethod
     def of(
@@ -43,6 +47,7 @@ class InputLayout(eqx.Module):
         *,
         masking: Masking | None = None,
         observed: int = 0,
+        times: tuple[str, ...] = (),
     ) -> "InputLayout":
         """Lay out variables, of which the first `observed` may have missing values."""
         rows = tuple((v.name, v.dims.index(row)) for v in variables if row in v.dims)
@@ -52,9 +57,9 @@ class InputLayout(eqx.Module):
         )
         fixed = tuple(v.name for v in variables if row not in v.dims)
         if masking is None:
-            return cls(rows, fixed, shapes)
+            return cls(rows, fixed, shapes, times=times)
         flagged = tuple(v.name for v in variables[:observed]) if masking.missing else ()
-        return cls(rows, fixed, shapes, masking.lengths, flagged)
+        return cls(rows, fixed, shapes, masking.lengths, flagged, times)
 
     def split(self, data: Mapping[str, ArrayLike]) -> tuple[Array | None, Array]:
         """Arrays of one dataset -> rows (n, features) or None, and fixed values (m,)."""
@@ -73,6 +78,9 @@ class InputLayout(eqx.Module):
         for name, axis in self.rows:
             value = jnp.moveaxis(jnp.asarray(data[name]), axis, 0)
             parts.append(value.reshape(value.shape[0], -1).astype(NETWORK))
+        for name in self.times:
+            time = jnp.asarray(data[name])
+            parts.append(jnp.diff(time, prepend=time[:1]).astype(NETWORK)[:, None])
         fixed = [jnp.ravel(jnp.asarray(data[name])).astype(NETWORK) for name in self.fixed]
         return (
             jnp.concatenate(parts, axis=1) if parts else None,
@@ -84,7 +92,9 @@ class InputLayout(eqx.Module):
     ) -> tuple[Array | None, Array, Array | None]:
         """Say which numbers of :meth:`split` are there, and which rows count (None: all)."""
         whole = {name: jnp.ones(jnp.shape(data[name]), bool) for name, _ in self.shapes}
-        rows, fixed = self.split({**whole, **mask.values})
+        rows, fixed = replace(self, times=()).split({**whole, **mask.values})
+        if rows is not None:  # times are never missing
+            rows = jnp.pad(rows, ((0, 0), (0, len(self.times))), constant_values=1)
         counts = mask.rows
         seen = [(n, axis) for n, axis in self.rows if n in mask.values]
         if seen and not self.flagged:

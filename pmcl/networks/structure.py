@@ -27,15 +27,20 @@ DEFAULT_FLOW = CouplingFlow(layers=2, width=64, knots=5, activation="silu")
 
 
 class Structure(NamedTuple):
-    """How a dataset is read: `row` is None for a vector of fixed size; `why` is for people."""
+    """How a dataset is read: `row` is None for a vector of fixed size; `why` is for people.
+
+    `times` are the covariates that grow along a sequence: a network sees their steps, too.
+    """
 
     kind: Literal["exchangeable", "sequence", "fixed"]
     row: str | None
     why: str
+    times: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         along = f" along dim {self.row!r}" if self.row else ""
-        return f"{self.kind}{along} ({self.why})"
+        steps = f", with the steps of {', '.join(map(repr, self.times))}" if self.times else ""
+        return f"{self.kind}{along}{steps} ({self.why})"
 
 
 def read_structure(
@@ -75,9 +80,10 @@ def read_structure(
                 f"Use sequence={named!r}, or make data that differ by row `pm.Data` with this dim "
                 "and name them as covariates."
             )
-        return Structure(
-            "exchangeable" if exchangeable else "sequence", named, _why(compiled, "as you said")
-        )
+        why = _why(compiled, "as you said")
+        if exchangeable is not None:
+            return Structure("exchangeable", named, why)
+        return Structure("sequence", named, why, _times(compiled, simulator, named))
     for dim in () if compiled.implicit else candidates:
         if _invariant(compiled, simulator, dim):
             why = "the likelihood does not depend on the order"
@@ -86,6 +92,17 @@ def read_structure(
     if compiled.implicit:
         why = "nothing is known of the likelihood: is there exchangeable=... or sequence=...?"
     return Structure("fixed", None, _why(compiled, why))
+
+
+def _times(compiled: CompiledModel, simulator: Simulator, row: str) -> tuple[str, ...]:
+    """Covariates that are one number a row and never fall along the rows: times."""
+    _, data = simulator.simulate(8, random_seed=0)
+    steps = {
+        i.name: np.diff(np.asarray(data[i.name], float), axis=1)
+        for i in compiled.covariates
+        if i.dims == (row,)
+    }
+    return tuple(name for name, step in steps.items() if (step >= 0).all() and step.any())
 
 
 def _why(compiled: CompiledModel, first: str) -> str:
@@ -148,7 +165,11 @@ def skeleton(
     """A network of the right shapes, whose numbers mean nothing; `starts` and `modes` of search."""
     data = {i.name: np.zeros((2, *i.shape)) for i in compiled.data}
     inputs = InputLayout.of(
-        compiled.data, structure.row, masking=masking, observed=len(compiled.observed)
+        compiled.data,
+        structure.row,
+        masking=masking,
+        observed=len(compiled.observed),
+        times=structure.times,
     )
     z = np.zeros((2, compiled.dim))
     search = None

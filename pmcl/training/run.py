@@ -1,10 +1,13 @@
 """A run of training: blocks of steps, the best weights, patience, checkpoints."""
 
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import numpy as np
 
 from pmcl.networks import Amortizer
@@ -14,6 +17,7 @@ from pmcl.training.checkpoint import read_checkpoint, write_checkpoint
 from pmcl.training.loop import LoopState, Optimiser, Problem, combine, run_block, start
 
 _SLOWER = 0.3  # factor of the rate where there is no more progress
+_LONG = 600.0  # seconds of training that are said before
 
 
 class Moment(NamedTuple):
@@ -162,6 +166,8 @@ def run(
             rate = np.asarray(optimiser.rate * _SLOWER ** int(now.reductions), np.float32)
             paced = eqx.tree_at(lambda o: o.rate, optimiser, rate)
             state, losses = now.state, []
+            if block == 0:
+                _foretell(problem, paced, amortizer, state, parts[0], steps, course)
             for part in parts:
                 state, new = run_block(problem, paced, amortizer, state, part, steps)
                 losses.append(np.asarray(new))
@@ -175,6 +181,31 @@ def run(
             if now.done or _told(now, course):
                 break
     return now
+
+
+def _foretell(
+    problem: Problem,
+    optimiser: Optimiser,
+    amortizer: Amortizer,
+    state: LoopState,
+    part: dict[str, Any],
+    size: int,
+    course: Course,
+) -> None:
+    """Measure one step, and say so before training where all of them will take long."""
+    last = state._replace(step=optimiser.steps - 1)  # the steps after it rest
+    for _ in range(2):  # the first one is compiled
+        begin = time.perf_counter()
+        jax.block_until_ready(run_block(problem, optimiser, amortizer, last, part, size))
+    each = time.perf_counter() - begin
+    if each * course.steps > _LONG:
+        warnings.warn(
+            f"{course.description}: a step takes {each:.2g} s, so that {course.steps} steps take "
+            f"up to {each * course.steps / 60:.0f} minutes ({amortizer.dim} "
+            "parameters). A smaller `batch_size`, fewer `steps` or shorter datasets take less; a "
+            "`checkpoint` keeps what was done; `pmcl.refine` needs no training.",
+            stacklevel=4,
+        )
 
 
 def _told(now: Progress, course: Course) -> bool:
