@@ -392,3 +392,17 @@ def test_groups_of_different_size_with_padding_and_gaps():
             )
             expected.append(prior + stats.multivariate_normal.logpdf(y, mean, covariance))
         np.testing.assert_allclose(found.log_density(g, i), expected, rtol=1e-8)
+
+
+def test_a_group_whose_tails_are_too_heavy_is_named():
+    """A Cauchy prior, and nothing that is known of one group: weights have no variance."""
+    with pm.Model(coords={"group": list("abc")}) as model:
+        sd = pm.Data("sd", np.ones(3), dims="group")
+        theta = pm.StudentT("theta", nu=1, mu=pm.Normal("mu"), sigma=1, dims="group")
+        pm.Normal("y", theta, sd, observed=np.zeros(3), dims="group")
+    data = {"y": np.array([0.3, 0.1, -0.5]), "sd": np.array([0.1, 1e6, 0.1])}
+    with pytest.warns(UserWarning, match=r"proposals of group theta\[b\]"):
+        tree = pmcl.refine(model, data, draws=500, fallback=None, random_seed=1, progressbar=False)
+    stats = tree["dataset_stats"].to_dataset()
+    assert stats["worst_group"].item() == "theta[b]"
+    assert 0.5 < stats["group_khat"].item() < 1.1

@@ -110,7 +110,7 @@ class LevelSampler(NamedTuple):
                     f"{levels}. `pmcl.refine` takes them as they are."
                 )
             if labels is not None:
-                levels = levels.cut(np.array([len(names) for names in labels]))
+                levels = levels.named(labels)
             amortizer = sized.amortizer(self.amortizer, self.row)
             assert amortizer.search is not None
             corrected = correct(

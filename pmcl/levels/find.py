@@ -248,6 +248,22 @@ def stacked(found: Sequence[Partition], terms: Sequence[np.ndarray]) -> Split:
     return Split(*map(np.stack, (places, owners, reals)))  # type: ignore[arg-type]
 
 
+def group_name(compiled: CompiledModel, levels: Levels, dataset: int, group: int) -> str:
+    """Name of a group of one dataset: its own, or that of its first parameter."""
+    if levels.labels is not None:
+        return levels.labels[dataset][group]
+    place = np.asarray(levels.split.place)[dataset] - len(levels.shared)
+    entry = int(np.flatnonzero((place >= 0) & (place % levels.groups == group))[0])
+    v = next(v for v in compiled.values if v.start <= entry < v.start + v.size)
+    dims = next(i.dims for i in compiled.free if i.name == v.variable)
+    where = np.unravel_index(entry - v.start, v.shape)
+    labels = [
+        str(compiled.coords[d][i]) if d in compiled.coords else str(i)
+        for d, i in zip(dims, where, strict=True)
+    ]
+    return f"{v.variable}[{', '.join(labels)}]"
+
+
 def described(compiled: CompiledModel, found: Partition, *, exact: bool) -> str:
     """Say what was found."""
     infos = {i.name: i for i in compiled.free}

@@ -110,6 +110,24 @@ class Marginal(eqx.Module):
         one = lambda item: given.draw(item[0], item[1], points)  # noqa: E731
         return jax.lax.map(one, (g, keys), batch_size=self.together(data, points))
 
+    def weights(
+        self, z: Array, key: Array, data: dict[str, Any], mask: Mask | None, points: int
+    ) -> Array:
+        """Log weights of each group's proposals at draws z (draw, dim): (draw, point, group).
+
+        Relative to their sum in each draw.
+        """
+        given = _One(self, data, mask)
+        place = given.split.place
+
+        def one(item: tuple[Array, Array]) -> Array:
+            g = jnp.zeros(self.shared + given.split.real.size).at[place].set(item[0])[: self.shared]
+            _, _, log_w = given.proposed(g, given.peak(g), item[1], points)
+            return log_w - _log_sum(log_w)
+
+        keys = jax.random.split(key, z.shape[0])
+        return jax.lax.map(one, (z, keys), batch_size=self.together(data, points))
+
     def anchor(self, g: Array, data: dict[str, Any], mask: Mask | None) -> Anchor:
         """Find where groups have their modes about global parameters g."""
         return _One(self, data, mask).anchor(g)
@@ -268,24 +286,29 @@ class _One(NamedTuple):
     def draw(self, g: Array, key: Array, points: int) -> tuple[Array, Array]:
         """z and log weight of one g (see `Marginal.draw`)."""
         peak = self.peak(g)
-        width, groups = peak.l.shape
+        width = peak.l.shape[0]
         noise_key, choice_key = jax.random.split(key)
         if self.marginal.exact:
             eps = jax.random.normal(noise_key, peak.l.shape, peak.l.dtype)
             rest, _ = self.parts(g, peak.l)
             value = peak.value - peak.factor.log_det() + 0.5 * width * _LOG_2PI
             return self.whole(g, peak.l + peak.factor.solve_transposed(eps)), rest + value.sum()
-        shift = jax.random.uniform(noise_key, (width, groups), peak.l.dtype)
+        rest, l, log_w = self.proposed(g, peak, noise_key, points)  # noqa: E741
+        chosen = jax.random.categorical(choice_key, log_w, axis=0)
+        picked = jnp.take_along_axis(l, chosen[None, None], axis=0)[0]
+        total = jnp.sum(_log_sum(log_w) - jnp.log(points))
+        return self.whole(g, picked), rest + total
+
+    def proposed(self, g: Array, peak: Peak, key: Array, points: int) -> tuple[Array, Array, Array]:
+        """log p(g, x_0), proposals (point, width, group) and their log weights (point, group)."""
+        width, groups = peak.l.shape
+        shift = jax.random.uniform(key, (width, groups), peak.l.dtype)
         u = (lattice(points, width)[:, :, None] + shift) % 1.0
         e = student_quantile(u)
         log_q = jnp.sum(student_log_density(e), axis=1) + peak.factor.log_det()
         l = jax.vmap(lambda v: peak.l + peak.factor.solve_transposed(v))(e)  # noqa: E741
         rest, value = jax.vmap(lambda v: self.parts(g, v))(l)
-        log_w = jnp.where(jnp.isnan(value), -jnp.inf, value) - log_q
-        chosen = jax.random.categorical(choice_key, log_w, axis=0)
-        picked = jnp.take_along_axis(l, chosen[None, None], axis=0)[0]
-        total = jnp.sum(_log_sum(log_w) - jnp.log(points))
-        return self.whole(g, picked), rest[0] + total
+        return rest[0], l, jnp.where(jnp.isnan(value), -jnp.inf, value) - log_q
 
 
 @jit

@@ -67,12 +67,15 @@ class Levels:
         Whether the log density of every group is quadratic in the group's parameters.
     text : str
         What was found, in a line.
+    labels : tuple of tuple of str, optional
+        Names of each dataset's groups, where they have their own.
     """
 
     shared: np.ndarray
     split: Split
     exact: bool
     text: str
+    labels: tuple[tuple[str, ...], ...] | None = None
 
     @property
     def width(self) -> int:
@@ -83,6 +86,10 @@ class Levels:
     def groups(self) -> int:
         """Most groups of a dataset."""
         return self.split.real.shape[2]
+
+    def named(self, labels: tuple[tuple[str, ...], ...]) -> "Levels":
+        """The same for datasets of which each has these groups, any others being padding."""
+        return replace(self.cut(np.array([len(names) for names in labels])), labels=labels)
 
     def cut(self, numbers: np.ndarray) -> "Levels":
         """The same for datasets of which each has so many groups, the others being padding.

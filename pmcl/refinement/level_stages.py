@@ -23,6 +23,7 @@ from pmcl.search.scales import Dense
 
 BLOCK = 64  # draws of one dataset that are made together
 _DEGREES = 4  # of t distributions, at least: tails wider than most posteriors'
+LOOKED_AT = 3  # groups whose k-hat is told
 _DEFENCE = 6  # draws of a block that are no network's
 
 
@@ -152,6 +153,32 @@ def drawn_by_network(
         return GroupDraws(z, log_q, log_p)
 
     return over_datasets(one, batch, context, keys.each(), turn)
+
+
+@jit
+def group_weights(
+    marginal: Marginal, batch: Batch, z: Array, keys: Keys, points: int
+) -> tuple[Array, Array]:
+    """Log weights of the proposals of the groups that vary most, at draws z (item, draw, dim).
+
+    Returns
+    -------
+    which : Array of int of shape (item, LOOKED_AT)
+        These groups, the worst first; the first again where there are fewer.
+    log_weight : Array of shape (item, LOOKED_AT, draw * point)
+    """
+
+    def one(data: dict[str, Any], mask: Mask | None, z: Array, key: Array) -> tuple[Array, Array]:
+        log_w = marginal.weights(z, key, data, mask, points)
+        log_w = log_w.reshape(-1, log_w.shape[-1]).T
+        real = data[KEY].split.real.any(axis=0)
+        spread = jnp.where(real, jnp.var(jnp.exp(log_w), axis=1), -1.0)
+        number = min(LOOKED_AT, log_w.shape[0])
+        which = jnp.argsort(-spread)[:number]
+        which = jnp.where(real[which], which, which[0])
+        return which, log_w[which]
+
+    return over_datasets(one, batch, z, keys.each())
 
 
 @jit

@@ -14,16 +14,21 @@ from pmcl.draws.densities import walk
 from pmcl.draws.drawn import Drawn
 from pmcl.levels.integrals import KEY, Marginal, anchored
 from pmcl.levels.structure import Given, Levels
-from pmcl.metrics import ImportanceDiagnostics, importance_diagnostics, khat_threshold
+from pmcl.metrics import (
+    ImportanceDiagnostics,
+    importance_diagnostics,
+    khat_threshold,
+)
 from pmcl.networks import Amortizer
 from pmcl.networks.amortizer import Context
 from pmcl.networks.contexts import contexts
 from pmcl.refinement import level_stages as stages
+from pmcl.refinement.by_group import ByGroup, by_group, chosen
 from pmcl.refinement.engine import poor
 from pmcl.refinement.level_stages import BLOCK, GroupDraws, Mixture
 from pmcl.refinement.settings import Asked, Beginning, Refine
 from pmcl.refinement.stages import Keys
-from pmcl.refinement.treatment import Engine, Treatment, at, replaced
+from pmcl.refinement.treatment import Engine, Treatment, at, joined, replaced
 from pmcl.runtime import devices
 from pmcl.runtime.progress import progress_bar
 from pmcl.search.many import searched, several
@@ -86,7 +91,8 @@ def refine_levels(
         for begin in range(0, len(task), _PART):
             rows = np.arange(begin, min(begin + _PART, len(task)))
             run = _Run(marginal, whole, position, beginning, asked, rows)
-            parts.append(run.all() if amortizer is None else run.amortized(amortizer))
+            draws, done = run.all() if amortizer is None else run.amortized(amortizer)
+            parts.append((draws, run.named(draws, done, levels)))
             bar.advance(len(rows))
     found, treatment = jax.tree.map(lambda *x: np.concatenate(x), *parts)
     log_prior, log_likelihood = walk(
@@ -305,6 +311,31 @@ class _Run(NamedTuple):
 
         turns = np.full(len(which), turn)
         return self.staged(made, which, proposal, self.keys(stage, which, block), turns)
+
+    def named(self, draws: GroupDraws, treatment: Treatment, levels: Levels) -> Treatment:
+        """Say which group's own weights have the heaviest tails, and warn of those too heavy."""
+        n = len(self.rows)
+        found = ByGroup(np.full(n, np.nan), *(np.full(n, "", dtype=object) for _ in range(2)))
+        if not self.marginal.exact:
+            assert treatment.group_points is not None
+            seeds = [(self.asked.seed, int(p)) for p in self.position[self.rows]]
+            z = chosen(np.asarray(draws.z), _judged(draws).log_weights, seeds, BLOCK)
+            for number in np.unique(treatment.group_points):
+                rows = np.flatnonzero(treatment.group_points == number)
+                groups, log_w = self.staged(
+                    lambda batch, z, keys, k=int(number): stages.group_weights(
+                        self.marginal, batch, z, Keys.of_chunk(keys), k
+                    ),
+                    rows,
+                    z[rows],
+                    self.keys(60, rows, np.zeros(len(rows), int)),
+                )
+                told = by_group(
+                    self.marginal.density.compiled, levels, self.rows[rows], groups, log_w
+                )
+                found = replaced(found, rows, told)
+        warning = joined(treatment.warning, found.warning)
+        return treatment._replace(group_khat=found.khat, worst_group=found.name, warning=warning)
 
     def weak(self, draws: GroupDraws) -> np.ndarray:
         """Positions of datasets whose draws are poor."""
