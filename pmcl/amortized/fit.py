@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import numpy as np
@@ -13,19 +13,16 @@ from pmcl.amortized.groups import prepared
 from pmcl.amortized.levels import Fit, reading_of, untrained
 from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
+from pmcl.amortized.simulating import all_sources, masking_of, simulator_of
 from pmcl.compile import (
     CompiledModel,
     Density,
-    Masking,
-    Simulator,
-    compile_model,
     make_simulator,
     read_covariates,
 )
-from pmcl.compile.covariates import MADE, SourcesLike, sources_of
-from pmcl.compile.made import SimulatorFunction, names_made
+from pmcl.compile.covariates import SourcesLike
+from pmcl.compile.made import SimulatorFunction
 from pmcl.compile.refuse import model_or_context
-from pmcl.compile.simulator import check_finite
 from pmcl.data.masked import check_masked
 from pmcl.data.simulated import simulated_task
 from pmcl.data.sources import aligned_sources
@@ -34,14 +31,13 @@ from pmcl.networks import (
     AbstractSummary,
     InputLayout,
     Network,
-    Structure,
     build_amortizer,
     default_network,
     read_structure,
 )
 from pmcl.networks.familiarity import familiar_inputs
 from pmcl.runtime import precision
-from pmcl.runtime.arguments import positive, positive_rate, seed_of, warn
+from pmcl.runtime.arguments import positive, positive_rate, seed_of
 from pmcl.runtime.devices import DevicesLike, mesh_of, settled
 from pmcl.runtime.devices import scope as device_scope
 from pmcl.runtime.progress import working
@@ -203,10 +199,10 @@ def fit_amortized(
             structure = read_structure(
                 compiled, source, exchangeable=exchangeable, sequence=sequence
             )
-            masking = _masking(structure, lengths, missing)
+            masking = masking_of(structure, lengths, missing)
             if masking:
                 infos = masking.sized(compiled.covariates)
-                sources = aligned_sources(compiled, _sources(model, covariates, simulator))
+                sources = aligned_sources(compiled, all_sources(model, covariates, simulator))
                 source = make_simulator(
                     compiled,
                     read_covariates(sources, infos),
@@ -305,56 +301,3 @@ def _budget(simulations: int) -> int:
             f"{simulations}."
         )
     return simulations
-
-
-def _masking(structure: Structure, lengths: tuple[int, int] | None, missing: float) -> Masking:
-    """Read the arguments `lengths` and `missing`."""
-    if not 0 <= missing < 1:
-        raise ValueError(f"missing: expected a fraction from 0 to less than 1, got {missing}.")
-    if lengths is None:
-        return Masking(missing=float(missing))
-    if structure.row is None:
-        raise ValueError(
-            "lengths: expected a dim along which datasets may differ in length; name it by "
-            "`exchangeable=` or `sequence=`."
-        )
-    pair = tuple(lengths)
-    if len(pair) != 2 or any(int(n) != n for n in pair) or not 1 <= pair[0] <= pair[1]:
-        raise ValueError(
-            "lengths: expected the shortest and the longest number of rows, such as (20, 200), "
-            f"got {lengths!r}."
-        )
-    return Masking(structure.row, (int(pair[0]), int(pair[1])), float(missing))
-
-
-def _sources(
-    model: pm.Model, covariates: SourcesLike | None, function: SimulatorFunction | None
-) -> dict[str, Any]:
-    """Sources of the covariates, those that the user's simulator makes among them."""
-    given = sources_of(model, covariates)
-    made = [] if function is None else names_made(model, function)
-    return {**dict.fromkeys((n for n in made if n not in given), MADE), **given}
-
-
-def simulator_of(
-    model: pm.Model,
-    covariates: SourcesLike | None,
-    *,
-    backend: Literal["auto", "jax", "pytensor"] = "auto",
-    function: SimulatorFunction | None = None,
-) -> Simulator:
-    """Compile a model and derive its simulator, with all that is refused refused.
-
-    Raises
-    ------
-    UnsupportedModelError, ValueError
-        As :func:`fit_amortized` does.
-    """
-    sources = _sources(model, covariates, function)
-    compiled = compile_model(model, covariates=tuple(sources))
-    for copy in compiled.copies:
-        warn(str(copy))
-    read = read_covariates(aligned_sources(compiled, sources), compiled.covariates)
-    simulator = make_simulator(compiled, read, backend=backend, function=function)
-    check_finite(simulator)
-    return simulator

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from pmcl.amortized.fit import simulator_of
 from pmcl.amortized.posterior import AmortizedPosterior
+from pmcl.amortized.simulating import simulator_of
 from pmcl.archive.errors import StateError
 from pmcl.compile.variables import VariableInfo
 from pmcl.models.definition import LARGEST_STATE, STATE, ModelDefinition, ModelError
