@@ -284,3 +284,14 @@ class MultilevelPosterior:
         NotImplementedError
         """
         refuse("log_prob", "`sample_stats` has the log_q of draws, by which weights are right")
+
+
+def need_flat(posterior: object, what: str) -> None:
+    """Refuse a posterior with levels, by name.
+
+    Raises
+    ------
+    NotImplementedError
+    """
+    if isinstance(posterior, MultilevelPosterior):
+        refuse(what, "levels=False fits a posterior that it takes")
