@@ -53,7 +53,7 @@ class Found(NamedTuple):
     @property
     def marginal(self) -> Marginal:
         assert isinstance(self.levels, Levels), str(self.levels)
-        return Marginal(self.density, len(self.levels.shared), self.levels.exact)
+        return Marginal.of(self.density, self.levels)
 
     def given(self, i: int = 0):
         """Arrays of one dataset with its levels, and its mask."""
@@ -394,6 +394,7 @@ def test_groups_of_different_size_with_padding_and_gaps():
         np.testing.assert_allclose(found.log_density(g, i), expected, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_group_whose_tails_are_too_heavy_is_named():
     """A Cauchy prior, and nothing that is known of one group: weights have no variance."""
     with pm.Model(coords={"group": list("abc")}) as model:
@@ -406,3 +407,46 @@ def test_a_group_whose_tails_are_too_heavy_is_named():
     stats = tree["dataset_stats"].to_dataset()
     assert stats["worst_group"].item() == "theta[b]"
     assert 0.5 < stats["group_khat"].item() < 1.1
+
+
+def outliers(groups: int = 4) -> pm.Model:
+    """Normal groups seen through errors with heavy tails: a group may have two modes."""
+    with pm.Model(coords={"group": range(groups)}) as model:
+        mu, tau = pm.Normal("mu", 0, 1), pm.HalfNormal("tau", 1)
+        theta = pm.Normal("theta", mu, tau, dims="group")
+        pm.StudentT("y", nu=1, mu=theta, sigma=0.2, observed=np.zeros(groups), dims="group")
+    return model
+
+
+@pytest.mark.slow
+def test_groups_of_several_modes_are_right_by_their_weights():
+    y = np.array([6.0, 0.2, -0.4, 5.5])
+    found = Found.of(outliers(), {"y": y})
+    assert isinstance(found.levels, Levels)
+    assert not found.levels.concave
+    tree = refined(outliers(), {"y": y}, draws=4000, correct=None)
+    # the evidence by quadrature of every group on a fine grid, and of the globals on another
+    mu, log_tau = np.meshgrid(np.linspace(-6, 8, 141), np.linspace(-8, 3, 111), indexing="ij")
+    tau = np.exp(log_tau)
+    log_p = stats.norm.logpdf(mu) + stats.halfnorm.logpdf(tau) + log_tau
+    e = np.linspace(-9, 9, 1801)
+    for value in y:
+        at = mu[..., None] + tau[..., None] * e  # a normal's own scale: no peak is missed
+        each = stats.norm.logpdf(e) + stats.t.logpdf(value, 1, at, 0.2)
+        fine = logsumexp(each, axis=-1) + np.log(0.01)
+        log_p += fine
+    truth = logsumexp(log_p) + np.log(0.1 * 0.1)
+    stat = tree["dataset_stats"].to_dataset()
+    error = max(float(stat["log_evidence_error"].item()), 5e-3)
+    assert abs(stat["log_evidence"].item() - truth) < 4 * error
+
+
+def test_concave_groups_are_known():
+    for model, data in (
+        (models.counts(), {"y": RNG.poisson(2, 24)}),
+        (models.counts("bernoulli"), {"y": RNG.integers(0, 2, 24)}),
+        (models.eight_schools(), {"y": Y8, "sigma": SIGMA8}),
+    ):
+        levels = Found.of(model, data).levels
+        assert isinstance(levels, Levels)
+        assert levels.concave

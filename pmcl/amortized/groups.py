@@ -58,9 +58,7 @@ class Sized:
 
     def amortizer(self, like: Amortizer, row: str | None) -> Amortizer:
         """The network, whose search is one in this model."""
-        marginal = Marginal(
-            Density(self.compiled, row), len(self.reading.shared), self.reading.like.exact
-        )
+        marginal = Marginal.of(Density(self.compiled, row), self.reading.like)
         return eqx.tree_at(lambda a: a.search.density, like, marginal)
 
     def at(self, groups: Groups, number: int) -> "Sized":

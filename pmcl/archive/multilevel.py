@@ -125,6 +125,7 @@ def _levels_to_dataset(reading: Reading, groups: Groups | None) -> xr.Dataset:
     }
     attrs = {
         "exact": int(reading.like.exact),
+        "concave": int(reading.like.concave),
         "text": reading.like.text,
         "rules": dumps(
             None if rules is None else [[r.axis, r.table.tolist(), r.by] for r in rules]
@@ -151,7 +152,8 @@ def _reading(stored: xr.Dataset, compiled: CompiledModel, where: str) -> Reading
     found = loads(attrs.get("rules"), where=where)
     rules = None if found is None else tuple(_rule(one, compiled, where) for one in found)
     split = Split(place[None], np.zeros((1, 0), int), real.astype(bool)[None])  # type: ignore[arg-type]
-    like = Levels(shared, split, bool(attrs.get("exact")), str(attrs.get("text")))
+    exact, concave = (bool(attrs.get(name)) for name in ("exact", "concave"))
+    like = Levels(shared, split, exact, str(attrs.get("text")), concave=concave)
     return Reading(like, rules)
 
 

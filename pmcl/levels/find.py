@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,24 @@ _ZERO = 1e-7  # of third derivatives, relative to the second
 _SAME = 1e-9
 _TOGETHER = 4  # datasets that a device works on together
 _HELD = 16  # datasets
+
+
+class Checked(NamedTuple):
+    """What evaluation says of levels.
+
+    Attributes
+    ----------
+    same : Array of bool
+        Whether the parts are the density, and independent of each other.
+    exact : Array of bool
+        Whether every group's is quadratic.
+    concave : Array of bool
+        Whether it is concave, wherever it was looked at.
+    """
+
+    same: Array
+    exact: Array
+    concave: Array
 
 
 def find(density: Density, task: Task, initial: np.ndarray) -> Levels | NoLevels:
@@ -71,24 +90,25 @@ def _read(
         return found
     split = stacked(found, [_owner(*pair) for pair in zip(found, patterns, strict=True)])
     split = jax.tree.map(lambda x: np.broadcast_to(x, (n, *x.shape[1:])) if alike else x, split)
-    same, exact = checked(density, task, split, compiled.initial)
-    if not same:
+    told = checked(density, task, split, compiled.initial)
+    if not told.same:
         return None
-    text = described(compiled, found[0], exact=exact)
-    return Levels(np.flatnonzero(found[0].group < 0), split, exact, text)
+    text = described(compiled, found[0], exact=bool(told.exact))
+    shared = np.flatnonzero(found[0].group < 0)
+    return Levels(shared, split, bool(told.exact), text, concave=bool(told.concave))
 
 
-def checked(density: Density, task: Task, split: Split, initial: np.ndarray) -> tuple[bool, bool]:
-    """Whether the parts are the density and independent, and whether all are quadratic."""
+def checked(density: Density, task: Task, split: Split, initial: np.ndarray) -> Checked:
+    """Evaluate whether what was read of some datasets is so, of all of them."""
     points = _points(initial)
-    same, exact = over_chunks(
+    found = over_chunks(
         lambda batch, split: _checked(density, batch, split, points),
         task.batch(),
         np.arange(len(task)),
         split,
         size=_TOGETHER,
     )
-    return bool(same.all()), bool(exact.all())
+    return Checked(*(v.all() for v in found))
 
 
 def _points(initial: np.ndarray) -> np.ndarray:
@@ -129,10 +149,10 @@ def _pattern(density: Density, batch: Batch, points: Array) -> Array:
 
 
 @jit
-def _checked(density: Density, batch: Batch, split: Split, points: Array) -> tuple[Array, Array]:
-    """Whether the parts are the density and independent; whether they are quadratic."""
+def _checked(density: Density, batch: Batch, split: Split, points: Array) -> Checked:
+    """Evaluate the parts of each dataset's density."""
 
-    def one(data: dict[str, Array], mask: Mask | None, split: Split) -> tuple[Array, Array]:
+    def one(data: dict[str, Array], mask: Mask | None, split: Split) -> Checked:
         width, groups = split.real.shape
         number = density.dim - jnp.sum(split.real)  # of global parameters
         flat = jnp.arange(split.real.size)
@@ -166,19 +186,24 @@ def _checked(density: Density, batch: Batch, split: Split, points: Array) -> tup
         same = _close(density(a, data, mask), rest + left.sum())
         same &= jax.lax.map(independent, bits).all()
 
-        def along(move: Array) -> Array:
+        def along(move: Array) -> tuple[Array, Array]:
             f = lambda t: values(again(whole, first + t * move))[1]  # noqa: E731
             d1 = lambda t: jax.jvp(f, (t,), (1.0,))[1]  # noqa: E731
             d2 = lambda t: jax.jvp(d1, (t,), (1.0,))[1]  # noqa: E731
             second, third = jax.jvp(d2, (0.0,), (1.0,))
             # and far away: a kink has no third derivative
-            f3, f1, f0, g1, g3 = (f(t) for t in (-3.0, -1.0, 0.0, 1.0, 3.0))
+            line = jax.vmap(f)(jnp.arange(-3.0, 4.0))
+            f3, f1, f0, g1, g3 = (line[i] for i in (0, 2, 3, 4, 6))
             slope, bend = 1.5 * (g1 - f1), 4.5 * (g1 - 2 * f0 + f1)
             near = jnp.abs(third) <= _ZERO * (1.0 + jnp.abs(second))
-            return near & _close(f0 + slope + bend, g3) & _close(f0 - slope + bend, f3)
+            same = near & _close(f0 + slope + bend, g3) & _close(f0 - slope + bend, f3)
+            bent = line[2:] - 2 * line[1:-1] + line[:-2]
+            concave = bent <= _SAME * (1.0 + jnp.abs(line[1:-1]))
+            return same, jnp.where(jnp.isfinite(bent), concave, True)
 
-        exact = jax.vmap(along)(jnp.stack([second - first, second + first])).all()
-        return same, exact
+        moves = jnp.stack([second - first, second + first, -second])
+        exact, concave = jax.vmap(along)(moves)
+        return Checked(same, exact.all(), concave.all())
 
     return over_datasets(one, batch, split)
 

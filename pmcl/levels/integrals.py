@@ -15,14 +15,16 @@ from pmcl.data.batching import over_datasets
 from pmcl.data.task import Batch
 from pmcl.levels.blocks import Factor
 from pmcl.levels.climb import Peak, climb, newton_step
-from pmcl.levels.points import grid, lattice, student_log_density, student_quantile
-from pmcl.levels.structure import Anchor, Split
+from pmcl.levels.points import grid
+from pmcl.levels.proposals import log_density, spread, standardised
+from pmcl.levels.structure import Anchor, Levels, Split
 from pmcl.runtime.jitting import jit
 
 KEY = "levels of z"  # under which a dataset has what is `Given` of its levels
 _LOG_2PI = float(np.log(2 * np.pi))
 _BY_NODES = 2  # parameters of a group up to which quadrature is used, where it is not exact
 _NODES = 5  # of each parameter
+_FOR_PRIOR = 8  # one in so many proposals is about the prior's mode, where there may be others
 _EXACT_NODES = 3  # integrate what second derivatives of a quadratic density need
 _ENTRIES = 2**19  # terms that are evaluated together, about
 
@@ -61,11 +63,20 @@ class Marginal(eqx.Module):
         Number of global parameters.
     exact : bool
         Whether groups are normal given the global parameters.
+    concave : bool
+        Whether groups have one mode given the global parameters; else a part of their proposals is
+        about the prior's.
     """
 
     density: Density
     shared: int = eqx.field(static=True)
     exact: bool = eqx.field(static=True)
+    concave: bool = eqx.field(static=True, default=True)
+
+    @classmethod
+    def of(cls, density: Density, levels: Levels) -> "Marginal":
+        """That of a model whose levels are known."""
+        return cls(density, len(levels.shared), levels.exact, levels.concave)
 
     @property
     def dim(self) -> int:
@@ -257,6 +268,11 @@ class _One(NamedTuple):
         value = jax.vmap(lambda v: self.parts(g, v)[1])(both)
         return jnp.where(value[0] > value[1], near, prior)
 
+    def prior_peak(self, g: Array) -> Peak:
+        """Where the prior of every group has its mode given g."""
+        f = lambda l: self.prior_alone(g, l)  # noqa: E731, E741
+        return climb(lambda l: self.curvature(f, l), jnp.zeros(self.split.real.shape))  # noqa: E741
+
     def anchor(self, g: Array) -> Anchor:
         """Modes at g, and their derivatives by g."""
         peak = self.peak(g)
@@ -301,12 +317,18 @@ class _One(NamedTuple):
 
     def proposed(self, g: Array, peak: Peak, key: Array, points: int) -> tuple[Array, Array, Array]:
         """log p(g, x_0), proposals (point, width, group) and their log weights (point, group)."""
-        width, groups = peak.l.shape
-        shift = jax.random.uniform(key, (width, groups), peak.l.dtype)
-        u = (lattice(points, width)[:, :, None] + shift) % 1.0
-        e = student_quantile(u)
-        log_q = jnp.sum(student_log_density(e), axis=1) + peak.factor.log_det()
-        l = jax.vmap(lambda v: peak.l + peak.factor.solve_transposed(v))(e)  # noqa: E741
+        if self.marginal.concave:
+            l, e = spread(peak, key, points)  # noqa: E741
+            log_q = log_density(peak, e)
+        else:
+            prior, some = self.prior_peak(g), max(1, points // _FOR_PRIOR)
+            keys, both = jax.random.split(key), (peak, prior)
+            numbers = (points - some, some)
+            parts = [spread(p, k, n)[0] for p, k, n in zip(both, keys, numbers, strict=True)]
+            l = jnp.concatenate(parts)  # noqa: E741
+            each = jnp.stack([log_density(p, standardised(p, l)) for p in both])
+            share = jnp.asarray(numbers)[:, None, None] / points
+            log_q = logsumexp(each, axis=0, b=share)
         rest, value = jax.vmap(lambda v: self.parts(g, v))(l)
         return rest[0], l, jnp.where(jnp.isnan(value), -jnp.inf, value) - log_q
 

@@ -81,10 +81,11 @@ class Reading:
             split = Split(alike[0], owner, alike[1])  # type: ignore[arg-type]
             good = not check
             if check:
-                same, exact = checked(density, task, split, initial)
-                good = same and exact >= self.like.exact
+                told = checked(density, task, split, initial)
+                good = bool(told.same and told.exact >= self.like.exact)
             if good:
-                return replace(self.like, split=split)
+                concave = self.like.concave and (not check or bool(told.concave))
+                return replace(self.like, split=split, concave=concave)
         found = find(density, task, initial)
         if isinstance(found, NoLevels) or np.array_equal(found.shared, self.shared):
             return found

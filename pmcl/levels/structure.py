@@ -69,6 +69,8 @@ class Levels:
         What was found, in a line.
     labels : tuple of tuple of str, optional
         Names of each dataset's groups, where they have their own.
+    concave : bool
+        Whether the log density of every group is concave in the group's parameters.
     """
 
     shared: np.ndarray
@@ -76,6 +78,7 @@ class Levels:
     exact: bool
     text: str
     labels: tuple[tuple[str, ...], ...] | None = None
+    concave: bool = True
 
     @property
     def width(self) -> int:

@@ -81,7 +81,7 @@ def refine_levels(
         where groups are not exact, of the draw and of all proposals that it was chosen from.
     treatment : Treatment
     """
-    marginal = Marginal(density, len(levels.shared), levels.exact)
+    marginal = Marginal.of(density, levels)
     plain = task.batch()
     given: Any = Given(levels.split)
     whole = plain._replace(values={**plain.values, KEY: given})

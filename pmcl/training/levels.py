@@ -27,7 +27,7 @@ class Levelled(NamedTuple):
     @property
     def marginal(self) -> Marginal:
         """Density of the global parameters."""
-        return Marginal(self.density, len(self.reading.shared), self.reading.like.exact)
+        return Marginal.of(self.density, self.reading.like)
 
     def of(self, made: Simulated) -> tuple[Simulated, Marginal]:
         """The same simulations, and the density by which they are learned."""
