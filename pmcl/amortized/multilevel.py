@@ -174,8 +174,8 @@ class MultilevelPosterior:
         log_likelihood: bool = False,
         log_prior: bool = False,
         posterior_predictive: bool = False,
-        store: None = None,
-        client: None = None,
+        store: str | os.PathLike | None = None,
+        client: object = None,
         devices: DevicesLike = None,
         progressbar: bool = False,
     ) -> xr.DataTree:

@@ -129,7 +129,7 @@ class ModelDefinition:
         Parameters
         ----------
         **options
-            Of :func:`pmcl.fit_amortized`; levels are not looked for unless `levels` says so.
+            Of :func:`pmcl.fit_amortized`; levels are looked for where `levels` or `groups` says so.
         """
         own = {
             "covariates": self.covariates(),
@@ -138,12 +138,16 @@ class ModelDefinition:
             "network": self.network(),
             "lengths": self.lengths,
             "missing": self.missing,
-            "levels": False,
             **self.training(),
+            **options,
         }
-        return fit_amortized(self.model(), **{**own, **options})
+        if own.get("groups") is None:
+            own.setdefault("levels", False)
+        return fit_amortized(self.model(), **own)
 
-    def load(self, path: str | os.PathLike | None = None) -> AmortizedPosterior:
+    def load(
+        self, path: str | os.PathLike | None = None
+    ) -> AmortizedPosterior | MultilevelPosterior:
         """Read a trained state of the model; the published one by default.
 
         Raises
@@ -160,7 +164,7 @@ class ModelDefinition:
                 f"pmcl.models.find({self.name!r}).fit()."
             )
         found = load_state(path, self.model(), covariates=self.covariates())
-        if not isinstance(found, AmortizedPosterior):
+        if not isinstance(found, AmortizedPosterior | MultilevelPosterior):
             raise StateError(f"{path}: expected an amortized posterior, got an online one.")
         return found
 
@@ -285,7 +289,9 @@ def named(text: str) -> ModelDefinition:
     return read(text) if text.endswith(".py") else find(text)
 
 
-def load(name: str, folder: str | os.PathLike | None = None) -> AmortizedPosterior:
+def load(
+    name: str, folder: str | os.PathLike | None = None
+) -> AmortizedPosterior | MultilevelPosterior:
     """Read a published model's trained posterior.
 
     Parameters
