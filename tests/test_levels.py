@@ -21,6 +21,7 @@ from pmcl.data.task import Task
 from pmcl.levels.blocks import Factor
 from pmcl.levels.find import find
 from pmcl.levels.integrals import KEY, Marginal
+from pmcl.levels.reading import Reading, read
 from pmcl.levels.structure import Given, Levels, NoLevels
 from pmcl.runtime import precision
 
@@ -450,3 +451,38 @@ def test_concave_groups_are_known():
         levels = Found.of(model, data).levels
         assert isinstance(levels, Levels)
         assert levels.concave
+
+
+def by_slope(*, index: bool) -> pm.Model:
+    """Slopes of groups without intercepts: a row of x = 0 depends on no group."""
+    which = np.arange(12) % 4
+    with pm.Model(coords={"group": range(4), "row": range(12)}) as model:
+        x = pm.Data("x", np.ones(12), dims="row")
+        if index:
+            which = pm.Data("which", which, dims="row")
+        b = pm.Normal("b", pm.Normal("mu"), pm.HalfNormal("tau"), dims="group")
+        pm.Normal("y", b[which] * x, 1, observed=np.zeros(12), dims="row")
+    return model
+
+
+@pytest.mark.parametrize("differ", [True, False])
+def test_rules_say_which_terms_are_whose(differ):
+    """Also where an index was the same wherever it was looked at, and terms depend on no group."""
+    which = np.stack([RNG.permutation(12) % 4 for _ in range(3)])
+    which = which if differ else np.broadcast_to(which[0], which.shape)
+    x = RNG.integers(0, 2, (3, 12)).astype(float)
+    data = {"y": RNG.normal(size=(3, 12)), "x": x, "which": which}
+    found = Found.of(by_slope(index=True), data)
+    reading = read(found.density, found.task)
+    assert isinstance(reading, Reading)
+    assert reading.rules is not None
+    assert reading.rules[-1].by == "which"
+    other = {**data, "which": np.stack([RNG.permutation(12) % 4 for _ in range(3)])}
+    task = task_of(found.compiled, other)
+    told = reading.of(found.density, task)
+    assert isinstance(told, Levels)
+    np.testing.assert_array_equal(told.split.owner[:, -12:], other["which"])
+    # a constant of the model is no index
+    plain = Found.of(by_slope(index=False), {"y": data["y"], "x": x})
+    rules = read(plain.density, plain.task).rules
+    np.testing.assert_array_equal(rules[-1].table, np.arange(12) % 4)

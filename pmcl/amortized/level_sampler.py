@@ -78,7 +78,7 @@ class LevelSampler(NamedTuple):
         """
         groups, sized, labels = self.groups, self.sized, None
         layout = Layout.of(sized.compiled, self.row)
-        if groups is None or (isinstance(data, Task) and data.layout == layout):
+        if groups is None or (isinstance(data, Task) and data.layout.variables == layout.variables):
             task = as_task(data, layout)
         else:
             dim = groups.grouping.dim

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -12,6 +11,8 @@ from pmcl.compile import Density
 from pmcl.data.task import Task
 from pmcl.levels.find import checked, find
 from pmcl.levels.structure import Levels, NoLevels, Split
+
+_MOST = 10**6  # values of an index
 
 
 class Rule(NamedTuple):
@@ -127,7 +128,7 @@ def read(density: Density, task: Task) -> Reading | NoLevels:
     ----------
     density : Density
     task : Task
-        A few datasets without padding and gaps, whose indices differ.
+        A few datasets without padding and gaps.
 
     Returns
     -------
@@ -136,13 +137,13 @@ def read(density: Density, task: Task) -> Reading | NoLevels:
     found = find(density, task, density.compiled.initial)
     if isinstance(found, NoLevels):
         return found
+    # what a zero hides, such as the slope of a row, other data have
+    full = find(density, _without_zeros(density, task), density.compiled.initial)
+    if isinstance(full, Levels) and all(map(np.array_equal, full.split[::2], found.split[::2])):
+        found = replace(found, split=full.split)
     split = jax.tree.map(np.asarray, found.split)
     rules: list[Rule] | None = []
-    index = [
-        task.values[n] for place in density.compiled.indices.places for n in place.data.split(", ")
-    ]
-    fixed = all((x == x[0]).all() for x in (split.place, split.real))
-    if not fixed or any((x == x[0]).all() for x in index):
+    if not all((x == x[0]).all() for x in (split.place, split.real)):
         rules = None
     begin = 0
     for shape in term_shapes(density, task):
@@ -156,51 +157,61 @@ def read(density: Density, task: Task) -> Reading | NoLevels:
     return Reading(found, None if rules is None else tuple(rules))
 
 
+def _without_zeros(density: Density, task: Task) -> Task:
+    """The datasets with other numbers for zeros in covariates that are no index."""
+    index = {n for p in density.compiled.indices.places for n in p.data.split(", ")}
+    rng, values = np.random.default_rng(0), dict(task.values)
+    for info in task.layout.variables[task.layout.n_observed :]:
+        value = np.asarray(values[info.name])
+        if info.name not in index and value.dtype.kind in "if":
+            whole = value.dtype.kind == "i"
+            other = 1 if whole else 1e-3 * rng.uniform(0.5, 1.5, value.shape)
+            values[info.name] = np.where(value == 0, other, value).astype(value.dtype)
+    return replace(task, values=values)
+
+
 def _rule(owner: np.ndarray, task: Task, groups: int) -> Rule | None:
-    """A rule that gives these groups of terms, of shape (dataset, *shape)."""
-    shape = owner.shape[1:]
-    fits = partial(_fits, owner, shape, task.values)
+    """A rule that gives these groups of terms, of shape (dataset, *shape).
+
+    An index comes before the place: other data may have another one, where these do not. Terms that
+    happen to depend on no group, as with a slope at zero, may belong to any.
+    """
+    axes = range(owner.ndim - 1)
     if (owner == owner.flat[0]).all():
         return Rule(0, owner.reshape(-1)[:1])
-    for axis in range(len(shape)):
-        along = np.moveaxis(owner, axis + 1, 1).reshape(len(owner), shape[axis], -1)[0, :, 0]
-        found = fits(Rule(axis, along))
-        if found is not None:
-            return found
     names = [
         i.name
         for i in task.layout.variables[task.layout.n_observed :]
         if len(i.dims) == 1 and np.dtype(i.dtype).kind in "iu"
     ]
-    for axis in range(len(shape)):
-        for table in _tables(owner, axis, task.values, names, groups):
-            found = fits(table)
-            if found is not None:
-                return found
+    # a group's number is less than that of no group
+    least = [owner.min(axis=tuple(i + 1 for i in axes if i != axis)) for axis in axes]
+    tried = [r for axis in axes for r in _tables(least[axis], axis, task.values, names, groups)]
+    tried += [Rule(axis, least[axis].min(axis=0)) for axis in axes]
+    for rule in tried:
+        given = rule.owner(owner.shape[1:], task.values)
+        if given is not None and ((given == owner) | (owner == groups)).all():
+            return rule
     return None
 
 
 def _tables(
-    owner: np.ndarray, axis: int, data: Mapping[str, np.ndarray], names: Sequence[str], groups: int
+    least: np.ndarray, axis: int, data: Mapping[str, np.ndarray], names: Sequence[str], groups: int
 ) -> list[Rule]:
-    """Rules by each of the data that may be an index, the table as it was seen."""
+    """Rules by each of the data that may be an index, the table as it was seen.
+
+    `least`, of shape (dataset, place), are the groups of what is along the axis.
+    """
     found = []
-    along = np.moveaxis(owner, axis + 1, 1).reshape(*owner.shape[:1], owner.shape[axis + 1], -1)
     for name in names:
         which = data[name].astype(int)
-        if which.shape != along.shape[:2] or which.min() < 0 or which.max() > 10**6:
+        if which.shape != least.shape or which.min() < 0 or which.max() > _MOST:
             continue
         size = max(int(which.max()) + 1, groups)
         table = np.arange(size)  # of what was not seen, as the plain index of groups has it
-        table[which.ravel()] = along[..., 0].ravel()
+        seen = least < groups
+        table[which[seen]] = least[seen]
         plain = (table == np.arange(size)).all() and size == groups
-        if plain or len(np.unique(which)) == size:
+        if plain or len(np.unique(which[seen])) == size:
             found.append(Rule(axis, table, name))
     return found
-
-
-def _fits(
-    owner: np.ndarray, shape: tuple[int, ...], data: Mapping[str, np.ndarray], rule: Rule
-) -> Rule | None:
-    given = rule.owner(shape, data)
-    return rule if given is not None and np.array_equal(given, owner) else None
