@@ -56,10 +56,12 @@ docs: .venv/.synced ## the documentation into docs/_build/html, warnings as erro
 	rm -rf docs/api/generated
 	$(BIN)/sphinx-build -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
 
-wheel: .venv/.synced ## the wheel builds and holds the package only
+wheel: .venv/.synced ## the wheel holds the package only, and works in an empty environment
 	$(BIN)/python tools/check_wheel.py
+	$(BIN)/python tools/check_install.py 3.12 wheel
 
 slow: .venv/.synced ## the tests that take minutes
+	$(BIN)/python tools/check_install.py 3.13 sdist
 	$(PYTEST) -m slow --durations=0 $(PYTEST_ARGS)
 
 lock: | $(UV) ## the locks anew from pyproject.toml (UPGRADE=1 also takes newer versions)

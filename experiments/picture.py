@@ -74,10 +74,10 @@ def main() -> None:
     contours(right, *pair(trees["network of pmcl"]), OURS, "network of pmcl", "--")
     right.set(xlabel="effect of body mass index", ylabel="residual sd",
               title="Their posterior, 50 and 90 %")  # fmt: skip
-    right.legend(frameon=False, loc="best")
+    right.set_ylim(bottom=0)
+    right.legend(frameon=False, loc="center right")
     given.out.mkdir(parents=True, exist_ok=True)
     figure.savefig(given.out / "picture.svg", metadata={"Date": None})
-    figure.savefig(given.out / "picture.png", dpi=150)
 
 
 if __name__ == "__main__":

@@ -31,17 +31,23 @@ from .diagnostics import calibrate as calibrate
 from .diagnostics import check_data as check_data
 from .diagnostics import check_predictive as check_predictive
 from .diagnostics import compare as compare
+from .diagnostics import compare_models as compare_models
 from .diagnostics import loo as loo
+from .diagnostics import model_recovery as model_recovery
 from .diagnostics import monitor as monitor
 from .diagnostics import plot_agreement as plot_agreement
 from .diagnostics import plot_khat_by_dataset as plot_khat_by_dataset
 from .diagnostics import plot_losses as plot_losses
 from .diagnostics import plot_memory as plot_memory
+from .diagnostics import plot_model_recovery as plot_model_recovery
 from .diagnostics import plot_ratio as plot_ratio
 from .diagnostics import plot_retention as plot_retention
+from .diagnostics import plot_sensitivity as plot_sensitivity
 from .diagnostics import psense as psense
+from .diagnostics import recover_discrete as recover_discrete
 from .diagnostics import report as report
 from .diagnostics import retention as retention
+from .diagnostics import sensitivity as sensitivity
 from .draws.results import one as one
 from .networks import AbstractSummary as AbstractSummary
 from .networks import AbstractSummaryNetwork as AbstractSummaryNetwork
@@ -73,6 +79,7 @@ from .online.fit import fit_online as fit_online
 from .online.latent_posterior import LatentPosterior as LatentPosterior
 from .online.posterior import OnlinePosterior as OnlinePosterior
 from .reference import sample_reference as sample_reference
+from .reference.warm_start import WarmStart as WarmStart
 from .refinement import Refine as Refine
 from .refinement.standalone import refine as refine
 from .runtime.caching import compilation_cache as compilation_cache
@@ -130,6 +137,7 @@ __all__ = [
     "SynapticIntelligence",
     "TeacherDistillation",
     "UnsupportedModelError",
+    "WarmStart",
     "Wiener",
     "as_prior",
     "as_task",
@@ -137,25 +145,31 @@ __all__ = [
     "check_data",
     "check_predictive",
     "compare",
+    "compare_models",
     "compilation_cache",
     "compile_model",
     "fit_amortized",
     "fit_online",
     "load",
     "loo",
+    "model_recovery",
     "monitor",
     "one",
     "plot_agreement",
     "plot_khat_by_dataset",
     "plot_losses",
     "plot_memory",
+    "plot_model_recovery",
     "plot_ratio",
     "plot_retention",
+    "plot_sensitivity",
     "prior_scale",
     "psense",
+    "recover_discrete",
     "refine",
     "report",
     "retention",
     "sample_reference",
     "save",
+    "sensitivity",
 ]

@@ -12,6 +12,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+import xarray as xr
 from scipy import stats
 from scipy.special import logsumexp
 
@@ -28,13 +29,13 @@ ROWS = np.random.default_rng(0).normal(size=N)
 COUNTS = np.random.default_rng(1).poisson(3, size=N)
 
 
-def mixture() -> pm.Model:
+def mixture(y: np.ndarray = np.zeros(N)) -> pm.Model:  # noqa: B008
     """One indicator a row."""
     with pm.Model(coords={"obs": range(N)}) as model:
         p = pm.Dirichlet("p", np.ones(3))
         mu = pm.Normal("mu", [-2, 0, 2], 1, shape=3)
         k = pm.Categorical("k", p, dims="obs")
-        pm.Normal("y", mu[k], 0.5, observed=np.zeros(N), dims="obs")
+        pm.Normal("y", mu[k], 0.5, observed=y, dims="obs")
     return pymc_extras.marginalize(model, ["k"])
 
 
@@ -177,3 +178,48 @@ def test_from_the_model_to_the_reference() -> None:
     )
     compared = pmcl.compare(draws, reference)
     assert float(compared["mmd2"].max()) < 0.05
+
+
+def given_back(name: str, **values: np.ndarray) -> tuple[xr.DataTree, xr.DataTree]:
+    """Discrete variables for draws at hand of a summed model, and these draws."""
+    make, _, data = CASES[name]
+    model = make()
+    posterior = xr.Dataset(
+        {
+            k: (("chain", "draw", *(f"{k}_{i}" for i in range(v.ndim - 1))), v[None])
+            for k, v in values.items()
+        }
+    ).assign_coords(chain=[0], draw=np.arange(len(next(iter(values.values())))))
+    observed = xr.Dataset({k: (model.named_vars_to_dims[k], v) for k, v in data.items()})
+    tree = xr.DataTree.from_dict({"posterior": posterior, "observed_data": observed})
+    return pmcl.recover_discrete(tree, model), tree
+
+
+def test_states_of_a_hidden_chain_are_given_back() -> None:
+    """pymc-extras' chain is one term of all states: its steps are known. By every path."""
+    stay, mu = np.tile([0.8, 0.7], (3000, 1)), np.tile([-0.5, 0.6], (3000, 1))
+    found, _ = given_back("hidden Markov", stay=stay, mu=mu)
+    P = np.array([[0.8, 0.2], [0.3, 0.7]])
+    paths = np.array(list(product(range(2), repeat=N)))
+    log = np.log(P)[paths[:, :-1], paths[:, 1:]].sum(axis=1)
+    log = log + stats.norm(mu[0], 0.7).logpdf(ROWS[:, None])[np.arange(N), paths].sum(axis=1)
+    chance = np.exp(log - logsumexp(log))
+    exact = (chance[:, None] * paths).sum(axis=0)
+    np.testing.assert_allclose(found["probability"]["state"][:, 1], exact, atol=1e-6)
+    often = found["posterior"]["state"].values[0].mean(axis=0)
+    assert (np.abs(often - exact) < 4.5 * np.sqrt(exact * (1 - exact) / 3000) + 1e-9).all()
+
+
+def test_members_of_a_mixture_are_those_that_pymc_extras_gives_back() -> None:
+    rng = np.random.default_rng(2)
+    mu, p = rng.normal([-2, 0, 2], 0.3, size=(2000, 3)), rng.dirichlet(np.ones(3), size=2000)
+    found, tree = given_back("mixture", mu=mu, p=p)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = mixture(ROWS)
+        theirs = pymc_extras.marginal.recover(
+            tree, model=model, extend_inferencedata=False, random_seed=1
+        )
+    for v in range(3):
+        often = (theirs["k"].values[0] == v).mean(axis=0)
+        assert (np.abs(often - found["probability"]["k"][:, v].values) < 0.05).all()

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
+import pymc as pm
 import xarray as xr
+from numpy.typing import ArrayLike
 
+from pmcl.amortized.given import sample_given
 from pmcl.amortized.sample import SampleJob
 from pmcl.amortized.sampler import Sampler, warn_of_far
 from pmcl.compile import CompiledModel, Density, Simulator
@@ -43,6 +46,7 @@ from pmcl.networks.familiarity import Familiar
 from pmcl.parts.datasets import Parts
 from pmcl.parts.job import bytes_of, check_devices, need_store
 from pmcl.parts.run import run
+from pmcl.reference.warm_start import MetricLike, WarmStart, warm_starts
 from pmcl.refinement.settings import (
     Asked,
     CorrectLike,
@@ -406,6 +410,8 @@ class AmortizedPosterior:
         data: TaskLike | None = None,
         draws: int = 1000,
         *,
+        model: pm.Model | CompiledModel | None = None,
+        given: Mapping[str, ArrayLike] | None = None,
         refine: RefineLike = "auto",
         correct: CorrectLike = "auto",
         fallback: FallbackLike = "auto",
@@ -428,6 +434,15 @@ class AmortizedPosterior:
             equal.
         draws : int
             Independent draws per dataset: one chain, for which r-hat is not defined.
+        model : pymc.Model or CompiledModel, optional
+            Another model of the same variables - another prior, another constant in the likelihood
+            - whose posterior is drawn with no training: searches, weights and refinement go by its
+            density, the network's flow is the one there is. A `pm.Data` of it that the network
+            does not know may come with the data.
+        given : mapping of str to array, optional
+            Values of some parameters that are known, one for all datasets or one each (leading dim
+            `dataset`): the posterior of the others is drawn, as by :func:`pmcl.refine`, from the
+            network's draws. See there.
         refine : "auto", bool or Refine
             Correct the amortized posterior of each dataset with the compiled density, the network
             untouched: "auto" only where k-hat or efficiency is poor, True or a
@@ -491,17 +506,22 @@ class AmortizedPosterior:
         FarDataWarning
             Naming the datasets that are far from what was simulated, and from any that is stored.
         """
-        if self.compiled.implicit and refine == "auto" and correct == "auto":
+        data = self._own() if data is None else data
+        sampler = self.sampler.remembering(self.memory)
+        if model is not None:
+            sampler = sampler.under(model, data)
+        compiled = sampler.target
+        if compiled.implicit and refine == "auto" and correct == "auto":
             refine = False
         if refine is not False or fallback == "nuts" or correct == "psis":
-            need_density(self.compiled, "sample: refinement, weights and NUTS")
-        settings, sampler = settings_of(refine), self.sampler.remembering(self.memory)
+            need_density(compiled, "sample: refinement, weights and NUTS")
+        settings = settings_of(refine)
         correct, fallback = ways_of(
             correct, fallback, draws, refined=settings is not None, stored=store is not None
         )
         asked = Asked(
             positive("draws", draws),
-            pick(self.compiled, None if var_names is None else list(var_names)),
+            pick(compiled, None if var_names is None else list(var_names)),
             seed_of(random_seed, self.seed),
             settings,
             everywhere=not isinstance(refine, str),
@@ -509,7 +529,17 @@ class AmortizedPosterior:
             fallback=fallback,
             extra=Extra(log_likelihood, log_prior, posterior_predictive),
         )
-        data = self._own() if data is None else data
+        if given is not None:
+            return sample_given(
+                sampler,
+                data,
+                given,
+                asked,
+                store=store,
+                client=client,
+                devices=devices,
+                progressbar=progressbar,
+            )
         if store is None:
             need_store(client)
             task = sampler.checked(data)
@@ -517,14 +547,56 @@ class AmortizedPosterior:
             tree = sampler.sample(task, asked, devices=devices, progressbar=progressbar)
         else:
             check_devices(client, devices)
-            size = partial(bytes_of, self.compiled, draws, asked.names, terms=asked.extra.terms)
-            parts = Parts.of(data, self.layout, size)
+            size = partial(bytes_of, compiled, draws, asked.names, terms=asked.extra.terms)
+            parts = Parts.of(data, sampler.layout, size)
             job = SampleJob(sampler, asked, devices)
             tree, notes = run(job, parts, store, client=client, progressbar=progressbar)
             names, far = parts.names, [name for note in notes for name in note["far"]]
         warn_of_far(sampler.depending(far, names, tree), len(names))
         warn_of_doubts(names, tree)
         return tree
+
+    def warm_start(
+        self,
+        data: TaskLike | None = None,
+        *,
+        chains: int = 4,
+        metric: MetricLike = "auto",
+        draws: int = 1000,
+        refine: RefineLike = "auto",
+        random_seed: int | None = None,
+    ) -> dict[str, WarmStart]:
+        """Give starting points and a metric to a sampler of one's own, for every dataset.
+
+        Parameters
+        ----------
+        data : xarray.Dataset, mapping or pandas.DataFrame, optional
+            As in `sample`.
+        chains : int
+            Starting points of each dataset: independent draws.
+        metric : "auto", "dense", "low-rank" or "diagonal"
+            Covariance of the draws; of it what draws can tell from none; or variances alone.
+            "auto": dense up to 50 parameters, low-rank up to 500.
+        draws : int
+            That the metric is of.
+        refine : "auto", bool or Refine
+            As in `sample`.
+        random_seed : int, optional
+
+        Returns
+        -------
+        dict of str to WarmStart
+            By the dataset's name: for nutpie, `pm.sample`, blackjax and CmdStan.
+        """
+        data = self._own() if data is None else data
+        seed = seed_of(random_seed, self.seed)
+        tree = self.sample(
+            data, draws, refine=refine, correct="psis", fallback=None, random_seed=seed
+        )
+        task = self.sampler.checked(data)
+        return warm_starts(
+            self.compiled, task, tree, chains=positive("chains", chains), metric=metric, seed=seed
+        )
 
     def log_prob(self, parameters: xr.DataTree | xr.Dataset, data: TaskLike) -> xr.DataArray:
         """Log density of the amortized posterior, log q(z | h(x)), on the unconstrained scale.

@@ -37,7 +37,7 @@ class SampleJob(Job):
     @property
     def compiled(self) -> CompiledModel:  # type: ignore[override]
         """The model."""
-        return self.sampler.compiled
+        return self.sampler.target
 
     @property
     def layout(self) -> Layout:

@@ -10,8 +10,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pymc as pm
 import xarray as xr
 
+from pmcl.amortized.other import compiled_other
 from pmcl.compile import CompiledModel, Density, Masking
 from pmcl.continual import Memory
 from pmcl.data.masked import check_masked
@@ -20,10 +22,12 @@ from pmcl.data.reading import as_task
 from pmcl.data.task import Layout, Task, TaskLike
 from pmcl.draws.drawn import Drawn
 from pmcl.draws.network import draw
+from pmcl.draws.prior import prior_draws
 from pmcl.networks import Amortizer, Network, Structure
 from pmcl.networks.contexts import placed
 from pmcl.networks.familiarity import Familiar, FarDataWarning, input_features
 from pmcl.networks.structure import skeleton
+from pmcl.parts.datasets import Parts
 from pmcl.parts.job import packed, unpacked
 from pmcl.refinement import FEWEST_STARTS, Asked, Beginning, Refine
 from pmcl.refinement.correction import as_tree, correct
@@ -32,6 +36,7 @@ from pmcl.runtime import precision
 from pmcl.runtime.arguments import listed
 from pmcl.runtime.devices import DevicesLike
 from pmcl.runtime.devices import scope as device_scope
+from pmcl.search.search import Search
 
 
 class Sampler(NamedTuple):
@@ -51,6 +56,8 @@ class Sampler(NamedTuple):
     familiar : Familiar, optional
     stored : array of shape (dataset, feature), optional
         What the inputs of stored datasets are like.
+    other : CompiledModel, optional
+        A model of the same variables whose posterior is drawn; the network's own by default.
     """
 
     compiled: CompiledModel
@@ -60,16 +67,45 @@ class Sampler(NamedTuple):
     amortizer: Amortizer
     familiar: Familiar | None
     stored: np.ndarray | None = None
+    other: CompiledModel | None = None
+
+    @property
+    def target(self) -> CompiledModel:
+        """The model whose posterior is drawn."""
+        return self.compiled if self.other is None else self.other
 
     @property
     def layout(self) -> Layout:
         """What a dataset of the model looks like."""
-        return Layout.of(self.compiled, self.structure.row)
+        return Layout.of(self.target, self.structure.row)
 
     @property
     def density(self) -> Density:
         """The compiled log density of z and a dataset."""
-        return Density(self.compiled, self.structure.row)
+        return Density(self.target, self.structure.row)
+
+    def under(self, model: pm.Model | CompiledModel, data: TaskLike) -> "Sampler":
+        """Draw the posterior of another model of the same variables, with this network's flow.
+
+        A whitened network searches that model's density, from its prior (at the covariates of the
+        first dataset); the flow at each mode is the one that was trained.
+
+        Raises
+        ------
+        ValueError
+            Naming the variables that differ.
+        """
+        other = compiled_other(self.compiled, model, data)
+        found, search = self._replace(other=other), self.amortizer.search
+        if search is None:
+            return found
+        first = Parts.of(data, found.layout).first(found.layout)
+        prior = prior_draws(other, first, FEWEST_STARTS, seed=0)
+        with precision.scope():
+            number = len(search.starts)
+            new = Search.of(found.density, other.initial, prior, starts=number)
+        search = replace(new, modes=search.modes)
+        return found._replace(amortizer=replace(self.amortizer, search=search))
 
     def remembering(self, memory: Memory) -> "Sampler":
         """Know what stored datasets are like: such as they are not far."""
@@ -87,9 +123,7 @@ class Sampler(NamedTuple):
         DataError
             Naming the variable and the dataset.
         """
-        return check_possible(
-            self.compiled, check_masked(self.compiled, as_task(data, self.layout))
-        )
+        return check_possible(self.target, check_masked(self.target, as_task(data, self.layout)))
 
     def far(self, task: Task) -> list[str]:
         """Names of datasets that are far from simulations, and like none that is stored."""
@@ -129,7 +163,7 @@ class Sampler(NamedTuple):
                 asked,
                 progressbar=progressbar,
             )
-            return as_tree(self.compiled, task, corrected, asked, begin=begin)
+            return as_tree(self.target, task, corrected, asked, begin=begin)
 
     def _beginning(self, start: Drawn, settings: Refine | None) -> Beginning | None:
         if settings is not None:
@@ -152,7 +186,8 @@ class Sampler(NamedTuple):
 
     def __reduce__(self) -> tuple:
         weights = [*map(np.asarray, jax.tree.leaves(eqx.filter(self.amortizer, eqx.is_array)))]
-        parts = self._asdict() | {"compiled": packed(self.compiled), "amortizer": None}
+        models = {k: packed(v) for k, v in (("compiled", self.compiled), ("other", self.other))}
+        parts = self._asdict() | models | {"amortizer": None}
         search = self.amortizer.search
         sizes = (1, 1) if search is None else (len(search.starts), search.modes)
         return _arrived, (parts, weights, sizes)
@@ -170,7 +205,11 @@ def _arrived(parts: dict[str, Any], weights: list[np.ndarray], sizes: tuple[int,
         arrays, rest = eqx.partition(like, eqx.is_array)
         structure = jax.tree.structure(arrays)
         own = jax.tree.unflatten(structure, [jnp.asarray(w) for w in weights])
-        return found._replace(compiled=compiled, amortizer=eqx.combine(own, rest))
+        amortizer, other = eqx.combine(own, rest), unpacked(found.other)
+        if other is not None and amortizer.search is not None:
+            density = Density(other, found.structure.row)
+            amortizer = replace(amortizer, search=replace(amortizer.search, density=density))
+        return found._replace(compiled=compiled, amortizer=amortizer, other=other)
 
 
 def warn_of_far(names: Sequence[str], number: int) -> None:

@@ -37,7 +37,17 @@ def steps(op: Op, inputs: Sequence[Variable], value: Variable) -> Variable | Non
         return _garch(value, *inputs[:4])
     if isinstance(op, EulerMaruyamaRV):
         return _euler_maruyama(op, value, inputs[0], *inputs[2:-1])
+    if type(op).__name__ == "DiscreteMarkovChainRV":  # of pymc-extras, which need not be there
+        return _markov_chain(op, value, inputs[0], inputs[2])
     return None
+
+
+def _markov_chain(op: Op, value: Variable, P: Variable, init: Variable) -> Variable | None:
+    if op.n_lags != 1 or P.ndim != 2:  # type: ignore[attr-defined]
+        return None
+    first = logp(init, value[..., :1])
+    later = pt.log(P[value[..., :-1], value[..., 1:]])
+    return pt.concatenate([first, later], axis=-1)
 
 
 def _autoregressive(

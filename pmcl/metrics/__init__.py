@@ -15,6 +15,12 @@ from pmcl.metrics.discrepancy import (
     posterior_discrepancy,
     standardise,
 )
+from pmcl.metrics.evidence import (
+    log_bayes_factors,
+    model_frequencies,
+    model_probabilities,
+    trust_of,
+)
 from pmcl.metrics.importance import (
     FEWEST_DRAWS,
     ImportanceDiagnostics,
@@ -34,8 +40,11 @@ __all__ = [
     "coverage",
     "importance_diagnostics",
     "khat_threshold",
+    "log_bayes_factors",
     "learned",
     "median_squared_distance",
+    "model_frequencies",
+    "model_probabilities",
     "mmd2_unbiased",
     "null_mmd2",
     "pit",
@@ -44,5 +53,6 @@ __all__ = [
     "standardise",
     "tarp",
     "transfer",
+    "trust_of",
     "unlike",
 ]

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 _EM = 30  # steps of expectation-maximisation
-_SMALLEST = 0.02  # a component of less weight is left out
+_SMALLEST = 0.002  # a component of less weight is left out
 
 
 class Pilot(NamedTuple):

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pymc as pm
 import xarray as xr
+from numpy.typing import ArrayLike
 
 from pmcl.compile import CompiledModel, Density, compile_model
 from pmcl.compile.refuse import UnsupportedModelError, model_or_context
@@ -16,12 +18,13 @@ from pmcl.compile.simulable import need_density
 from pmcl.data.masked import check_masked
 from pmcl.data.own import own_data
 from pmcl.data.possible import check_possible
-from pmcl.data.reading import covariates_among, layout_of, task_of
-from pmcl.data.task import Task, TaskLike
+from pmcl.data.reading import as_task, covariates_among, task_of
+from pmcl.data.task import Layout, Task, TaskLike
 from pmcl.draws.densities import pick
+from pmcl.draws.handed import z_of
 from pmcl.draws.prediction import Extra
 from pmcl.draws.prior import prior_draws
-from pmcl.draws.results import flat_z, warn_of_doubts
+from pmcl.draws.results import warn_of_doubts
 from pmcl.levels.find import find
 from pmcl.levels.structure import Levels, NoLevels
 from pmcl.parts.datasets import Parts
@@ -29,6 +32,7 @@ from pmcl.parts.job import Job, bytes_of, check_devices, need_store
 from pmcl.parts.run import run
 from pmcl.refinement.correction import as_tree
 from pmcl.refinement.correction import correct as corrected_task
+from pmcl.refinement.known import conditioned
 from pmcl.refinement.settings import (
     FEWEST_STARTS,
     Asked,
@@ -55,6 +59,7 @@ def refine(
     *,
     draws: int = 1000,
     start: xr.DataTree | None = None,
+    given: Mapping[str, ArrayLike] | None = None,
     refine: Refine | None = None,
     levels: bool | None = None,
     correct: CorrectLike = "psis",
@@ -86,7 +91,14 @@ def refine(
         Draws per dataset.
     start : xarray.DataTree, optional
         Draws to start from: a result of `sample`, `sample_reference` or `refine` for the same
-        datasets, in the same order.
+        datasets, in the same order; of this model, or of another one with the same variables (one
+        with another prior, say).
+    given : mapping of str to array, optional
+        Values of some free variables that are known, by name: one value for all datasets, or one
+        each (leading dim `dataset`). The posterior of the others is drawn, given data and these:
+        conditioning, no intervention, so that what is known of one level of a model tells of the
+        levels above. What is known stands in `constant_data`; the evidence is that of data and
+        known values together.
     refine : Refine, optional
         Hyper-parameters.
     levels : bool, optional
@@ -142,6 +154,10 @@ def refine(
         compiled = compile_model(model, covariates=covariates)
     correct, fallback = ways_of(correct, fallback, draws, refined=True, stored=store is not None)
     need_density(compiled, "refine")
+    whole, known, row = compiled, None, next(iter(compiled.shared_dims), None)
+    if given is not None:
+        known = conditioned(compiled, task_of(compiled, data), given)
+        compiled, data = known.compiled, known.task
     asked = Asked(
         positive("draws", draws),
         pick(compiled, var_names),
@@ -154,19 +170,22 @@ def refine(
     )
     if store is None:
         need_store(client)
-        task = task_of(compiled, data)
+        task = as_task(data, Layout.of(compiled, row))
         prior = prior_draws(compiled, task.dataset(0), FEWEST_STARTS, seed=seed)
-        job = RefineJob(compiled, prior, asked, devices, levels)
-        z = None if start is None else _given(compiled, start, len(task), seed)
+        job = RefineJob(compiled, prior, asked, devices, levels, row)
+        z = None if start is None else _given(whole, start, len(task), seed)
+        if known is not None and z is not None:
+            z = known.starts(z)
         tree, names = job.refined(task, z, progressbar=progressbar), task.names
     else:
         if start is not None:
             raise ValueError("start: expected none where results go to a `store`, part by part.")
         check_devices(client, devices)
         each = partial(bytes_of, compiled, asked.draws, asked.names, terms=asked.extra.terms)
-        parts = Parts.of(data, layout_of(compiled), each)
-        prior = prior_draws(compiled, parts.first(layout_of(compiled)), FEWEST_STARTS, seed=seed)
-        job = RefineJob(compiled, prior, asked, devices, levels)
+        layout = Layout.of(compiled, row)
+        parts = Parts.of(data, layout, each)
+        prior = prior_draws(compiled, parts.first(layout), FEWEST_STARTS, seed=seed)
+        job = RefineJob(compiled, prior, asked, devices, levels, row)
         tree, _ = run(job, parts, store, client=client, progressbar=progressbar)
         names = parts.names
     warn_of_doubts(names, tree)
@@ -186,6 +205,8 @@ class RefineJob(Job):
     devices : int, sequence of jax.Device or jax.sharding.Mesh, optional
     levels : bool, optional
         Whether levels are looked for; True: there have to be some.
+    row : str, optional
+        The dim along which datasets may have different lengths.
     """
 
     description: ClassVar[str] = "Refining"
@@ -195,6 +216,12 @@ class RefineJob(Job):
     asked: Asked
     devices: DevicesLike
     levels: bool | None = None
+    row: str | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """What a dataset looks like."""
+        return Layout.of(self.compiled, self.row)
 
     def label(self) -> dict[str, Any]:
         """Tell this job by what was asked for."""
@@ -247,8 +274,10 @@ class RefineJob(Job):
 
 def _given(compiled: CompiledModel, start: xr.DataTree, number: int, seed: int) -> np.ndarray:
     """Return draws at hand, of shape (dataset, draw, dim)."""
-    given = flat_z(compiled, start)
+    given = z_of(compiled, start, "start")
     if given.shape[2] != number:
         raise ValueError(f"start: expected draws of {number} datasets, got {given.shape[2]}.")
     z = np.moveaxis(given.reshape(-1, *given.shape[2:]), 0, 1)
+    # what another support does not have starts at the model's initial point
+    z = np.where(np.isfinite(z).all(axis=-1, keepdims=True), z, compiled.initial)
     return z[:, np.random.default_rng(seed).integers(z.shape[1], size=FEWEST_STARTS)]

@@ -19,7 +19,8 @@ from pmcl.search.search import Search, evidence_of
 # were right at least 0.18.
 _INEFFICIENT = 0.1
 _RESOLUTION = 0.01  # nats by which the rounding of a log density may change it
-_BEHIND = 3.0  # nats by which a mode that no draw is near may lie behind the evidence
+_BEHIND = 5.0  # nats by which a mode that hardly a draw is near may lie behind the evidence
+_PART = 0.1  # of the share of the draws that such a mode's evidence promises
 _TOGETHER = 16  # modes that are compared with draws at once
 _EDGE = 2.0  # scales of the prior
 _LOG_2PI = float(np.log(2 * np.pi))
@@ -57,7 +58,7 @@ def elsewhere(
     """What searches from other places find that draws have no part of, of the datasets `which`.
 
     Each dataset is searched from points of its own, spread over the prior to its edges. A mode at
-    which the normal has a comparable share of the evidence, but which no draw is near, is named.
+    which the normal has a share of the evidence, but hardly any draw is near, is named.
 
     Returns
     -------
@@ -79,17 +80,18 @@ def elsewhere(
         np.repeat(which, starts),
         jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), found),
     )
-    evidence, apart = over_items(
-        lambda mode, of: _compared(mode, drawn.z[of]), modes, row, size=_TOGETHER
+    weights = np.exp(diagnostics.log_weights)
+    evidence, share = over_items(
+        lambda mode, of: _compared(mode, drawn.z[of], weights[of]), modes, row, size=_TOGETHER
     )
     ahead = evidence - diagnostics.log_evidence[row]
-    missed = (ahead > -_BEHIND) & (apart > _far(dim))
+    missed = (ahead > -_BEHIND) & (share < _PART * np.exp(np.minimum(ahead, 0.0)))
     missed = np.flatnonzero(missed)
     for k in missed[np.argsort(ahead[missed])]:
         i, nats, z[row[k]] = row[k], ahead[k], modes.z[k]
         text[i] = (
             f"a search from elsewhere found a mode of {nats:+.1f} nats of evidence, relative to "
-            "that of the draws, which none of them is near"
+            "that of the draws, which hardly any of them is near"
         )
     return text, z
 
@@ -100,15 +102,15 @@ def _far(dim: int) -> float:
 
 
 @jit
-def _compared(mode: Mode, z: Array) -> tuple[Array, Array]:
-    """Evidence of the normal at each mode, and squared distance of the draw that is nearest.
+def _compared(mode: Mode, z: Array, weights: Array) -> tuple[Array, Array]:
+    """Evidence of the normal at each mode, and the share of the draws that are near it.
 
-    `z` has shape (item, draw, dim).
+    `z` has shape (item, draw, dim), `weights` (item, draw).
     """
 
-    def nearest(mode: Mode, z: Array) -> Array:
+    def near(mode: Mode, z: Array, weights: Array) -> Array:
         apart = jax.vmap(lambda u: jnp.sum(mode.scale.solve(u - mode.z) ** 2))(z)
-        return jnp.min(jnp.where(jnp.isfinite(apart), apart, jnp.inf))
+        return jnp.sum(jnp.where(apart <= _far(z.shape[-1]), weights, 0.0))
 
     evidence = evidence_of(mode) + 0.5 * z.shape[-1] * _LOG_2PI
-    return evidence, jax.vmap(nearest)(mode, z)
+    return evidence, jax.vmap(near)(mode, z, weights)

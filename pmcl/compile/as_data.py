@@ -1,0 +1,39 @@
+"""A PyMC model in which some free variables are data: known ones, or such as are summed out."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pymc as pm
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+
+from pmcl.compile.causal import steps
+
+_TERM = "given_{}"
+
+
+def as_data(model: pm.Model, names: Sequence[str]) -> pm.Model:
+    """Make free variables `pm.Data`: whatever depends on them sees their values.
+
+    Their own density, which may depend on other variables, is a Potential; the joint density stays
+    what it was, but for the Jacobian of the variables that are data now.
+    """
+    shapes = model.eval_rv_shapes()
+    new = pm.do(model, {n: np.zeros(shapes[n], model[n].type.dtype) for n in names})
+    same = {old: new[name] for name, old in model.named_vars.items() if name in new.named_vars}
+    same |= {
+        length: new.dim_lengths[dim]
+        for dim, length in model.dim_lengths.items()
+        if dim in new.dim_lengths
+    }
+    with new:
+        for name in names:
+            rv = model[name]
+            term = steps(rv.owner.op, rv.owner.inputs, new[name])
+            term = pm.logp(rv, new[name]) if term is None else term
+            here = {*ancestors([term])}
+            swap = {k: v for k, v in same.items() if k in here and k is not v}
+            dims = model.named_vars_to_dims.get(name) if term.ndim == rv.ndim else None
+            moved = graph_replace([term], swap, strict=False)[0]
+            pm.Potential(_TERM.format(name), moved, dims=dims)
+    return new

@@ -1,0 +1,69 @@
+"""Draws that somebody has, as z of a model: that of the draws, or another of the same variables."""
+
+import numpy as np
+import xarray as xr
+
+from pmcl.compile import CompiledModel
+from pmcl.data.task import DATASET
+from pmcl.draws.densities import unconstrain
+from pmcl.draws.results import SAMPLE, flat_z
+from pmcl.runtime import precision
+
+
+def z_of(compiled: CompiledModel, tree: xr.DataTree, what: str) -> np.ndarray:
+    """Return z of shape (chain, draw, dataset, dim); NaN where values are outside a support.
+
+    Unconstrained draws are taken as they are where their variables are the model's; else z is made
+    of the group `posterior`, which may come from a model with other transforms.
+
+    Parameters
+    ----------
+    compiled : CompiledModel
+    tree : xarray.DataTree
+        Without a dim `dataset`, it is of one.
+    what : str
+        Name of the argument, for messages.
+
+    Raises
+    ------
+    ValueError
+        Naming the variables that are missing or have another shape.
+    """
+    group = "unconstrained_posterior"
+    if group in tree.children:
+        found = tree[group].to_dataset()
+        shapes = {v.name: v.shape for v in compiled.values}
+        if DATASET in found.dims and all(
+            n in found and _shape(found[n]) == shape for n, shape in shapes.items()
+        ):
+            return flat_z(compiled, tree)
+    posterior = tree["posterior"].to_dataset() if "posterior" in tree.children else xr.Dataset()
+    if DATASET not in posterior.dims:
+        posterior = posterior.expand_dims({DATASET: 1}, axis=2)
+    wrong = [
+        f"{i.name!r} of shape {i.shape}"
+        for i in compiled.free
+        if i.name not in posterior or _shape(posterior[i.name]) != tuple(i.shape)
+    ]
+    if wrong:
+        had = [f"{n} {_shape(v)}" for n, v in posterior.data_vars.items()]
+        raise ValueError(f"{what}: expected draws of {', '.join(wrong)}, got {', '.join(had)}.")
+    constant = tree.get("constant_data")
+    parts = []
+    for i in range(posterior.sizes[DATASET]):
+        one = posterior.isel({DATASET: i})
+        values = {j.name: one[j.name].transpose("chain", "draw", ...).values for j in compiled.free}
+        chains, draws = next(iter(values.values())).shape[:2] if values else (1, 1)
+        fixed = {}
+        for name in compiled.needed_to_unconstrain:
+            data = constant.to_dataset()[name]  # type: ignore[union-attr]
+            fixed[name] = data.isel({DATASET: i}).values if DATASET in data.dims else data.values
+        flat = {k: v.reshape(-1, *v.shape[2:]) for k, v in values.items()}
+        with precision.scope():
+            z = np.asarray(unconstrain(compiled, flat, fixed))
+        parts.append(z.reshape(chains, draws, -1))
+    return np.stack(parts, axis=2)
+
+
+def _shape(value: xr.DataArray) -> tuple[int, ...]:
+    return tuple(n for d, n in value.sizes.items() if d not in SAMPLE)

@@ -1,0 +1,173 @@
+"""Parameters that are known: the model of what is left, given them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike
+
+from pmcl.compile import CompiledModel, compile_model
+from pmcl.compile.as_data import as_data
+from pmcl.data.batching import over_chunks
+from pmcl.data.task import DATASET, Layout, Task
+from pmcl.runtime import precision
+from pmcl.runtime.jitting import jit
+
+_TOGETHER = 16  # datasets
+
+
+class Conditioned(NamedTuple):
+    """What is left to refine, given some parameters.
+
+    Attributes
+    ----------
+    compiled : CompiledModel
+        Of the parameters that are left.
+    task : Task
+        The datasets, known parameters beside them.
+    known : array of shape (dataset, known)
+        Unconstrained values of these.
+    places : array of int of shape (known,)
+        Where they lie in the z of the whole model.
+    """
+
+    compiled: CompiledModel
+    task: Task
+    known: np.ndarray
+    places: np.ndarray
+
+    def starts(self, z: np.ndarray) -> np.ndarray:
+        """Move draws of all parameters, (dataset, draw, dim), to those that are left.
+
+        As for a normal of the draws' covariance: by a regression on what is known.
+        """
+        left = np.setdiff1d(np.arange(z.shape[-1]), self.places)
+        moved = np.empty((*z.shape[:2], len(left)))
+        for i, own in enumerate(z):
+            centred = own - own.mean(axis=0)
+            slope = np.linalg.lstsq(centred[:, self.places], centred[:, left], rcond=1e-6)[0]
+            moved[i] = own[:, left] - (own[:, self.places] - self.known[i]) @ slope
+        return moved
+
+
+def conditioned(compiled: CompiledModel, task: Task, given: Mapping[str, ArrayLike]) -> Conditioned:
+    """Condition a model on parameters that are known.
+
+    Known parameters become data: whatever depends on them sees their values, and their own
+    density, which may depend on what is left, is a term of the likelihood.
+
+    Parameters
+    ----------
+    compiled : CompiledModel
+    task : Task
+        Of that model.
+    given : mapping of str to array
+        Free variables, on the scale of the model: one value for all datasets, or a leading dim
+        `dataset`.
+
+    Raises
+    ------
+    ValueError
+        Naming the variable that there is not, whose shape is wrong or which cannot have the value.
+    """
+    values = values_of(compiled, task, given)
+    known, index = known_z(compiled, task, values)
+    rest = conditional_model(compiled, tuple(i.name for i in compiled.free if i.name in values))
+    layout = Layout.of(rest, task.layout.row)
+    task = replace(task, layout=layout, values={**task.values, **values}, place=None)
+    return Conditioned(rest, task, known, index)
+
+
+def conditional_model(compiled: CompiledModel, names: Sequence[str]) -> CompiledModel:
+    """Compile the model in which free variables of these names are data; once for each set."""
+    covariates = {i.name for i in compiled.covariates}
+
+    def make() -> CompiledModel:
+        model = as_data(compiled.model, names)
+        known = [v.name for v in model.data_vars if v.name in {*covariates, *names}]
+        return compile_model(model, covariates=known)
+
+    return compiled.keep(("given", tuple(names)), make)
+
+
+def values_of(
+    compiled: CompiledModel, task: Task, given: Mapping[str, ArrayLike]
+) -> dict[str, np.ndarray]:
+    """Values by name, of shape (dataset, ...)."""
+    infos = {i.name: i for i in compiled.free}
+    unknown = [n for n in given if n not in infos]
+    if unknown or not given:
+        raise ValueError(
+            f"given: expected values of some free variables, {[*infos]}, got {list(given)}."
+        )
+    if {*given} == {*infos}:
+        raise ValueError("given: expected some free variable without a value, all have one.")
+    found = {}
+    for name, value in given.items():
+        info = infos[name]
+        array = np.asarray(value, info.dtype)
+        if array.shape == info.shape:
+            array = np.broadcast_to(array, (len(task), *info.shape))
+        if array.shape != (len(task), *info.shape):
+            raise ValueError(
+                f"given[{name!r}]: expected shape {info.shape}, or {(len(task), *info.shape)} with "
+                f"a leading dim {DATASET!r}, got {np.shape(value)}."
+            )
+        if not np.isfinite(array).all():
+            raise ValueError(
+                f"given[{name!r}]: expected finite numbers, got some that are not. Parts of a "
+                "variable cannot be left open: write it as two variables."
+            )
+        found[name] = array
+    return found
+
+
+def known_z(
+    compiled: CompiledModel, task: Task, given: Mapping[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Unconstrained values of known parameters, (dataset, known), and where they lie in z.
+
+    Where a bound depends on other parameters these are at the model's initial point.
+
+    Raises
+    ------
+    ValueError
+        Naming a variable whose values its prior does not allow.
+    """
+    parts = [v for v in compiled.values if v.variable in given]
+    index = np.concatenate([np.arange(v.start, v.start + v.size) for v in parts])
+    batch, n = task.batch(), len(task)
+    with precision.scope():
+        z = over_chunks(
+            lambda part, values: _unconstrained(compiled, part.values, values),
+            batch,
+            np.arange(n),
+            dict(given),
+            size=_TOGETHER,
+        )
+    for v in parts:
+        wrong = ~np.isfinite(z[:, v.start : v.start + v.size]).all(axis=1)
+        if wrong.any():
+            i = int(np.flatnonzero(wrong)[0])
+            value = np.array2string(np.asarray(given[v.variable][i]), threshold=5)
+            raise ValueError(
+                f"given[{v.variable!r}]: expected values that its prior allows, got {value} for "
+                f"dataset {task.names[i]!r}."
+            )
+    return z[:, index], index
+
+
+@jit
+def _unconstrained(
+    compiled: CompiledModel, data: dict[str, Array], known: dict[str, Array]
+) -> Array:
+    initial = jnp.asarray(compiled.initial)
+
+    def one(data: dict[str, Array], known: dict[str, Array]) -> Array:
+        return compiled.unconstrain({**compiled.constrain(initial, data), **known}, data)
+
+    return jax.vmap(one)(data, known)

@@ -1,0 +1,222 @@
+"""What is known: conditionals of normals in closed form, for known parameters and known levels."""
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+
+import pmcl
+from pmcl.compile import compile_model
+from pmcl.refinement.known import conditional_model
+from pmcl.refinement.standalone import RefineJob
+from pmcl.runtime import precision
+
+GROUPS, SE = 5, 0.8
+RNG = np.random.default_rng(0)
+Y = RNG.normal(2.0, 1.5, size=(3, GROUPS))
+Z = RNG.normal(size=(GROUPS, 2))
+NAMES = ("mu", "beta", "theta")
+TINY = pmcl.Network(
+    pmcl.DeepSet(outputs=4, width=8, depth=1, pooled=4, head_width=8, head_depth=1),
+    pmcl.CouplingFlow(layers=1, width=8, depth=1, knots=4, affine_width=8),
+)
+
+
+def levels() -> pm.Model:
+    """Groups about a regression: every parameter is normal given the data."""
+    with pm.Model(coords={"group": range(GROUPS), "x": range(2)}) as model:
+        mu = pm.Normal("mu", 0, 2)
+        beta = pm.Normal("beta", 0, 1, dims="x")
+        theta = pm.Normal("theta", mu + pm.math.dot(Z, beta), 1, dims="group")
+        pm.Normal("y", theta, SE, observed=np.zeros(GROUPS), dims="group")
+    return model
+
+
+def joint(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of (mu, beta, theta) given y."""
+    design = np.concatenate([np.ones((GROUPS, 1)), Z], axis=1)
+    top = np.diag([4.0, 1.0, 1.0])
+    middle = design @ top
+    prior = np.block([[top, middle.T], [middle, design @ middle.T + np.eye(GROUPS)]])
+    seen = prior[:, 3:]
+    gain = seen @ np.linalg.inv(prior[3:, 3:] + SE**2 * np.eye(GROUPS))
+    return gain @ y, prior - gain @ seen.T
+
+
+def conditional(y: np.ndarray, at: list[int], value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    mean, covariance = joint(y)
+    left = np.setdiff1d(np.arange(len(mean)), at)
+    gain = covariance[np.ix_(left, at)] @ np.linalg.inv(covariance[np.ix_(at, at)])
+    moved = mean[left] + gain @ (value - mean[at])
+    return moved, covariance[np.ix_(left, left)] - gain @ covariance[np.ix_(at, left)]
+
+
+PLACES = {"mu": [0], "beta": [1, 2], "theta": [3, 4, 5, 6, 7]}
+GIVEN = {
+    "a vector": {"beta": [0.5, -1.0]},
+    "the local level": {"theta": RNG.normal(size=(3, GROUPS))},
+    "the global level": {"mu": np.array([0.0, 1.0, 2.0]), "beta": [0.5, -1.0]},
+}
+
+
+def check(tree: xr.DataTree, given: dict) -> None:
+    draws = tree["posterior"].to_dataset()
+    left = [n for n in NAMES if n not in given]
+    assert {*draws.data_vars} == {*left}
+    at = sum((PLACES[n] for n in NAMES if n in given), [])
+    for i, y in enumerate(Y):
+        value = np.concatenate([_of(given[n], n, i) for n in NAMES if n in given])
+        mean, covariance = conditional(y, at, value)
+        own = np.concatenate([draws[n].values[0, :, i].reshape(1000, -1) for n in left], axis=1)
+        sd = np.sqrt(np.diag(covariance))
+        assert (np.abs(own.mean(axis=0) - mean) < 4.5 * sd / np.sqrt(700)).all()
+        size = np.outer(sd, sd)
+        np.testing.assert_allclose(np.cov(own.T) / size, covariance / size, atol=0.15)
+    assert (tree["dataset_stats"]["warning"].values == "").all()
+
+
+def _of(value: object, name: str, i: int) -> np.ndarray:
+    array = np.asarray(value, float)
+    own = 0 if name == "mu" else 1
+    return np.atleast_1d(array[i] if array.ndim > own else array)
+
+
+@pytest.fixture(scope="module")
+def model() -> pm.Model:
+    return levels()
+
+
+@pytest.mark.parametrize("what", GIVEN)
+def test_the_rest_is_the_conditional_normal(model, what):
+    tree = pmcl.refine(model, {"y": Y}, given=GIVEN[what], random_seed=1, progressbar=False)
+    check(tree, GIVEN[what])
+    for name, value in GIVEN[what].items():
+        for i in range(3):
+            held = np.ravel(tree["constant_data"][name].values[i])
+            np.testing.assert_allclose(held, _of(value, name, i))
+
+
+def test_the_evidence_is_that_of_data_and_what_is_known(model):
+    from scipy import stats
+
+    tree = pmcl.refine(model, {"y": Y}, given={"mu": 1.0}, random_seed=1, progressbar=False)
+    check(tree, {"mu": 1.0})
+    scale = Z @ Z.T + (1 + SE**2) * np.eye(GROUPS)
+    for i, y in enumerate(Y):
+        truth = stats.multivariate_normal(np.ones(GROUPS), scale).logpdf(y)
+        found = tree["dataset_stats"].to_dataset().isel(dataset=i)
+        error = max(float(found["log_evidence_error"]), 1e-6)
+        assert abs(float(found["log_evidence"]) - truth - stats.norm(0, 2).logpdf(1)) < 4 * error
+
+
+def test_a_network_gives_the_rest(model):
+    posterior = pmcl.fit_amortized(
+        model, network=TINY, simulations=256, steps=50, random_seed=1, progressbar=False
+    )
+    tree = posterior.sample({"y": Y}, given=GIVEN["a vector"], random_seed=2)
+    check(tree, GIVEN["a vector"])
+    with pytest.raises(ValueError, match="given: expected refinement"):
+        posterior.sample({"y": Y}, given={"mu": 1.0}, refine=False)
+
+
+def test_predictions_hold_what_is_known(model):
+    """Had `theta` been drawn anew, the replicates would be wider by far."""
+    tree = pmcl.refine(
+        model, {"y": Y}, given={"theta": Y}, posterior_predictive=True, log_likelihood=True,
+        random_seed=1, progressbar=False,
+    )  # fmt: skip
+    drawn = tree["posterior_predictive"]["y"].values[0]
+    np.testing.assert_allclose(drawn.mean(axis=0), Y, atol=4 * SE / np.sqrt(1000))
+    np.testing.assert_allclose(drawn.std(axis=0), SE, rtol=0.15)
+    assert [*tree["log_likelihood"].data_vars] == ["y"]
+
+
+def test_what_is_known_goes_to_a_store(model, tmp_path):
+    asked = {"given": GIVEN["the local level"], "random_seed": 1, "progressbar": False}
+    stored = pmcl.refine(model, {"y": Y}, store=tmp_path / "draws.zarr", **asked)
+    check(stored, GIVEN["the local level"])
+
+
+def test_datasets_of_different_lengths_keep_theirs():
+    with pm.Model(coords={"obs": range(4)}) as model:
+        a = pm.Normal("a")
+        b = pm.Normal("b", 0, 2)
+        pm.Normal("y", a + b, 1, observed=np.zeros(4), dims="obs")
+    data = {"short": {"y": Y[0, :3]}, "long": {"y": Y[1]}}
+    tree = pmcl.refine(model, data, given={"b": [0.5, 1.0]}, random_seed=1, progressbar=False)
+    for i, (y, b) in enumerate(zip((Y[0, :3], Y[1]), (0.5, 1.0), strict=True)):
+        precise = 1 + len(y)
+        own = tree["posterior"]["a"].values[0, :, i]
+        np.testing.assert_allclose(own.mean(), (y - b).sum() / precise, atol=4 / precise**0.5 / 25)
+        np.testing.assert_allclose(own.std(), precise**-0.5, rtol=0.15)
+
+
+def test_bounded_parameters_are_given_on_the_models_scale():
+    with pm.Model(coords={"obs": range(GROUPS)}) as model:
+        mu = pm.Normal("mu", 0, 2)
+        sigma = pm.HalfNormal("sigma", 1)
+        pm.Normal("y", mu, sigma, observed=np.zeros(GROUPS), dims="obs")
+    tree = pmcl.refine(model, {"y": Y}, given={"sigma": 0.5}, random_seed=1, progressbar=False)
+    precise = 1 / 4 + GROUPS / 0.25
+    found = tree["posterior"]["mu"].values[0]
+    np.testing.assert_allclose(found.mean(axis=0), Y.sum(axis=1) / 0.25 / precise, atol=0.04)
+    np.testing.assert_allclose(found.std(axis=0), precise**-0.5, rtol=0.15)
+    with pytest.raises(ValueError, match="'sigma'.: expected values that its prior allows, got -1"):
+        pmcl.refine(model, {"y": Y}, given={"sigma": [1.0, 2.0, -1.0]}, progressbar=False)
+
+
+def test_the_conditional_model_is_compiled_once(model):
+    compiled = compile_model(model)
+    assert conditional_model(compiled, ("mu",)) is conditional_model(compile_model(model), ("mu",))
+
+
+def test_the_job_of_what_is_left_travels(model):
+    from distributed.protocol.pickle import dumps, loads
+
+    rest = conditional_model(compile_model(model), ("theta",))
+    arrived = loads(dumps(RefineJob(rest, np.zeros((3, rest.dim)), None, None, row="group")))
+    assert [i.name for i in arrived.compiled.covariates] == ["theta"]
+    data = {"y": Y[0], "theta": Y[1]}
+    z = np.array([0.3, -0.2, 0.5])
+    with precision.scope():
+        np.testing.assert_allclose(
+            arrived.compiled.log_joint(z, data), rest.log_joint(z, data), rtol=1e-12
+        )
+
+
+@pytest.mark.slow
+def test_groups_are_integrated_out_where_another_of_their_parameters_is_known():
+    groups, rows = 12, 6
+    of, x = np.repeat(np.arange(groups), rows), np.tile(np.linspace(-1, 1, rows), groups)
+    with pm.Model(coords={"group": range(groups), "row": range(groups * rows)}) as model:
+        mean_a, mean_b = pm.Normal("mean_a", 0, 2), pm.Normal("mean_b", 0, 2)
+        tau = pm.HalfNormal("tau", 1)
+        a = pm.Normal("a", mean_a, 1, dims="group")
+        b = pm.Normal("b", mean_b, tau, dims="group")
+        pm.Normal("y", a[of] + b[of] * x, 0.5, observed=np.zeros(len(of)), dims="row")
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(1, 1, groups), rng.normal(-0.5, 0.7, groups)
+    data = {"y": rng.normal(a[of] + b[of] * x, 0.5)}
+    asked = {"given": {"a": a}, "draws": 2000, "random_seed": 1, "progressbar": False}
+    tree = pmcl.refine(model, data, **asked)
+    assert str(tree["posterior"].attrs["levels"]).startswith("levels: 12 groups along 'group'")
+    flat = pmcl.refine(model, data, levels=False, **asked)
+    one, other = (t["dataset_stats"].to_dataset().isel(dataset=0) for t in (tree, flat))
+    error = np.hypot(float(one["log_evidence_error"]), float(other["log_evidence_error"]))
+    assert abs(float(one["log_evidence"] - other["log_evidence"])) < 4 * error
+    precise = 1 / 4 + groups
+    found = tree["posterior"]["mean_a"].values
+    np.testing.assert_allclose(found.mean(), a.sum() / precise, atol=4 / precise**0.5 / 40)
+    np.testing.assert_allclose(found.std(), precise**-0.5, rtol=0.1)
+
+
+def test_what_cannot_be_given_is_refused(model):
+    for given, said in (
+        ({}, "expected values of some free variables"),
+        ({"y": Y[0]}, r"expected values of some free variables, \['mu', 'beta', 'theta'\], got"),
+        ({"beta": [1.0, 2.0, 3.0]}, r"'beta'.: expected shape \(2,\), or \(3, 2\)"),
+        ({"beta": [1.0, np.nan]}, "Parts of a variable cannot be left open"),
+        ({"mu": 0.0, "beta": [0, 0], "theta": Y}, "some free variable without a value"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            pmcl.refine(model, {"y": Y}, given=given, progressbar=False)
