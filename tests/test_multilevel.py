@@ -281,6 +281,8 @@ def test_what_is_not_there_is_refused_by_name(schools):
         lambda: pmcl.monitor(schools, data),
         lambda: pmcl.report(schools, "page.html"),
         lambda: schools.sample(data, store="x"),
+        lambda: schools.sample(data, given={"tau": 1.0}),
+        lambda: schools.sample(data, model=models.eight_schools()),
         lambda: schools.sample(data, fallback="nuts"),
         lambda: schools.sample(data, log_prior=True),
     ):

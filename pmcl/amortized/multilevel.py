@@ -166,6 +166,8 @@ class MultilevelPosterior:
         data: TaskLike | None = None,
         draws: int = 1000,
         *,
+        model: object = None,
+        given: object = None,
         refine: RefineLike = "auto",
         correct: CorrectLike = "auto",
         fallback: FallbackLike = "auto",
@@ -193,8 +195,13 @@ class MultilevelPosterior:
         Raises
         ------
         NotImplementedError
-            With `store` or `client`: sample some hundred datasets in each call.
+            With `store` or `client`: sample some hundred datasets in each call. With `model` or
+            `given`, which :func:`pmcl.refine` takes.
         """
+        if model is not None:
+            refuse("sample(model=...)", "`pmcl.refine` takes the other model")
+        if given is not None:
+            refuse("sample(given=...)", "`pmcl.refine` takes `given`")
         if store is not None or client is not None:
             refuse("sample(store=..., client=...)", "sample some hundred datasets in each call")
         settings = settings_of(refine)
@@ -211,10 +218,10 @@ class MultilevelPosterior:
             fallback=fall,
             extra=Extra(log_likelihood, log_prior, posterior_predictive),
         )
-        given, sampler = self._read(data), self.sampler
-        tree = sampler.sample(given, asked, devices=devices, progressbar=progressbar)
-        warn_of_doubts(given.task.names, tree)
-        return sampler.named(tree, given)
+        read, sampler = self._read(data), self.sampler
+        tree = sampler.sample(read, asked, devices=devices, progressbar=progressbar)
+        warn_of_doubts(read.task.names, tree)
+        return sampler.named(tree, read)
 
     def predict(
         self,
