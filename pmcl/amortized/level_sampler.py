@@ -78,7 +78,7 @@ class LevelSampler(NamedTuple):
         """
         groups, sized, labels = self.groups, self.sized, None
         layout = Layout.of(sized.compiled, self.row)
-        if groups is None or (isinstance(data, Task) and data.layout.variables == layout.variables):
+        if groups is None or (isinstance(data, Task) and _alike(data.layout, layout)):
             task = as_task(data, layout)
         else:
             dim = groups.grouping.dim
@@ -181,6 +181,12 @@ class LevelSampler(NamedTuple):
                 at = np.minimum(np.arange(size), found[info.name].shape[axis] - 1)
                 found[info.name] = found[info.name].take(at, axis=axis)
         return found
+
+
+def _alike(one: Layout, other: Layout) -> bool:
+    """Whether two layouts are of models of one size."""
+    sizes = [{d: len(c) for d, c in layout.coords.items()} for layout in (one, other)]
+    return one.variables == other.variables and sizes[0] == sizes[1]
 
 
 def _of_padded(asked: Asked) -> Asked:
