@@ -1,5 +1,6 @@
 from . import models as models
 from .amortized.fit import fit_amortized as fit_amortized
+from .amortized.multilevel import MultilevelPosterior as MultilevelPosterior
 from .amortized.posterior import AmortizedPosterior as AmortizedPosterior
 from .amortized.prior import as_prior as as_prior
 from .archive import StateError as StateError
@@ -117,6 +118,7 @@ __all__ = [
     "MaskedAutoregressiveFlow",
     "MaximumLikelihoodStart",
     "Memory",
+    "MultilevelPosterior",
     "Naive",
     "Network",
     "ObjectiveValue",

@@ -7,7 +7,7 @@ import pytest
 
 import pmcl
 from models import CORPUS, Entry
-from pmcl.amortized.fit import simulator_of
+from pmcl.amortized.simulating import simulator_of
 from pmcl.compile import finite_fraction
 from pmcl.runtime import precision
 

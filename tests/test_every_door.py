@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 import pmcl
-from pmcl.amortized.fit import simulator_of
+from pmcl.amortized.simulating import simulator_of
 from pmcl.cli import main
 from pmcl.runtime.files import from_json, to_json
 

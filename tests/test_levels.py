@@ -21,6 +21,7 @@ from pmcl.data.task import Task
 from pmcl.levels.blocks import Factor
 from pmcl.levels.find import find
 from pmcl.levels.integrals import KEY, Marginal
+from pmcl.levels.reading import Reading, read
 from pmcl.levels.structure import Given, Levels, NoLevels
 from pmcl.runtime import precision
 
@@ -53,7 +54,7 @@ class Found(NamedTuple):
     @property
     def marginal(self) -> Marginal:
         assert isinstance(self.levels, Levels), str(self.levels)
-        return Marginal(self.density, len(self.levels.shared), self.levels.exact)
+        return Marginal.of(self.density, self.levels)
 
     def given(self, i: int = 0):
         """Arrays of one dataset with its levels, and its mask."""
@@ -392,3 +393,96 @@ def test_groups_of_different_size_with_padding_and_gaps():
             )
             expected.append(prior + stats.multivariate_normal.logpdf(y, mean, covariance))
         np.testing.assert_allclose(found.log_density(g, i), expected, rtol=1e-8)
+
+
+@pytest.mark.slow
+def test_a_group_whose_tails_are_too_heavy_is_named():
+    """A Cauchy prior, and nothing that is known of one group: weights have no variance."""
+    with pm.Model(coords={"group": list("abc")}) as model:
+        sd = pm.Data("sd", np.ones(3), dims="group")
+        theta = pm.StudentT("theta", nu=1, mu=pm.Normal("mu"), sigma=1, dims="group")
+        pm.Normal("y", theta, sd, observed=np.zeros(3), dims="group")
+    data = {"y": np.array([0.3, 0.1, -0.5]), "sd": np.array([0.1, 1e6, 0.1])}
+    with pytest.warns(UserWarning, match=r"proposals of group theta\[b\]"):
+        tree = pmcl.refine(model, data, draws=500, fallback=None, random_seed=1, progressbar=False)
+    stats = tree["dataset_stats"].to_dataset()
+    assert stats["worst_group"].item() == "theta[b]"
+    assert 0.5 < stats["group_khat"].item() < 1.1
+
+
+def outliers(groups: int = 4) -> pm.Model:
+    """Normal groups seen through errors with heavy tails: a group may have two modes."""
+    with pm.Model(coords={"group": range(groups)}) as model:
+        mu, tau = pm.Normal("mu", 0, 1), pm.HalfNormal("tau", 1)
+        theta = pm.Normal("theta", mu, tau, dims="group")
+        pm.StudentT("y", nu=1, mu=theta, sigma=0.2, observed=np.zeros(groups), dims="group")
+    return model
+
+
+@pytest.mark.slow
+def test_groups_of_several_modes_are_right_by_their_weights():
+    y = np.array([6.0, 0.2, -0.4, 5.5])
+    found = Found.of(outliers(), {"y": y})
+    assert isinstance(found.levels, Levels)
+    assert not found.levels.concave
+    tree = refined(outliers(), {"y": y}, draws=4000, correct=None)
+    # the evidence by quadrature of every group on a fine grid, and of the globals on another
+    mu, log_tau = np.meshgrid(np.linspace(-6, 8, 141), np.linspace(-8, 3, 111), indexing="ij")
+    tau = np.exp(log_tau)
+    log_p = stats.norm.logpdf(mu) + stats.halfnorm.logpdf(tau) + log_tau
+    e = np.linspace(-9, 9, 1801)
+    for value in y:
+        at = mu[..., None] + tau[..., None] * e  # a normal's own scale: no peak is missed
+        each = stats.norm.logpdf(e) + stats.t.logpdf(value, 1, at, 0.2)
+        fine = logsumexp(each, axis=-1) + np.log(0.01)
+        log_p += fine
+    truth = logsumexp(log_p) + np.log(0.1 * 0.1)
+    stat = tree["dataset_stats"].to_dataset()
+    error = max(float(stat["log_evidence_error"].item()), 5e-3)
+    assert abs(stat["log_evidence"].item() - truth) < 4 * error
+
+
+def test_concave_groups_are_known():
+    for model, data in (
+        (models.counts(), {"y": RNG.poisson(2, 24)}),
+        (models.counts("bernoulli"), {"y": RNG.integers(0, 2, 24)}),
+        (models.eight_schools(), {"y": Y8, "sigma": SIGMA8}),
+    ):
+        levels = Found.of(model, data).levels
+        assert isinstance(levels, Levels)
+        assert levels.concave
+
+
+def by_slope(*, index: bool) -> pm.Model:
+    """Slopes of groups without intercepts: a row of x = 0 depends on no group."""
+    which = np.arange(12) % 4
+    with pm.Model(coords={"group": range(4), "row": range(12)}) as model:
+        x = pm.Data("x", np.ones(12), dims="row")
+        if index:
+            which = pm.Data("which", which, dims="row")
+        b = pm.Normal("b", pm.Normal("mu"), pm.HalfNormal("tau"), dims="group")
+        pm.Normal("y", b[which] * x, 1, observed=np.zeros(12), dims="row")
+    return model
+
+
+@pytest.mark.parametrize("differ", [True, False])
+def test_rules_say_which_terms_are_whose(differ):
+    """Also where an index was the same wherever it was looked at, and terms depend on no group."""
+    which = np.stack([RNG.permutation(12) % 4 for _ in range(3)])
+    which = which if differ else np.broadcast_to(which[0], which.shape)
+    x = RNG.integers(0, 2, (3, 12)).astype(float)
+    data = {"y": RNG.normal(size=(3, 12)), "x": x, "which": which}
+    found = Found.of(by_slope(index=True), data)
+    reading = read(found.density, found.task)
+    assert isinstance(reading, Reading)
+    assert reading.rules is not None
+    assert reading.rules[-1].by == "which"
+    other = {**data, "which": np.stack([RNG.permutation(12) % 4 for _ in range(3)])}
+    task = task_of(found.compiled, other)
+    told = reading.of(found.density, task)
+    assert isinstance(told, Levels)
+    np.testing.assert_array_equal(told.split.owner[:, -12:], other["which"])
+    # a constant of the model is no index
+    plain = Found.of(by_slope(index=False), {"y": data["y"], "x": x})
+    rules = read(plain.density, plain.task).rules
+    np.testing.assert_array_equal(rules[-1].table, np.arange(12) % 4)

@@ -243,3 +243,52 @@ def test_a_card_says_what_failed(published, monkeypatch, tmp_path):
     assert found.definition.state is None  # the old one went with the old card
     facts = json.loads(re.match(r"<!-- pmcl (.*) -->", text).group(1))
     assert facts["state"] is None
+
+
+GROUPED = '''"""Rows of groups, of known noise."""
+
+import numpy as np
+import pymc as pm
+
+
+def model(groups=6, rows=18):
+    """Build it."""
+    with pm.Model(coords={"group": range(groups), "row": range(rows)}) as built:
+        which = pm.Data("which", np.arange(rows) % groups, dims="row")
+        mu, tau = pm.Normal("mu", 0, 1), pm.HalfNormal("tau", 1)
+        a = pm.Normal("a", mu, tau, dims="group")
+        pm.Normal("y", a[which], 1, observed=np.zeros(rows), dims="row")
+    return built
+
+
+def training():
+    """Any number of groups."""
+    return {"groups": (3, 12), "lengths": (9, 48), "simulations": 600}
+
+
+def example():
+    """Six groups."""
+    rng = np.random.default_rng(0)
+    which = np.arange(18) % 6
+    return {"which": which, "y": rng.normal(rng.normal(size=6)[which])}
+'''
+
+
+@pytest.mark.slow
+def test_a_model_of_any_number_of_groups_is_published(tmp_path):
+    folder = folder_with(tmp_path, GROUPED, "grouped")
+    definition = models.find("grouped", folder)
+    with pytest.raises(ModelError, match="does not adapt yet"):
+        publish(definition, adapt=True, steps=1, progressbar=False)
+    given = {"state": True, "simulations": 60, "draws": 2000, "random_seed": 0, "steps": 300}
+    found = publish(definition, progressbar=False, **given)
+    assert found.problems == []
+    text = definition.card.read_text()
+    assert "trained over 3 to 12 groups along 'group', by 'which'" in text
+    assert "Levels: 12 groups" in text and "Adapted to: no data" in text
+    assert max(found.figures["simulated"]["refined"]["mmd2"]) < 0.02
+    again = models.load("grouped", folder)
+    assert isinstance(again, pmcl.MultilevelPosterior)
+    assert models.check(definition) == []
+    with pytest.raises(NotImplementedError, match="not there for a posterior with levels"):
+        again.adapt(definition.example(), name="a")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import pmcl
+from pmcl.amortized.fit import fit_amortized
 from pmcl.models import definition
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,7 +65,10 @@ def test_the_readme_is_short_and_has_its_picture():
     [
         *(
             pytest.param(p, marks=pytest.mark.slow)
-            for p in ("panel", "racing-diffusion", "trust", "scale", "latents", "questions")
+            for p in (
+                *("panel", "racing-diffusion", "trust", "scale", "latents", "questions"),
+                "multilevel",
+            )
         ),
         "networks",
         "streams",
@@ -74,6 +78,9 @@ def test_the_readme_is_short_and_has_its_picture():
 def test_a_case_study_runs_as_printed(page, few_steps, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(definition, "fit_amortized", pmcl.fit_amortized)
+    if page == "multilevel":  # a summary network has no levels
+        fit = partial(fit_amortized, steps=20, simulations=200)
+        monkeypatch.setattr(pmcl, "fit_amortized", fit)
     namespace = {}
     for block in blocks_of(ROOT / "docs" / f"{page}.md"):
         exec(compile(block, page, "exec"), namespace)  # noqa: S102
@@ -88,6 +95,10 @@ def test_a_case_study_runs_as_printed(page, few_steps, monkeypatch, tmp_path):
     elif page == "llms":
         assert namespace["later"]["y"].shape[:2] == (1, 1000)
         assert namespace["draws"]["posterior"]["beta"].sizes["predictor"] == 2
+    elif page == "multilevel":
+        counties = namespace["later"]["posterior"].coords["county"].values
+        assert sorted(counties) == ["Dodge", "Mower", "Rice"]
+        assert namespace["idata"]["posterior"].sizes["county"] == 4
     elif page == "streams":
         assert namespace["stream"].state.updates == 4
     elif page == "latents":

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 import pmcl
-from pmcl.amortized.fit import simulator_of
+from pmcl.amortized.simulating import simulator_of
 
 N = 12
 Y = np.random.default_rng(0).normal(1, 1, N)

@@ -3,26 +3,26 @@
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import numpy as np
 import pymc as pm
 
+from pmcl.amortized.groups import prepared
+from pmcl.amortized.levels import Fit, reading_of, untrained
+from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
+from pmcl.amortized.simulating import all_sources, masking_of, simulator_of
 from pmcl.compile import (
     CompiledModel,
     Density,
-    Masking,
-    Simulator,
-    compile_model,
     make_simulator,
     read_covariates,
 )
-from pmcl.compile.covariates import MADE, SourcesLike, sources_of
-from pmcl.compile.made import SimulatorFunction, names_made
+from pmcl.compile.covariates import SourcesLike
+from pmcl.compile.made import SimulatorFunction
 from pmcl.compile.refuse import model_or_context
-from pmcl.compile.simulator import check_finite
 from pmcl.data.masked import check_masked
 from pmcl.data.simulated import simulated_task
 from pmcl.data.sources import aligned_sources
@@ -31,14 +31,13 @@ from pmcl.networks import (
     AbstractSummary,
     InputLayout,
     Network,
-    Structure,
     build_amortizer,
     default_network,
     read_structure,
 )
 from pmcl.networks.familiarity import familiar_inputs
 from pmcl.runtime import precision
-from pmcl.runtime.arguments import positive, positive_rate, seed_of, warn
+from pmcl.runtime.arguments import positive, positive_rate, seed_of
 from pmcl.runtime.devices import DevicesLike, mesh_of, settled
 from pmcl.runtime.devices import scope as device_scope
 from pmcl.runtime.progress import working
@@ -75,6 +74,8 @@ def fit_amortized(
     patience: int | None = 4,
     simulator: SimulatorFunction | None = None,
     backend: Literal["auto", "jax", "pytensor"] = "auto",
+    levels: bool | None = None,
+    groups: tuple[int, int] | None = None,
     lengths: tuple[int, int] | None = None,
     missing: float = 0.0,
     checkpoint: str | os.PathLike | None = None,
@@ -82,7 +83,7 @@ def fit_amortized(
     devices: DevicesLike = None,
     random_seed: int | None = None,
     progressbar: bool = True,
-) -> AmortizedPosterior:
+) -> AmortizedPosterior | MultilevelPosterior:
     """Compile a PyMC model, derive its simulator and train an amortized posterior on simulations.
 
     Parameters
@@ -126,6 +127,14 @@ def fit_amortized(
         weighed by the Potentials of parameters alone.
     backend : {"auto", "jax", "pytensor"}
         Where simulations are made; "auto" takes JAX where it can sample the model.
+    levels : bool, optional
+        Whether to look for the levels of a multilevel model, whose network is one for what its
+        groups share; by default they are looked for. False: all parameters are learned alike.
+        True: an error where there are none.
+    groups : tuple of int, optional
+        Smallest and largest number of groups that the network of a multilevel model is trained over
+        (log-uniform between); by default all datasets have the model's own. Data that say to which
+        group a row belongs then need no source.
     lengths : tuple of int, optional
         Shortest and longest dataset, along the exchangeable or sequence dim, that the network is
         trained over (log-uniform between); by default all have the model's own length. Tables of
@@ -149,7 +158,8 @@ def fit_amortized(
 
     Returns
     -------
-    AmortizedPosterior
+    AmortizedPosterior or MultilevelPosterior
+        The latter where the model has levels.
 
     Raises
     ------
@@ -160,6 +170,10 @@ def fit_amortized(
     DataError
         If the likelihood cannot leave out what `lengths` or `missing` would leave out.
     """
+    if levels not in (None, True, False):
+        raise ValueError(f"levels: expected None, True or False, got {levels!r}.")
+    if groups is not None and (levels is False or simulator is not None):
+        raise ValueError("groups: expected none with levels=False, or with a `simulator`.")
     model = model_or_context(model)
     seed = seed_of(random_seed, None)
     mesh_of(devices)  # a wrong one is refused before anything is compiled
@@ -177,15 +191,18 @@ def fit_amortized(
     )
     with precision.scope():
         with working("Compiling the model", enabled=progressbar):
+            ready = None if groups is None else prepared(model, covariates, groups)
+            if ready is not None:
+                model, covariates = ready.model, ready.covariates
             source = simulator_of(model, covariates, backend=backend, function=simulator)
             compiled = source.compiled
             structure = read_structure(
                 compiled, source, exchangeable=exchangeable, sequence=sequence
             )
-            masking = _masking(structure, lengths, missing)
+            masking = masking_of(structure, lengths, missing)
             if masking:
                 infos = masking.sized(compiled.covariates)
-                sources = aligned_sources(compiled, _sources(model, covariates, simulator))
+                sources = aligned_sources(compiled, all_sources(model, covariates, simulator))
                 source = make_simulator(
                     compiled,
                     read_covariates(sources, infos),
@@ -200,43 +217,24 @@ def fit_amortized(
                 chosen = replace(chosen, whiten=False)
             number = _STANDARD if simulations is None else min(simulations, _STANDARD)
             first = Simulated.of(source, number, random_seed=seed)
-            z, data, gaps, _ = jax.tree.map(np.asarray, first)
-            _check_indices(compiled, data)
-            density = Density(compiled, structure.row)
-            search = None
+            first = jax.tree.map(np.asarray, first)
+            _check_indices(compiled, first.data)
+            fit = Fit(source, structure, chosen, settings, seed, ready)
             if chosen.whiten:
-                search = Search.of(density, compiled.initial, z, starts=_STARTS)
-                search = narrowed(search, Batch(first.data, first.mask))
                 settings = replace(
                     settings,
                     simulations=simulations or _bank_size(first),
                     labels=_LABELS if labels is None else labels,
                 )
-            inputs = InputLayout.of(
-                compiled.data,
-                structure.row,
-                masking=masking,
-                observed=len(compiled.observed),
-                times=structure.times,
-            )
-            amortizer = build_amortizer(
-                chosen, inputs, z, data, key=jax.random.key(seed), search=search
-            )
-            posterior = AmortizedPosterior(
-                compiled,
-                source,
-                structure,
-                chosen,
-                amortizer,
-                settings,
-                seed,
-                familiar=familiar_inputs(amortizer, data, gaps),
-            )
+                fit = fit._replace(settings=settings)
+            reading = reading_of(fit, first, network, levels)
+            posterior: AmortizedPosterior | MultilevelPosterior
+            posterior = _flat(fit, first) if reading is None else untrained(fit, reading, first)
         if progressbar:
             print(posterior)  # noqa: T201  (what was chosen is shown, as PyMC shows its samplers)
         with device_scope(devices):
             amortizer, record = pretrain(
-                amortizer,
+                posterior.amortizer,
                 source,
                 settings,
                 seed=seed,
@@ -247,6 +245,38 @@ def fit_amortized(
             )
         amortizer = settled(amortizer)
     return replace(posterior, amortizer=amortizer, pretraining=(record,))
+
+
+def _flat(fit: Fit, first: Simulated) -> AmortizedPosterior:
+    """A posterior of all parameters alike, whose network is as it was made."""
+    compiled, row, chosen = fit.source.compiled, fit.structure.row, fit.network
+    search = None
+    if chosen.whiten:
+        density = Density(compiled, row)
+        search = Search.of(density, compiled.initial, np.asarray(first.z), starts=_STARTS)
+        search = narrowed(search, Batch(first.data, first.mask))
+    inputs = InputLayout.of(
+        compiled.data,
+        row,
+        masking=fit.source.masking,
+        observed=len(compiled.observed),
+        times=fit.structure.times,
+    )
+    z, data, gaps, _ = jax.tree.map(np.asarray, first)
+    amortizer = build_amortizer(
+        chosen, inputs, z, data, key=jax.random.key(fit.seed), search=search
+    )
+    familiar = familiar_inputs(amortizer, data, gaps)
+    return AmortizedPosterior(
+        compiled,
+        fit.source,
+        fit.structure,
+        chosen,
+        amortizer,
+        fit.settings,
+        fit.seed,
+        familiar=familiar,
+    )
 
 
 def _bank_size(few: Simulated) -> int:
@@ -271,56 +301,3 @@ def _budget(simulations: int) -> int:
             f"{simulations}."
         )
     return simulations
-
-
-def _masking(structure: Structure, lengths: tuple[int, int] | None, missing: float) -> Masking:
-    """Read the arguments `lengths` and `missing`."""
-    if not 0 <= missing < 1:
-        raise ValueError(f"missing: expected a fraction from 0 to less than 1, got {missing}.")
-    if lengths is None:
-        return Masking(missing=float(missing))
-    if structure.row is None:
-        raise ValueError(
-            "lengths: expected a dim along which datasets may differ in length; name it by "
-            "`exchangeable=` or `sequence=`."
-        )
-    pair = tuple(lengths)
-    if len(pair) != 2 or any(int(n) != n for n in pair) or not 1 <= pair[0] <= pair[1]:
-        raise ValueError(
-            "lengths: expected the shortest and the longest number of rows, such as (20, 200), "
-            f"got {lengths!r}."
-        )
-    return Masking(structure.row, (int(pair[0]), int(pair[1])), float(missing))
-
-
-def _sources(
-    model: pm.Model, covariates: SourcesLike | None, function: SimulatorFunction | None
-) -> dict[str, Any]:
-    """Sources of the covariates, those that the user's simulator makes among them."""
-    given = sources_of(model, covariates)
-    made = [] if function is None else names_made(model, function)
-    return {**dict.fromkeys((n for n in made if n not in given), MADE), **given}
-
-
-def simulator_of(
-    model: pm.Model,
-    covariates: SourcesLike | None,
-    *,
-    backend: Literal["auto", "jax", "pytensor"] = "auto",
-    function: SimulatorFunction | None = None,
-) -> Simulator:
-    """Compile a model and derive its simulator, with all that is refused refused.
-
-    Raises
-    ------
-    UnsupportedModelError, ValueError
-        As :func:`fit_amortized` does.
-    """
-    sources = _sources(model, covariates, function)
-    compiled = compile_model(model, covariates=tuple(sources))
-    for copy in compiled.copies:
-        warn(str(copy))
-    read = read_covariates(aligned_sources(compiled, sources), compiled.covariates)
-    simulator = make_simulator(compiled, read, backend=backend, function=function)
-    check_finite(simulator)
-    return simulator

@@ -11,6 +11,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.archive import fingerprint, records, sources, weights
 from pmcl.archive.adapted import (
@@ -28,6 +29,7 @@ from pmcl.archive.zipped import group
 from pmcl.compile import (
     CompiledModel,
     Masking,
+    Simulator,
     compile_model,
     make_simulator,
     read_covariates,
@@ -41,7 +43,7 @@ from pmcl.networks import Amortizer, Network, Structure
 from pmcl.networks.familiarity import Familiar, describe_inputs
 from pmcl.networks.structure import skeleton
 from pmcl.runtime import precision
-from pmcl.training import PretrainingSettings
+from pmcl.training import PretrainingRecord, PretrainingSettings
 
 SCHEMA = 1
 _LONGEST = 10**5  # rows of a dataset
@@ -69,17 +71,13 @@ def to_datatree(posterior: AmortizedPosterior, *, include_memory: bool = True) -
     StateError
         Naming what cannot be stored, such as a strategy of the user's own.
     """
-    p = posterior
-    with precision.scope():
-        z, data = p.simulator.simulate(64, random_seed=p.seed)
-        values = {i.name: np.asarray(data[i.name]) for i in p.compiled.data}
-        finite = np.isfinite(z).all(axis=1) & np.all(
-            [np.isfinite(v).reshape(len(z), -1).all(axis=1) for v in values.values()], axis=0
-        )
-        points = {k: v[finite] for k, v in values.items()}
-        probe = fingerprint.fingerprint(p.compiled, z[finite], points)
+    p, probe = posterior, probe_of(posterior)
+    strategy = p.strategy
+    if strategy is not None and not isinstance(strategy, tuple):
+        strategy = (strategy,)
+    in_force = None if strategy is None else encode(strategy, where="strategy")
     groups: dict[str, xr.Dataset] = {
-        "/": xr.Dataset(attrs=_attrs(p)),
+        "/": xr.Dataset(attrs={**attributes_of(p), "strategy": dumps(in_force)}),
         "/model": probe,
         "/covariates": sources.to_dataset(p.simulator.covariates),
         "/network": weights.to_dataset(p.amortizer),
@@ -115,63 +113,18 @@ def from_datatree(
     """Make the posterior again of which :func:`to_datatree` gave the state."""
     model = model_or_context(model)
     attrs = tree.attrs
-    schema = attrs.get("schema")
-    if schema != SCHEMA:
-        raise StateError(
-            f"{where}: written in schema {schema!r} by pmcl {attrs.get('pmcl_version')!r}; this is "
-            f"pmcl {version('pmcl')}, which reads schema {SCHEMA}. Use the version that wrote it."
-        )
-    probe = group(tree, "model", where)
-    described = loads(probe.attrs.get("model"), where=f"{where}: model")
-    given = described.get("covariates") if isinstance(described, dict) else None
-    if not isinstance(given, dict):
-        raise StateError(f"{where}: expected a description of a model.")
-    named = [n for n in given if n in model.named_vars]
+    check_schema(attrs, where)
     with precision.scope():
-        compiled = compile_model(model, covariates=named)
-        check(compiled, probe, where=where)
-        structure = _structure(attrs, compiled, where)
-        masking = _masking(attrs, structure, where)
-        infos = masking.sized(compiled.covariates)
-        found = sources_of(model, covariates)
-        if covariates is None:
-            stored = group(tree, "covariates", where)
-            found = sources.from_dataset(stored, infos, where=where)
-        backend = attrs.get("simulator")
-        if backend not in ("jax", "pytensor", "function"):
-            raise StateError(
-                f"{where}: expected a simulator 'jax', 'pytensor' or 'function', got {backend!r}."
-            )
-        if (backend == "function") != (simulator is not None):
-            raise StateError(
-                f"{where}: simulator: expected "
-                + (
-                    "the function that made the data, which a state does not hold."
-                    if simulator is None
-                    else "none: the model's own distributions made the data."
-                )
-            )
-        source = make_simulator(
-            compiled,
-            read_covariates(found, infos),
-            backend="auto" if backend == "function" else backend,
-            masking=masking,
-            function=simulator,
-        )
+        compiled, probe = compiled_from(tree, model, where)
+        structure = structure_from(attrs, compiled, where)
+        given = None if covariates is None else sources_of(model, covariates)
+        source = simulator_from(tree, compiled, structure, given, simulator, where=where)
+        masking = source.masking
         if compiled.implicit:
             fingerprint.check_simulated(
                 source, probe, seed=whole_number(attrs, "seed", where), where=where
             )
-        network = decode(
-            loads(attrs.get("network"), where=where), where=f"{where}: network", expected=Network
-        )
-        check_sizes(network, f"{where}: network")
-        sizes = {"starts": 1, "modes": 1}
-        if network.whiten:
-            about = group(tree, "search", where).attrs
-            sizes = {name: whole_number(about, name, where) for name in sizes}
-            if not all(1 <= n <= _MOST_SEARCHES for n in sizes.values()):
-                raise StateError(f"{where}: search: {sizes} are no numbers of starts and of modes.")
+        network, sizes = network_from(tree, where)
         like = skeleton(network, compiled, structure, masking, **sizes)
         amortizer = weights.from_dataset(
             group(tree, "network", where), like, where=f"{where}: network"
@@ -190,13 +143,10 @@ def from_datatree(
             structure,
             network,
             amortizer,
-            _settings(attrs, where),
+            settings_from(attrs, where),
             whole_number(attrs, "seed", where),
             strategy=strategy_in_force(attrs, where),
-            pretraining=tuple(
-                records.pretraining_from_dataset(node.to_dataset(), where=f"{where}: pretraining")
-                for node in in_order(tree, "pretraining", where)
-            ),
+            pretraining=pretraining_from(tree, where),
             pretrained=pretrained,
             familiar=_familiar(tree, amortizer, compiled, where),
             records=tuple(
@@ -212,10 +162,44 @@ def from_datatree(
     return dataclasses.replace(posterior, states=states)
 
 
-def _attrs(p: AmortizedPosterior) -> dict[str, Any]:
-    strategy = p.strategy
-    if strategy is not None and not isinstance(strategy, tuple):
-        strategy = (strategy,)
+def check_schema(attrs: Mapping[Any, Any], where: str) -> None:
+    """Refuse a state of a version that is not known."""
+    schema = attrs.get("schema")
+    if schema != SCHEMA:
+        raise StateError(
+            f"{where}: written in schema {schema!r} by pmcl {attrs.get('pmcl_version')!r}; this is "
+            f"pmcl {version('pmcl')}, which reads schema {SCHEMA}. Use the version that wrote it."
+        )
+
+
+def compiled_from(
+    tree: xr.DataTree, model: pm.Model, where: str
+) -> tuple[CompiledModel, xr.Dataset]:
+    """Compile the model, which has to be that of the state; and what tells it."""
+    probe = group(tree, "model", where)
+    described = loads(probe.attrs.get("model"), where=f"{where}: model")
+    given = described.get("covariates") if isinstance(described, dict) else None
+    if not isinstance(given, dict):
+        raise StateError(f"{where}: expected a description of a model.")
+    compiled = compile_model(model, covariates=[n for n in given if n in model.named_vars])
+    check(compiled, probe, where=where)
+    return compiled, probe
+
+
+def probe_of(p: AmortizedPosterior | MultilevelPosterior) -> xr.Dataset:
+    """What tells the model of a posterior from others: its densities at simulated data."""
+    with precision.scope():
+        z, data = p.simulator.simulate(64, random_seed=p.seed)
+        values = {i.name: np.asarray(data[i.name]) for i in p.compiled.data}
+        finite = np.isfinite(z).all(axis=1) & np.all(
+            [np.isfinite(v).reshape(len(z), -1).all(axis=1) for v in values.values()], axis=0
+        )
+        points = {k: v[finite] for k, v in values.items()}
+        return fingerprint.fingerprint(p.compiled, z[finite], points)
+
+
+def attributes_of(p: AmortizedPosterior | MultilevelPosterior) -> dict[str, Any]:
+    """What a posterior was made with."""
     return {
         "schema": SCHEMA,
         "pmcl_version": version("pmcl"),
@@ -228,11 +212,33 @@ def _attrs(p: AmortizedPosterior) -> dict[str, Any]:
         "missing": p.simulator.masking.missing,
         "network": dumps(encode(p.network, where="network")),
         "settings": dumps(dataclasses.asdict(p.settings)),
-        "strategy": dumps(None if strategy is None else encode(strategy, where="strategy")),
     }
 
 
-def _settings(attrs: Mapping[Any, Any], where: str) -> PretrainingSettings:
+def network_from(tree: xr.DataTree, where: str) -> tuple[Network, dict[str, int]]:
+    """Specification of the network, and how many starts and modes its search has."""
+    found = decode(
+        loads(tree.attrs.get("network"), where=where), where=f"{where}: network", expected=Network
+    )
+    check_sizes(found, f"{where}: network")
+    sizes = {"starts": 1, "modes": 1}
+    if found.whiten:
+        about = group(tree, "search", where).attrs
+        sizes = {name: whole_number(about, name, where) for name in sizes}
+        if not all(1 <= n <= _MOST_SEARCHES for n in sizes.values()):
+            raise StateError(f"{where}: search: {sizes} are no numbers of starts and of modes.")
+    return found, sizes
+
+
+def pretraining_from(tree: xr.DataTree, where: str) -> tuple[PretrainingRecord, ...]:
+    """What happened in pretraining."""
+    return tuple(
+        records.pretraining_from_dataset(node.to_dataset(), where=f"{where}: pretraining")
+        for node in in_order(tree, "pretraining", where)
+    )
+
+
+def settings_from(attrs: Mapping[Any, Any], where: str) -> PretrainingSettings:
     found = loads(attrs.get("settings"), where=where)
     names = {f.name for f in dataclasses.fields(PretrainingSettings)}
     if not isinstance(found, dict) or set(found) != names:
@@ -244,7 +250,45 @@ def _settings(attrs: Mapping[Any, Any], where: str) -> PretrainingSettings:
     return PretrainingSettings(**found)
 
 
-def _structure(attrs: Mapping[Any, Any], compiled: CompiledModel, where: str) -> Structure:
+def simulator_from(
+    tree: xr.DataTree,
+    compiled: CompiledModel,
+    structure: Structure,
+    covariates: Mapping[str, Any] | None,
+    simulator: SimulatorFunction | None,
+    *,
+    where: str,
+) -> Simulator:
+    """Make the simulator again; `covariates` are the user's sources, those of the state else."""
+    masking = _masking(tree.attrs, structure, where)
+    infos = masking.sized(compiled.covariates)
+    if covariates is None:
+        stored = group(tree, "covariates", where)
+        covariates = sources.from_dataset(stored, infos, where=where)
+    backend = tree.attrs.get("simulator")
+    if backend not in ("jax", "pytensor", "function"):
+        raise StateError(
+            f"{where}: expected a simulator 'jax', 'pytensor' or 'function', got {backend!r}."
+        )
+    if (backend == "function") != (simulator is not None):
+        raise StateError(
+            f"{where}: simulator: expected "
+            + (
+                "the function that made the data, which a state does not hold."
+                if simulator is None
+                else "none: the model's own distributions made the data."
+            )
+        )
+    return make_simulator(
+        compiled,
+        read_covariates(covariates, infos),
+        backend="auto" if backend == "function" else backend,
+        masking=masking,
+        function=simulator,
+    )
+
+
+def structure_from(attrs: Mapping[Any, Any], compiled: CompiledModel, where: str) -> Structure:
     found = loads(attrs.get("structure"), where=where)
     if not (isinstance(found, list) and len(found) in (3, 4) and isinstance(found[2], str)):
         raise StateError(f"{where}: expected the structure of the data.")

@@ -4,8 +4,9 @@ import os
 
 import pymc as pm
 
+from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
-from pmcl.archive import amortized, online
+from pmcl.archive import amortized, multilevel, online
 from pmcl.archive.errors import StateError
 from pmcl.archive.zipped import read_archive, write_archive
 from pmcl.compile import (
@@ -18,7 +19,7 @@ from pmcl.online.stream import AbstractStream
 
 
 def save(
-    posterior: AmortizedPosterior | AbstractStream,
+    posterior: AmortizedPosterior | MultilevelPosterior | AbstractStream,
     path: str | os.PathLike,
     *,
     include_memory: bool = True,
@@ -27,7 +28,7 @@ def save(
 
     Parameters
     ----------
-    posterior : AmortizedPosterior, OnlinePosterior or LatentPosterior
+    posterior : AmortizedPosterior, MultilevelPosterior, OnlinePosterior or LatentPosterior
     path : path
         Written whole or not at all: a crash leaves what was there before.
     include_memory : bool
@@ -38,7 +39,9 @@ def save(
     StateError
         Where the disk does not take it, or something in the posterior cannot be stored.
     """
-    if isinstance(posterior, AbstractStream):
+    if isinstance(posterior, MultilevelPosterior):
+        tree = multilevel.to_datatree(posterior)
+    elif isinstance(posterior, AbstractStream):
         tree = online.to_datatree(posterior, include_memory=include_memory)
     else:
         tree = amortized.to_datatree(posterior, include_memory=include_memory)
@@ -51,7 +54,7 @@ def load(
     *,
     covariates: SourcesLike | None = None,
     simulator: SimulatorFunction | None = None,
-) -> AmortizedPosterior | AbstractStream:
+) -> AmortizedPosterior | MultilevelPosterior | AbstractStream:
     """Read a posterior that was saved; the file holds data only, and is checked before use.
 
     Parameters
@@ -68,7 +71,7 @@ def load(
 
     Returns
     -------
-    AmortizedPosterior, OnlinePosterior or LatentPosterior
+    AmortizedPosterior, MultilevelPosterior, OnlinePosterior or LatentPosterior
         Its draws with the same seed, and what further adaptation or updates give, are those of the
         posterior that was saved.
 
@@ -83,6 +86,10 @@ def load(
     try:
         if tree.attrs.get("kind") == online.KIND:
             return online.from_datatree(tree, model, where=str(path))
+        if tree.attrs.get("kind") == multilevel.KIND:
+            if simulator is not None:
+                raise StateError(f"{path}: simulator: expected none for a model with levels.")
+            return multilevel.from_datatree(tree, model, covariates=covariates, where=str(path))
         return amortized.from_datatree(
             tree, model, covariates=covariates, simulator=simulator, where=str(path)
         )

@@ -15,6 +15,9 @@ from pmcl.archive.errors import StateError
 from pmcl.compile import VariableInfo
 from pmcl.compile.conversion import graphs
 from pmcl.compile.covariates import MADE, Covariates
+from pmcl.levels.sizes import Members
+
+_MOST = 10**5  # groups
 
 # Random variables by name, and nothing else that a file could ask for.
 _DISTRIBUTIONS: dict[str, RandomVariable] = {
@@ -30,6 +33,8 @@ def to_dataset(covariates: Covariates) -> xr.Dataset:
         name = info.name
         if name in covariates.made:
             kinds[name] = {"kind": MADE}
+        elif isinstance(source := covariates.functions.get(name), Members):
+            kinds[name] = {"kind": "members", "low": source.low, "high": source.high}
         elif name in covariates.functions:
             kinds[name] = {"kind": "function"}
         elif name in covariates.distributions:
@@ -77,6 +82,11 @@ def from_dataset(
             )
         if kind.get("kind") == MADE:
             found[info.name] = MADE
+        elif kind.get("kind") == "members":
+            low, high = kind.get("low"), kind.get("high")
+            if type(low) is not int or type(high) is not int or not 2 <= low <= high <= _MOST:
+                raise StateError(f"{where}: {info.name!r}: {low!r} to {high!r} are no groups.")
+            found[info.name] = Members(low, high)
         elif kind.get("kind") == "distribution":
             op = _DISTRIBUTIONS.get(str(kind.get("name")))
             number = kind.get("parameters")

@@ -146,4 +146,4 @@ def _expected(error: Exception) -> bool:
     if isinstance(error, OSError) or type(error).__module__.startswith("pmcl."):
         return True
     # The errors of pmcl are all of these kinds; none needs to be imported to be known.
-    return isinstance(error, ValueError | ImportError | KeyError)
+    return isinstance(error, ValueError | ImportError | KeyError | NotImplementedError)

@@ -13,6 +13,7 @@ from pmcl.runtime.files import to_json
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from pmcl.amortized.multilevel import MultilevelPosterior
     from pmcl.amortized.posterior import AmortizedPosterior
 
 
@@ -44,7 +45,7 @@ def console() -> "Console":
     return Console(stderr=True)
 
 
-def loaded(state: Path, model: str) -> "AmortizedPosterior":
+def loaded(state: Path, model: str) -> "AmortizedPosterior | MultilevelPosterior":
     """Read a state by the model of that name, or of that file."""
     from pmcl.models.definition import named
 

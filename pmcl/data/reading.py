@@ -69,23 +69,23 @@ def _as_task(data: TaskLike, layout: Layout) -> Task:
         )
     if several(data, layout.names):
         parts: Mapping = data
-        datasets = [_read_one(one, layout, str(name)) for name, one in parts.items()]
+        datasets = [read_one(one, layout, str(name)) for name, one in parts.items()]
         return stack(datasets, [str(name) for name in data], layout)
-    return stack(*_read(data, layout, ""), layout)
+    return stack(*read_arrays(data, layout, ""), layout)
 
 
-def _read_one(data: object, layout: Layout, name: str) -> dict[str, np.ndarray]:
+def read_one(data: object, layout: Layout, name: str) -> dict[str, np.ndarray]:
     data = in_form(data)
     if is_frame(data):
         return one_table(data, layout, name)  # type: ignore[arg-type]
     assert isinstance(data, Mapping)
-    found, _ = _read(data, layout, f" of dataset {name!r}")
+    found, _ = read_arrays(data, layout, f" of dataset {name!r}")
     if len(found) != 1:
         raise DataError(f"Dataset {name!r}: expected one dataset under one name, got {len(found)}.")
     return found[0]
 
 
-def _read(
+def read_arrays(
     data: Mapping, layout: Layout, where: str
 ) -> tuple[list[dict[str, np.ndarray]], list[str]]:
     """Read one dataset, or several along a dim `dataset`; return their arrays and names."""

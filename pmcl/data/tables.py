@@ -83,10 +83,10 @@ def _rows_of(rows: "pd.DataFrame", layout: Layout, name: str) -> dict[str, np.nd
     rows = rows.rename(columns=dict(layout.holders))
     along = layout.row if layout.row else next(iter(layout.variables[0].dims), None)
     rows = in_order(rows, along, layout, f"Column {along!r} of dataset {name!r}")
-    return {i.name: _from_columns(rows, i, layout, along, name) for i in layout.variables}
+    return {i.name: from_columns(rows, i, layout, along, name) for i in layout.variables}
 
 
-def _from_columns(
+def from_columns(
     rows: "pd.DataFrame", info: VariableInfo, layout: Layout, along: str | None, name: str
 ) -> np.ndarray:
     """One variable of one dataset; rows of the table are the dim `along`, columns another."""

@@ -127,6 +127,7 @@ def run_demo(
         steps=settings.steps,
         random_seed=random_seed,
     )
+    assert isinstance(posterior, AmortizedPosterior)  # there are no groups
     heading(f"{n} datasets of {len(tasks)} tasks, {', '.join(tasks)}: {settings.draws} draws each")
     trees = {"network": _drawn(posterior, every, settings.draws)}
     drawn = time.perf_counter()

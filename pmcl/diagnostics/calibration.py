@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import xarray as xr
 
+from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.compile import CompiledModel
 from pmcl.data.reading import as_task
@@ -61,7 +62,7 @@ class _Trial(NamedTuple):
 
 
 def calibrate(
-    posterior: AmortizedPosterior,
+    posterior: AmortizedPosterior | MultilevelPosterior,
     data: TaskLike | None = None,
     *,
     simulations: int = 500,
@@ -82,7 +83,7 @@ def calibrate(
 
     Parameters
     ----------
-    posterior : AmortizedPosterior
+    posterior : AmortizedPosterior or MultilevelPosterior
     data : xarray.Dataset, mapping or pandas.DataFrame, optional
         Datasets to calibrate around; their rows must be exchangeable.
     simulations : int
@@ -171,7 +172,7 @@ def calibrate(
 
 
 def _tried(
-    posterior: AmortizedPosterior,
+    posterior: AmortizedPosterior | MultilevelPosterior,
     z: np.ndarray,
     task: Task,
     refine: RefineLike,
@@ -215,7 +216,10 @@ def _tried(
 
 
 def _verdict(
-    posterior: AmortizedPosterior, trial: _Trial, levels: Sequence[float], seed: int
+    posterior: AmortizedPosterior | MultilevelPosterior,
+    trial: _Trial,
+    levels: Sequence[float],
+    seed: int,
 ) -> dict[str, xr.Dataset]:
     """Return the groups sbc, uniformity, coverage and tarp."""
     from arviz_stats.base import array_stats
@@ -245,7 +249,9 @@ def _verdict(
     }
 
 
-def _recovery(posterior: AmortizedPosterior, trial: _Trial) -> dict[str, xr.Dataset]:
+def _recovery(
+    posterior: AmortizedPosterior | MultilevelPosterior, trial: _Trial
+) -> dict[str, xr.Dataset]:
     """Return the groups z_score, contraction and correlation."""
     found: dict[str, dict[str, np.ndarray]] = {"z_score": {}, "contraction": {}, "correlation": {}}
     for name, truth in trial.truth.items():
@@ -282,7 +288,7 @@ def _labelled(
     )
 
 
-def _check_exchangeable(posterior: AmortizedPosterior, task: Task) -> None:
+def _check_exchangeable(posterior: AmortizedPosterior | MultilevelPosterior, task: Task) -> None:
     """Posterior SBC puts new rows beside the old ones: that needs rows, and no order among them."""
     row = posterior.structure.row
     exchangeable = posterior.structure.kind == "exchangeable"
@@ -302,7 +308,11 @@ def _check_exchangeable(posterior: AmortizedPosterior, task: Task) -> None:
 
 
 def _around(
-    posterior: AmortizedPosterior, alone: Task, n: int, refine: RefineLike, seed: int
+    posterior: AmortizedPosterior | MultilevelPosterior,
+    alone: Task,
+    n: int,
+    refine: RefineLike,
+    seed: int,
 ) -> tuple[np.ndarray, Task]:
     """Parameters from the posterior of one dataset, and the dataset with as many new rows."""
     with warnings.catch_warnings():

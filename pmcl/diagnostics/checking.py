@@ -3,6 +3,7 @@
 import numpy as np
 import xarray as xr
 
+from pmcl.amortized.multilevel import need_flat
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.data.simulated import simulated_task
 from pmcl.data.task import DATASET, Task, TaskLike
@@ -53,6 +54,7 @@ def check_data(
     Schmitt et al. (2024), Detecting model misspecification in amortized Bayesian inference with
     neural networks: distances of summaries to those of simulations.
     """
+    need_flat(posterior, "check_data")
     task = posterior.sampler.checked(data)
     if positive("simulations", simulations) < 20:
         raise ValueError(f"simulations: expected at least 20, got {simulations}.")

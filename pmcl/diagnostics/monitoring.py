@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
+from pmcl.amortized.multilevel import need_flat
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.data.reading import as_task
 from pmcl.data.task import DATASET, TaskLike
@@ -89,6 +90,7 @@ def monitor(
     Page (1954), Continuous inspection schemes; Hawkins (1987), Self-starting CUSUM charts for
     location and scale.
     """
+    need_flat(posterior, "monitor")
     tasks = [
         as_task(d, posterior.layout) for d in (data if isinstance(data, list | tuple) else [data])
     ]

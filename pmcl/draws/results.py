@@ -213,25 +213,20 @@ def one(tree: xr.DataTree, dataset: str | int | None = None) -> xr.DataTree:
         position = names.index(dataset)
     else:
         position = range(len(names))[dataset]
-    groups = {}
+    groups, sizes = {}, {}
     for name, node in tree.children.items():
         data = node.to_dataset()
         lengths = [str(v) for v in data.data_vars if str(v).endswith("_length")]
         if DATASET in data.dims:
             data = data.isel({DATASET: position}, drop=True)
         for length in lengths:
-            data = data.isel({length.removesuffix("_length"): slice(int(data[length]))})
-            data = data.drop_vars(length)
-        groups[name] = data
-    observed = groups.get("observed_data")
+            sizes[length.removesuffix("_length")] = int(data[length])
+        groups[name] = data.drop_vars(lengths)
     for name, data in groups.items():  # deterministics and likelihoods have the rows' padding too
-        if observed is not None:
-            cut = {
-                d: slice(observed.sizes[d])
-                for d in data.dims
-                if d in observed.dims and data.sizes[d] > observed.sizes[d]
-            }
-            groups[name] = data.isel(cut)
+        data = data.isel({d: slice(n) for d, n in sizes.items() if d in data.dims})
+        own = {d: data[f"{d}_label"] for d in data.dims if f"{d}_label" in data.coords}
+        data = data.drop_vars([f"{d}_label" for d in own])
+        groups[name] = data.assign_coords({d: label.values for d, label in own.items()})
     return xr.DataTree.from_dict(groups)
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,24 @@ _TOGETHER = 4  # datasets that a device works on together
 _HELD = 16  # datasets
 
 
+class Checked(NamedTuple):
+    """What evaluation says of levels.
+
+    Attributes
+    ----------
+    same : Array of bool
+        Whether the parts are the density, and independent of each other.
+    exact : Array of bool
+        Whether every group's is quadratic.
+    concave : Array of bool
+        Whether it is concave, wherever it was looked at.
+    """
+
+    same: Array
+    exact: Array
+    concave: Array
+
+
 def find(density: Density, task: Task, initial: np.ndarray) -> Levels | NoLevels:
     """Find global parameters, groups, and the rows of each.
 
@@ -48,8 +67,7 @@ def find(density: Density, task: Task, initial: np.ndarray) -> Levels | NoLevels
     vectors = [v for v in compiled.values if v.size > 1]
     if not vectors:
         return NoLevels("no levels: no parameter has entries")
-    rng = np.random.default_rng(0)
-    points = initial + _SCALE * rng.normal(size=(_POINTS, compiled.dim))
+    points = _points(initial)
     # Where nothing is indexed and nothing is left out all datasets should be alike.
     alike = not (compiled.indices.places or task.there or task.padded)
     found = _read(density, task, points, alike=alike)
@@ -70,19 +88,33 @@ def _read(
     found = _partitions(patterns, compiled)
     if isinstance(found, NoLevels):
         return found
-    split = _stacked(found, [_split(*pair) for pair in zip(found, patterns, strict=True)])
+    split = stacked(found, [_owner(*pair) for pair in zip(found, patterns, strict=True)])
     split = jax.tree.map(lambda x: np.broadcast_to(x, (n, *x.shape[1:])) if alike else x, split)
-    same, exact = over_chunks(
+    told = checked(density, task, split, compiled.initial)
+    if not told.same:
+        return None
+    text = described(compiled, found[0], exact=bool(told.exact))
+    shared = np.flatnonzero(found[0].group < 0)
+    return Levels(shared, split, bool(told.exact), text, concave=bool(told.concave))
+
+
+def checked(density: Density, task: Task, split: Split, initial: np.ndarray) -> Checked:
+    """Evaluate whether what was read of some datasets is so, of all of them."""
+    points = _points(initial)
+    found = over_chunks(
         lambda batch, split: _checked(density, batch, split, points),
         task.batch(),
-        np.arange(n),
+        np.arange(len(task)),
         split,
         size=_TOGETHER,
     )
-    if not same.all():
-        return None
-    text = _text(compiled, found[0], exact=bool(exact.all()))
-    return Levels(np.flatnonzero(found[0].group < 0), split, bool(exact.all()), text)
+    return Checked(*(v.all() for v in found))
+
+
+def _points(initial: np.ndarray) -> np.ndarray:
+    """Random places about a model's initial point, always the same."""
+    rng = np.random.default_rng(0)
+    return initial + _SCALE * rng.normal(size=(_POINTS, len(initial)))
 
 
 def _few(which: np.ndarray) -> list[np.ndarray]:
@@ -117,10 +149,10 @@ def _pattern(density: Density, batch: Batch, points: Array) -> Array:
 
 
 @jit
-def _checked(density: Density, batch: Batch, split: Split, points: Array) -> tuple[Array, Array]:
-    """Whether the parts are the density and independent; whether they are quadratic."""
+def _checked(density: Density, batch: Batch, split: Split, points: Array) -> Checked:
+    """Evaluate the parts of each dataset's density."""
 
-    def one(data: dict[str, Array], mask: Mask | None, split: Split) -> tuple[Array, Array]:
+    def one(data: dict[str, Array], mask: Mask | None, split: Split) -> Checked:
         width, groups = split.real.shape
         number = density.dim - jnp.sum(split.real)  # of global parameters
         flat = jnp.arange(split.real.size)
@@ -154,19 +186,24 @@ def _checked(density: Density, batch: Batch, split: Split, points: Array) -> tup
         same = _close(density(a, data, mask), rest + left.sum())
         same &= jax.lax.map(independent, bits).all()
 
-        def along(move: Array) -> Array:
+        def along(move: Array) -> tuple[Array, Array]:
             f = lambda t: values(again(whole, first + t * move))[1]  # noqa: E731
             d1 = lambda t: jax.jvp(f, (t,), (1.0,))[1]  # noqa: E731
             d2 = lambda t: jax.jvp(d1, (t,), (1.0,))[1]  # noqa: E731
             second, third = jax.jvp(d2, (0.0,), (1.0,))
             # and far away: a kink has no third derivative
-            f3, f1, f0, g1, g3 = (f(t) for t in (-3.0, -1.0, 0.0, 1.0, 3.0))
+            line = jax.vmap(f)(jnp.arange(-3.0, 4.0))
+            f3, f1, f0, g1, g3 = (line[i] for i in (0, 2, 3, 4, 6))
             slope, bend = 1.5 * (g1 - f1), 4.5 * (g1 - 2 * f0 + f1)
             near = jnp.abs(third) <= _ZERO * (1.0 + jnp.abs(second))
-            return near & _close(f0 + slope + bend, g3) & _close(f0 - slope + bend, f3)
+            same = near & _close(f0 + slope + bend, g3) & _close(f0 - slope + bend, f3)
+            bent = line[2:] - 2 * line[1:-1] + line[:-2]
+            concave = bent <= _SAME * (1.0 + jnp.abs(line[1:-1]))
+            return same, jnp.where(jnp.isfinite(bent), concave, True)
 
-        exact = jax.vmap(along)(jnp.stack([second - first, second + first])).all()
-        return same, exact
+        moves = jnp.stack([second - first, second + first, -second])
+        exact, concave = jax.vmap(along)(moves)
+        return Checked(same, exact.all(), concave.all())
 
     return over_datasets(one, batch, split)
 
@@ -203,28 +240,28 @@ def _partitions(
         shared = shared | one.shared
 
 
-def _split(found: Partition, pattern: csr_array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Give the group of every entry of z, its row there, and the group of every term."""
+def _owner(found: Partition, pattern: csr_array) -> np.ndarray:
+    """Group of every term; their number for those of no group."""
     group = found.group
-    local = np.flatnonzero(group >= 0)
-    order = local[np.argsort(group[local], kind="stable")]
-    size = np.bincount(group[order], minlength=found.number)
-    position = np.zeros(len(group), int)
-    position[order] = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
     owner = np.full(pattern.shape[0], found.number)
     term, entry = pattern.nonzero()
     mine = group[entry] >= 0
     owner[term[mine]] = group[entry[mine]]
-    return group, position, owner
+    return owner
 
 
-def _stacked(found: Sequence[Partition], parts: Sequence[tuple]) -> Split:
-    """Put the groups of all datasets in arrays of one shape."""
+def stacked(found: Sequence[Partition], terms: Sequence[np.ndarray]) -> Split:
+    """Put the groups of all datasets, and those of their terms, in arrays of one shape."""
     groups, width = max(p.number for p in found), max(p.width for p in found)
     shared = int((found[0].group < 0).sum())
     places, owners, reals = [], [], []
-    for one, (group, position, owner) in zip(found, parts, strict=True):
-        local = group >= 0
+    for one, owner in zip(found, terms, strict=True):
+        group, local = one.group, one.group >= 0
+        order = np.flatnonzero(local)
+        order = order[np.argsort(group[order], kind="stable")]
+        size = np.bincount(group[order], minlength=one.number)
+        position = np.zeros(len(group), int)
+        position[order] = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
         place = np.zeros(len(group), int)
         place[~local] = np.arange(shared)
         place[local] = shared + position[local] * groups + group[local]
@@ -236,7 +273,23 @@ def _stacked(found: Sequence[Partition], parts: Sequence[tuple]) -> Split:
     return Split(*map(np.stack, (places, owners, reals)))  # type: ignore[arg-type]
 
 
-def _text(compiled: CompiledModel, found: Partition, *, exact: bool) -> str:
+def group_name(compiled: CompiledModel, levels: Levels, dataset: int, group: int) -> str:
+    """Name of a group of one dataset: its own, or that of its first parameter."""
+    if levels.labels is not None:
+        return levels.labels[dataset][group]
+    place = np.asarray(levels.split.place)[dataset] - len(levels.shared)
+    entry = int(np.flatnonzero((place >= 0) & (place % levels.groups == group))[0])
+    v = next(v for v in compiled.values if v.start <= entry < v.start + v.size)
+    dims = next(i.dims for i in compiled.free if i.name == v.variable)
+    where = np.unravel_index(entry - v.start, v.shape)
+    labels = [
+        str(compiled.coords[d][i]) if d in compiled.coords else str(i)
+        for d, i in zip(dims, where, strict=True)
+    ]
+    return f"{v.variable}[{', '.join(labels)}]"
+
+
+def described(compiled: CompiledModel, found: Partition, *, exact: bool) -> str:
     """Say what was found."""
     infos = {i.name: i for i in compiled.free}
     shared = [v.variable for v in compiled.values if v.name in found.shared]

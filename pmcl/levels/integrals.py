@@ -11,15 +11,20 @@ from jax import Array
 from jax.scipy.special import logsumexp
 
 from pmcl.compile import Density, Mask
+from pmcl.data.batching import over_datasets
+from pmcl.data.task import Batch
 from pmcl.levels.blocks import Factor
 from pmcl.levels.climb import Peak, climb, newton_step
-from pmcl.levels.points import grid, lattice, student_log_density, student_quantile
-from pmcl.levels.structure import Anchor, Split
+from pmcl.levels.points import grid
+from pmcl.levels.proposals import log_density, spread, standardised
+from pmcl.levels.structure import Anchor, Levels, Split
+from pmcl.runtime.jitting import jit
 
 KEY = "levels of z"  # under which a dataset has what is `Given` of its levels
 _LOG_2PI = float(np.log(2 * np.pi))
 _BY_NODES = 2  # parameters of a group up to which quadrature is used, where it is not exact
 _NODES = 5  # of each parameter
+_FOR_PRIOR = 8  # one in so many proposals is about the prior's mode, where there may be others
 _EXACT_NODES = 3  # integrate what second derivatives of a quadratic density need
 _ENTRIES = 2**19  # terms that are evaluated together, about
 
@@ -32,6 +37,17 @@ def parts_of(
     elements = density.elements(z, data, mask)
     total = jax.ops.segment_sum(elements, split.owner, groups + 1)
     return total[groups], total[:groups]
+
+
+def sums(
+    density: Density, data: dict[str, Any], mask: Mask | None, split: Split, z: Array
+) -> tuple[Array, Array]:
+    """Log prior and log likelihood, without groups that are padding."""
+    terms = density.compiled.log_prior_elements(z, data).values()
+    prior = sum(t.size for t in terms)
+    elements = density.elements(z, data, mask)
+    elements = jnp.where(split.owner <= split.real.shape[1], elements, 0.0)
+    return jnp.sum(elements[:prior]), jnp.sum(elements[prior:])
 
 
 class Marginal(eqx.Module):
@@ -47,11 +63,20 @@ class Marginal(eqx.Module):
         Number of global parameters.
     exact : bool
         Whether groups are normal given the global parameters.
+    concave : bool
+        Whether groups have one mode given the global parameters; else a part of their proposals is
+        about the prior's.
     """
 
     density: Density
     shared: int = eqx.field(static=True)
     exact: bool = eqx.field(static=True)
+    concave: bool = eqx.field(static=True, default=True)
+
+    @classmethod
+    def of(cls, density: Density, levels: Levels) -> "Marginal":
+        """That of a model whose levels are known."""
+        return cls(density, len(levels.shared), levels.exact, levels.concave)
 
     @property
     def dim(self) -> int:
@@ -95,6 +120,24 @@ class Marginal(eqx.Module):
         keys = jax.random.split(key, g.shape[0])
         one = lambda item: given.draw(item[0], item[1], points)  # noqa: E731
         return jax.lax.map(one, (g, keys), batch_size=self.together(data, points))
+
+    def weights(
+        self, z: Array, key: Array, data: dict[str, Any], mask: Mask | None, points: int
+    ) -> Array:
+        """Log weights of each group's proposals at draws z (draw, dim): (draw, point, group).
+
+        Relative to their sum in each draw.
+        """
+        given = _One(self, data, mask)
+        place = given.split.place
+
+        def one(item: tuple[Array, Array]) -> Array:
+            g = jnp.zeros(self.shared + given.split.real.size).at[place].set(item[0])[: self.shared]
+            _, _, log_w = given.proposed(g, given.peak(g), item[1], points)
+            return log_w - _log_sum(log_w)
+
+        keys = jax.random.split(key, z.shape[0])
+        return jax.lax.map(one, (z, keys), batch_size=self.together(data, points))
 
     def anchor(self, g: Array, data: dict[str, Any], mask: Mask | None) -> Anchor:
         """Find where groups have their modes about global parameters g."""
@@ -225,6 +268,11 @@ class _One(NamedTuple):
         value = jax.vmap(lambda v: self.parts(g, v)[1])(both)
         return jnp.where(value[0] > value[1], near, prior)
 
+    def prior_peak(self, g: Array) -> Peak:
+        """Where the prior of every group has its mode given g."""
+        f = lambda l: self.prior_alone(g, l)  # noqa: E731, E741
+        return climb(lambda l: self.curvature(f, l), jnp.zeros(self.split.real.shape))  # noqa: E741
+
     def anchor(self, g: Array) -> Anchor:
         """Modes at g, and their derivatives by g."""
         peak = self.peak(g)
@@ -254,24 +302,41 @@ class _One(NamedTuple):
     def draw(self, g: Array, key: Array, points: int) -> tuple[Array, Array]:
         """z and log weight of one g (see `Marginal.draw`)."""
         peak = self.peak(g)
-        width, groups = peak.l.shape
+        width = peak.l.shape[0]
         noise_key, choice_key = jax.random.split(key)
         if self.marginal.exact:
             eps = jax.random.normal(noise_key, peak.l.shape, peak.l.dtype)
             rest, _ = self.parts(g, peak.l)
             value = peak.value - peak.factor.log_det() + 0.5 * width * _LOG_2PI
             return self.whole(g, peak.l + peak.factor.solve_transposed(eps)), rest + value.sum()
-        shift = jax.random.uniform(noise_key, (width, groups), peak.l.dtype)
-        u = (lattice(points, width)[:, :, None] + shift) % 1.0
-        e = student_quantile(u)
-        log_q = jnp.sum(student_log_density(e), axis=1) + peak.factor.log_det()
-        l = jax.vmap(lambda v: peak.l + peak.factor.solve_transposed(v))(e)  # noqa: E741
-        rest, value = jax.vmap(lambda v: self.parts(g, v))(l)
-        log_w = jnp.where(jnp.isnan(value), -jnp.inf, value) - log_q
+        rest, l, log_w = self.proposed(g, peak, noise_key, points)  # noqa: E741
         chosen = jax.random.categorical(choice_key, log_w, axis=0)
         picked = jnp.take_along_axis(l, chosen[None, None], axis=0)[0]
         total = jnp.sum(_log_sum(log_w) - jnp.log(points))
-        return self.whole(g, picked), rest[0] + total
+        return self.whole(g, picked), rest + total
+
+    def proposed(self, g: Array, peak: Peak, key: Array, points: int) -> tuple[Array, Array, Array]:
+        """log p(g, x_0), proposals (point, width, group) and their log weights (point, group)."""
+        if self.marginal.concave:
+            l, e = spread(peak, key, points)  # noqa: E741
+            log_q = log_density(peak, e)
+        else:
+            prior, some = self.prior_peak(g), max(1, points // _FOR_PRIOR)
+            keys, both = jax.random.split(key), (peak, prior)
+            numbers = (points - some, some)
+            parts = [spread(p, k, n)[0] for p, k, n in zip(both, keys, numbers, strict=True)]
+            l = jnp.concatenate(parts)  # noqa: E741
+            each = jnp.stack([log_density(p, standardised(p, l)) for p in both])
+            share = jnp.asarray(numbers)[:, None, None] / points
+            log_q = logsumexp(each, axis=0, b=share)
+        rest, value = jax.vmap(lambda v: self.parts(g, v))(l)
+        return rest[0], l, jnp.where(jnp.isnan(value), -jnp.inf, value) - log_q
+
+
+@jit
+def anchored(marginal: Marginal, batch: Batch, g: Array) -> Anchor:
+    """Where each dataset's groups have their modes about g of shape (dataset, shared)."""
+    return over_datasets(lambda data, mask, u: marginal.anchor(u, data, mask), batch, g)
 
 
 def _summed(value: Array) -> tuple[Array, Array]:

@@ -18,7 +18,10 @@ def grid(number: int, dim: int) -> tuple[Array, Array]:
 
 def lattice(points: int, dim: int) -> Array:
     """A net of low discrepancy of shape (point, dim): equidistant where there is one dim."""
-    return jnp.asarray(qmc.Sobol(dim, scramble=False).random(points))
+    if dim == 1:
+        return jnp.arange(points)[:, None] / points
+    power = (points - 1).bit_length()
+    return jnp.asarray(qmc.Sobol(dim, scramble=False).random_base2(power)[:points])
 
 
 def student_quantile(u: Array) -> Array:

@@ -1,6 +1,6 @@
 """What a multilevel model consists of: global parameters, groups, and what belongs to each."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ class Split(NamedTuple):
         Position of every entry of z in (g, l), l flat.
     owner : Array of int of shape (element,)
         Group of every term of the log density (see `Density.elements`); the number of groups for
-        those of the global parameters alone.
+        those of the global parameters alone, one more for those of padding.
     real : Array of bool of shape (width, group)
         False for padding.
     """
@@ -67,12 +67,18 @@ class Levels:
         Whether the log density of every group is quadratic in the group's parameters.
     text : str
         What was found, in a line.
+    labels : tuple of tuple of str, optional
+        Names of each dataset's groups, where they have their own.
+    concave : bool
+        Whether the log density of every group is concave in the group's parameters.
     """
 
     shared: np.ndarray
     split: Split
     exact: bool
     text: str
+    labels: tuple[tuple[str, ...], ...] | None = None
+    concave: bool = True
 
     @property
     def width(self) -> int:
@@ -83,6 +89,22 @@ class Levels:
     def groups(self) -> int:
         """Most groups of a dataset."""
         return self.split.real.shape[2]
+
+    def named(self, labels: tuple[tuple[str, ...], ...]) -> "Levels":
+        """The same for datasets of which each has these groups, any others being padding."""
+        return replace(self.cut(np.array([len(names) for names in labels])), labels=labels)
+
+    def cut(self, numbers: np.ndarray) -> "Levels":
+        """The same for datasets of which each has so many groups, the others being padding.
+
+        Terms of these belong to nothing, and are left out of all sums.
+        """
+        split, most = self.split, np.asarray(numbers)[:, None]
+        owner = np.asarray(split.owner)
+        left_out = (owner >= most) & (owner < self.groups)
+        real = np.asarray(split.real) & (np.arange(self.groups) < most[:, None])
+        owner = np.where(left_out, self.groups + 1, owner).astype(owner.dtype)
+        return replace(self, split=Split(split.place, owner, real))  # type: ignore[arg-type]
 
     def __str__(self) -> str:
         return self.text

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from pmcl.amortized.fit import simulator_of
+from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
+from pmcl.amortized.simulating import simulator_of
 from pmcl.archive.errors import StateError
 from pmcl.compile.variables import VariableInfo
 from pmcl.models.definition import LARGEST_STATE, STATE, ModelDefinition, ModelError
@@ -31,7 +32,7 @@ def _shape(info: VariableInfo) -> str:
 
 def card_text(
     definition: ModelDefinition,
-    posterior: AmortizedPosterior,
+    posterior: AmortizedPosterior | MultilevelPosterior,
     figures: Mapping[str, Any],
     problems: Sequence[str],
     facts: Mapping[str, Any],
@@ -56,10 +57,10 @@ def card_text(
         f"Data: {posterior.structure}. Covariates are simulated from: "
         f"{_doc(definition, 'covariates') or 'none'}",
         "## Network",
-        f"`{posterior.network.summary!r}`, `{posterior.network.flow!r}`; pretrained for "
+        f"{_network(posterior)}; pretrained for "
         f"{sum(r.steps for r in posterior.pretraining)} steps of "
         f"{posterior.settings.batch_size} simulations, made by {posterior.simulator.backend}. "
-        f"Adapted to: {', '.join(r.name for r in posterior.records) or 'no data'}. "
+        f"Adapted to: {_adapted(posterior)}. "
         f"State: {state}.",
         "## Calibration on simulations",
         "p-values of the test that truths are uniform among draws (the smallest of a variable's "
@@ -193,6 +194,21 @@ def check(definition: ModelDefinition) -> list[str]:
     return problems + _check_state(definition)
 
 
+def _network(posterior: AmortizedPosterior | MultilevelPosterior) -> str:
+    """What the network is."""
+    if not isinstance(posterior, MultilevelPosterior):
+        return f"`{posterior.network.summary!r}`, `{posterior.network.flow!r}`"
+    over = f"; trained over {posterior.groups}" if posterior.groups else ""
+    levels = str(posterior.reading.like)
+    return f"{levels[0].upper()}{levels[1:]}{over}. `{posterior.network.flow!r}`"
+
+
+def _adapted(posterior: AmortizedPosterior | MultilevelPosterior) -> str:
+    """Names of the tasks that it was adapted to."""
+    records = () if isinstance(posterior, MultilevelPosterior) else posterior.records
+    return ", ".join(r.name for r in records) or "no data"
+
+
 def _check_state(definition: ModelDefinition) -> list[str]:
     state = definition.state
     if state is None:
@@ -204,5 +220,5 @@ def _check_state(definition: ModelDefinition) -> list[str]:
         posterior = definition.load()
     except StateError as error:
         return [str(error)]
-    stored = len(posterior.memory)
+    stored = 0 if isinstance(posterior, MultilevelPosterior) else len(posterior.memory)
     return [f"{STATE}: holds {stored} datasets; a published state holds none"] if stored else []

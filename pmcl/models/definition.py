@@ -16,6 +16,7 @@ from typing import Any
 import pymc as pm
 
 from pmcl.amortized.fit import fit_amortized
+from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.archive.errors import StateError
 from pmcl.archive.files import load as load_state
@@ -122,13 +123,13 @@ class ModelDefinition:
         """Real data to compare with NUTS at."""
         return self._call("example")
 
-    def fit(self, **options: Any) -> AmortizedPosterior:
+    def fit(self, **options: Any) -> AmortizedPosterior | MultilevelPosterior:
         """Train an amortized posterior of the model: :func:`pmcl.fit_amortized` with its options.
 
         Parameters
         ----------
         **options
-            Of :func:`pmcl.fit_amortized`.
+            Of :func:`pmcl.fit_amortized`; levels are looked for where `levels` or `groups` says so.
         """
         own = {
             "covariates": self.covariates(),
@@ -138,10 +139,15 @@ class ModelDefinition:
             "lengths": self.lengths,
             "missing": self.missing,
             **self.training(),
+            **options,
         }
-        return fit_amortized(self.model(), **{**own, **options})
+        if own.get("groups") is None:
+            own.setdefault("levels", False)
+        return fit_amortized(self.model(), **own)
 
-    def load(self, path: str | os.PathLike | None = None) -> AmortizedPosterior:
+    def load(
+        self, path: str | os.PathLike | None = None
+    ) -> AmortizedPosterior | MultilevelPosterior:
         """Read a trained state of the model; the published one by default.
 
         Raises
@@ -158,7 +164,7 @@ class ModelDefinition:
                 f"pmcl.models.find({self.name!r}).fit()."
             )
         found = load_state(path, self.model(), covariates=self.covariates())
-        if not isinstance(found, AmortizedPosterior):
+        if not isinstance(found, AmortizedPosterior | MultilevelPosterior):
             raise StateError(f"{path}: expected an amortized posterior, got an online one.")
         return found
 
@@ -283,7 +289,9 @@ def named(text: str) -> ModelDefinition:
     return read(text) if text.endswith(".py") else find(text)
 
 
-def load(name: str, folder: str | os.PathLike | None = None) -> AmortizedPosterior:
+def load(
+    name: str, folder: str | os.PathLike | None = None
+) -> AmortizedPosterior | MultilevelPosterior:
     """Read a published model's trained posterior.
 
     Parameters

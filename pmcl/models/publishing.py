@@ -8,13 +8,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
+from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
+from pmcl.amortized.simulating import simulator_of
 from pmcl.archive.files import save
+from pmcl.compile import Simulator
+from pmcl.compile.covariates import sources_of
 from pmcl.data.simulated import simulated_task
 from pmcl.data.task import DATASET
 from pmcl.diagnostics import calibrate, compare
+from pmcl.levels.sizes import Members
 from pmcl.models.card import card_text
-from pmcl.models.definition import LARGEST_STATE, STATE, ModelDefinition
+from pmcl.models.definition import LARGEST_STATE, STATE, ModelDefinition, ModelError
 from pmcl.reference import sample_reference
 from pmcl.runtime.arguments import seed_of
 from pmcl.runtime.files import written_whole
@@ -30,7 +35,7 @@ class Published(NamedTuple):
     Attributes
     ----------
     definition : ModelDefinition
-    posterior : AmortizedPosterior
+    posterior : AmortizedPosterior or MultilevelPosterior
     problems : list of str
         What did not pass; the card says it too.
     figures : dict
@@ -38,7 +43,7 @@ class Published(NamedTuple):
     """
 
     definition: ModelDefinition
-    posterior: AmortizedPosterior
+    posterior: AmortizedPosterior | MultilevelPosterior
     problems: list[str]
     figures: dict[str, Any]
 
@@ -80,6 +85,10 @@ def publish(
     """
     seed = seed_of(random_seed, None)
     posterior = definition.fit(random_seed=seed, progressbar=progressbar, **options)
+    if isinstance(posterior, MultilevelPosterior) and adapt:
+        raise ModelError(
+            f"{definition.name}: a posterior with levels does not adapt yet; expected adapt=False."
+        )
     example = definition.example()
     if adapt and example is not None:
         posterior = posterior.adapt(example, name="example", progressbar=progressbar)
@@ -94,7 +103,10 @@ def publish(
         )
         figures["calibration"][kind] = _calibration(tree)
     _, some = simulated_task(
-        posterior.simulator, posterior.structure.row, _COMPARED, random_seed=seed + 2
+        _simulator(definition, posterior),
+        posterior.structure.row,
+        _COMPARED,
+        random_seed=seed + 2,
     )
     for kind, data in (("simulated", some), ("example", example)):
         if data is not None:
@@ -118,7 +130,22 @@ def publish(
     return Published(definition, posterior, problems, figures)
 
 
-def _keep_state(posterior: AmortizedPosterior, definition: ModelDefinition) -> str:
+def _simulator(
+    definition: ModelDefinition, posterior: AmortizedPosterior | MultilevelPosterior
+) -> Simulator:
+    """What makes datasets of the size of the model, with which NUTS is compared."""
+    groups = posterior.groups if isinstance(posterior, MultilevelPosterior) else None
+    if groups is None:
+        return posterior.simulator
+    model = definition.model()
+    number = len(model.coords[groups.grouping.dim])  # type: ignore[arg-type]
+    index = {groups.grouping.by: Members(number, number)} if groups.grouping.by else {}
+    return simulator_of(model, {**sources_of(model, definition.covariates()), **index})
+
+
+def _keep_state(
+    posterior: AmortizedPosterior | MultilevelPosterior, definition: ModelDefinition
+) -> str:
     """Write the state beside the definition, without memory, if it is small; say what was done."""
     path = definition.path.parent / STATE
     save(posterior, path, include_memory=False)
@@ -152,7 +179,7 @@ def _network_alone(figures: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 def _compared(
     definition: ModelDefinition,
-    posterior: AmortizedPosterior,
+    posterior: AmortizedPosterior | MultilevelPosterior,
     data: Any,
     draws: int,
     *,

@@ -60,7 +60,8 @@ def correct(
         Where refinement is asked for.
     asked : Asked
     levels : Levels, optional
-        Of the task, where there is no network.
+        Of the task; draws are made here, and the search is one for the global parameters, as is the
+        network, where there is one.
     progressbar : bool
     """
     before = None if drawn is None else judge(drawn)
@@ -68,7 +69,7 @@ def correct(
     diagnostics = before
     if levels is not None and beginning is not None:
         drawn, treatment = refine_levels(
-            density, levels, task, beginning, asked, progressbar=progressbar
+            density, levels, task, beginning, asked, amortizer=amortizer, progressbar=progressbar
         )
         diagnostics = judge(drawn)
     elif asked.refine is not None and beginning is not None:

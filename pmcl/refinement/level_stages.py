@@ -6,12 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.scipy.special import logsumexp
 
-from pmcl.compile import Mask
+from pmcl.compile import Density, Mask
 from pmcl.data.batching import over_datasets
 from pmcl.data.task import Batch
-from pmcl.levels.integrals import Marginal
-from pmcl.levels.structure import Anchor
+from pmcl.levels.integrals import KEY, Marginal, sums
+from pmcl.networks import Amortizer
+from pmcl.networks.amortizer import Context
 from pmcl.refinement.population import mixture_draws, mixture_log_q, population_round
 from pmcl.refinement.proposals import Student
 from pmcl.refinement.stages import Keys
@@ -21,6 +23,8 @@ from pmcl.search.scales import Dense
 
 BLOCK = 64  # draws of one dataset that are made together
 _DEGREES = 4  # of t distributions, at least: tails wider than most posteriors'
+LOOKED_AT = 3  # groups whose k-hat is told
+_DEFENCE = 6  # draws of a block that are no network's
 
 
 class Mixture(NamedTuple):
@@ -58,18 +62,23 @@ def mixture_at(modes: Mode, number: np.ndarray) -> Mixture:
     evidence = np.log(np.diagonal(lower, axis1=-2, axis2=-1)).sum(axis=-1) + modes.log_p
     evidence = evidence - evidence[:, :1] - np.where(again, np.log(5.0), 0.0)
     share = np.exp(np.where(np.isfinite(evidence), evidence, -20.0))
-    wider = 1.5 ** min(1.0, 3.0 / lower.shape[-1])  # less where there are many parameters
-    lower = lower * wider ** again[..., None, None]
+    lower = lower * _wider(lower.shape[-1]) ** again[..., None, None]
     degrees = max(_DEGREES, lower.shape[-1])
     scale: Any = Dense(lower, np.linalg.inv(lower))  # type: ignore[arg-type]
     parts = Student(modes.z, scale, degrees)
     return Mixture(parts, share / share.sum(axis=1, keepdims=True))  # type: ignore[arg-type]
 
 
-@jit
-def anchored(marginal: Marginal, batch: Batch, g: Array) -> Anchor:
-    """Where each dataset's groups have their modes about g of shape (dataset, shared)."""
-    return over_datasets(lambda data, mask, g: marginal.anchor(g, data, mask), batch, g)
+def _wider(dim: int) -> float:
+    """Factor of scales that are to be on the safe side; less where there are many parameters."""
+    return float(1.5 ** min(1.0, 3.0 / dim))
+
+
+def _defence(place: Any) -> tuple[Student, Array]:
+    """Wide t distributions at what the search of one dataset found, and their shares."""
+    wider = _wider(place.loc.shape[-1])
+    scale = Dense(place.scale.lower * wider, place.scale.inverse / wider)
+    return Student(place.loc, scale, _DEGREES), jnp.exp(place.log_weight)
 
 
 @jit
@@ -110,3 +119,73 @@ def drawn(
         return GroupDraws(z, mixture_log_q(mixture.parts, mixture.share, g), log_p)
 
     return over_datasets(one, batch, mixture, keys.each(), turn)
+
+
+@jit
+def drawn_by_network(
+    amortizer: Amortizer,
+    marginal: Marginal,
+    batch: Batch,
+    context: Context,
+    keys: Keys,
+    turn: Array,
+    points: int,
+) -> GroupDraws:
+    """Draw global parameters from a network, and each group's given them; as :func:`drawn`.
+
+    A tenth of the draws are those of wide t distributions at the modes, and weights are by the
+    mixture's density: tails that the network's are too light for are not lost.
+    """
+
+    def one(
+        data: dict[str, Any], mask: Mask | None, context: Context, key: Array, turn: Array
+    ) -> GroupDraws:
+        wide, share = _defence(context.place)
+        some, order = jax.random.split(jax.random.fold_in(key, 2**31 - 1))
+        g, _ = amortizer.draw(key, BLOCK - _DEFENCE, context)
+        g = jnp.concatenate([mixture_draws(wide, share, some, _DEFENCE), g])
+        g = jax.random.permutation(order, g)
+        own = jax.vmap(amortizer.log_prob, in_axes=(0, None))(g, context)
+        both = jnp.stack([own, mixture_log_q(wide, share, g)])
+        fraction = jnp.asarray([BLOCK - _DEFENCE, _DEFENCE]) / BLOCK
+        log_q = logsumexp(jnp.where(jnp.isnan(both), -jnp.inf, both), axis=0, b=fraction[:, None])
+        z, log_p = marginal.draw(g, jax.random.fold_in(key, turn), data, mask, points)
+        return GroupDraws(z, log_q, log_p)
+
+    return over_datasets(one, batch, context, keys.each(), turn)
+
+
+@jit
+def group_weights(
+    marginal: Marginal, batch: Batch, z: Array, keys: Keys, points: int
+) -> tuple[Array, Array]:
+    """Log weights of the proposals of the groups that vary most, at draws z (item, draw, dim).
+
+    Returns
+    -------
+    which : Array of int of shape (item, LOOKED_AT)
+        These groups, the worst first; the first again where there are fewer.
+    log_weight : Array of shape (item, LOOKED_AT, draw * point)
+    """
+
+    def one(data: dict[str, Any], mask: Mask | None, z: Array, key: Array) -> tuple[Array, Array]:
+        log_w = marginal.weights(z, key, data, mask, points)
+        log_w = log_w.reshape(-1, log_w.shape[-1]).T
+        real = data[KEY].split.real.any(axis=0)
+        spread = jnp.where(real, jnp.var(jnp.exp(log_w), axis=1), -1.0)
+        number = min(LOOKED_AT, log_w.shape[0])
+        which = jnp.argsort(-spread)[:number]
+        which = jnp.where(real[which], which, which[0])
+        return which, log_w[which]
+
+    return over_datasets(one, batch, z, keys.each())
+
+
+@jit
+def densities(density: Density, z: Array, batch: Batch) -> tuple[Array, Array]:
+    """Log prior and log likelihood of z of shape (item, draw, dim), without padded groups."""
+
+    def one(data: dict[str, Any], mask: Mask | None, z: Array) -> tuple[Array, Array]:
+        return jax.vmap(lambda u: sums(density, data, mask, data[KEY].split, u))(z)
+
+    return over_datasets(one, batch, z)

@@ -1,4 +1,4 @@
-"""Refinement of a multilevel model: of its global parameters alone, then draws of each group's."""
+"""Posteriors of a multilevel model: of its global parameters alone, then draws of each group's."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,16 +10,25 @@ import numpy as np
 from pmcl.compile import Density
 from pmcl.data.batching import over_chunks, taken
 from pmcl.data.task import Batch, Task
-from pmcl.draws.densities import densities
+from pmcl.draws.densities import walk
 from pmcl.draws.drawn import Drawn
-from pmcl.levels.integrals import KEY, Marginal
+from pmcl.levels.integrals import KEY, Marginal, anchored
 from pmcl.levels.structure import Given, Levels
-from pmcl.metrics import ImportanceDiagnostics, importance_diagnostics, khat_threshold
+from pmcl.metrics import (
+    ImportanceDiagnostics,
+    importance_diagnostics,
+    khat_threshold,
+)
+from pmcl.networks import Amortizer
+from pmcl.networks.amortizer import Context
+from pmcl.networks.contexts import contexts
 from pmcl.refinement import level_stages as stages
+from pmcl.refinement.by_group import ByGroup, by_group, chosen
+from pmcl.refinement.engine import poor
 from pmcl.refinement.level_stages import BLOCK, GroupDraws, Mixture
 from pmcl.refinement.settings import Asked, Beginning, Refine
 from pmcl.refinement.stages import Keys
-from pmcl.refinement.treatment import Engine, Treatment, at, replaced
+from pmcl.refinement.treatment import Engine, Treatment, at, joined, replaced
 from pmcl.runtime import devices
 from pmcl.runtime.progress import progress_bar
 from pmcl.search.many import searched, several
@@ -32,6 +41,9 @@ _ROUNDS = 2  # of fitting mixtures, before draws are made
 _DRAWS = 512  # of a round, at least
 _POINTS = (8, 16, 64)  # proposals a group: the first with which the noise is small
 _NOISE = 0.1  # variance of log weights at given global parameters that is small
+UNCONVERGED = "the search for the mode did not converge"
+
+type Proposal = Mixture | Context  # a context: of a network
 
 
 def refine_levels(
@@ -41,9 +53,13 @@ def refine_levels(
     beginning: Beginning,
     asked: Asked,
     *,
+    amortizer: Amortizer | None = None,
     progressbar: bool = False,
 ) -> tuple[Drawn, Treatment]:
-    """Refine the global parameters, groups integrated out, and draw the groups' given them.
+    """Draw the global parameters, groups integrated out, and the groups' given them.
+
+    A network's draws stay where they are good enough, or nothing is to be refined; elsewhere the
+    global parameters are refined.
 
     Parameters
     ----------
@@ -52,8 +68,10 @@ def refine_levels(
         Of this task.
     task : Task
     beginning : Beginning
-        Of all parameters.
+        Of the global parameters.
     asked : Asked
+    amortizer : Amortizer, optional
+        Of the global parameters.
     progressbar : bool
 
     Returns
@@ -63,33 +81,40 @@ def refine_levels(
         where groups are not exact, of the draw and of all proposals that it was chosen from.
     treatment : Treatment
     """
-    marginal = Marginal(density, len(levels.shared), levels.exact)
+    marginal = Marginal.of(density, levels)
     plain = task.batch()
     given: Any = Given(levels.split)
     whole = plain._replace(values={**plain.values, KEY: given})
     parts = []
-    with progress_bar(f"Refining, {levels.groups} groups", len(task), enabled=progressbar) as bar:
+    position = task.first + np.arange(len(task))
+    with progress_bar(f"Sampling, {levels.groups} groups", len(task), enabled=progressbar) as bar:
         for begin in range(0, len(task), _PART):
             rows = np.arange(begin, min(begin + _PART, len(task)))
-            run = _Run(marginal, levels, whole, task.first, beginning, asked, rows)
-            parts.append(run.all())
+            run = _Run(marginal, whole, position, beginning, asked, rows)
+            draws, done = run.all() if amortizer is None else run.amortized(amortizer)
+            parts.append((draws, run.named(draws, done, levels)))
             bar.advance(len(rows))
     found, treatment = jax.tree.map(lambda *x: np.concatenate(x), *parts)
-    log_prior, log_likelihood = densities(density.compiled, found.z, task)
+    log_prior, log_likelihood = walk(
+        lambda batch, z: stages.densities(density, z, batch), found.z, whole
+    )
     log_q = log_prior + log_likelihood - (found.log_p - found.log_q)
     return Drawn(found.z, log_q, log_prior, log_likelihood), treatment
 
 
 class _Run(NamedTuple):
-    """Datasets that are refined together, and what they share; `rows` are positions in the task."""
+    """Datasets that are refined together, and what they share.
+
+    `rows` are the datasets' places in the batch, `position` those of all of it in the task.
+    """
 
     marginal: Marginal
-    levels: Levels
     whole: Batch
-    first: int
+    position: np.ndarray
     beginning: Beginning
     asked: Asked
     rows: np.ndarray
+    amortizer: Amortizer | None = None
 
     @property
     def settings(self) -> Refine:
@@ -103,18 +128,19 @@ class _Run(NamedTuple):
 
     def keys(self, stage: int, which: np.ndarray, block: np.ndarray) -> tuple[np.ndarray, ...]:
         """What the random numbers of items follow from, in the order of `Keys`."""
-        n, position = len(which), self.first + self.rows[which]
+        n, position = len(which), self.position[self.rows[which]]
         return np.full(n, self.asked.seed), np.full(n, stage), position, block
 
     def anchored(self, g: np.ndarray) -> "_Run":
         """Return the same, whose searches for groups' modes begin near those at g."""
         everyone = np.arange(len(self.rows))
-        anchor = self.staged(lambda batch, g: stages.anchored(self.marginal, batch, g), everyone, g)
+        anchor = self.staged(lambda batch, g: anchored(self.marginal, batch, g), everyone, g)
         part = taken(self.whole, self.rows)
         given: Any = part.values[KEY]
         values = {**part.values, KEY: given._replace(anchor=anchor)}
-        first = self._replace(whole=part._replace(values=values), rows=everyone)
-        return first._replace(first=self.first + int(self.rows[0]))
+        return self._replace(
+            whole=part._replace(values=values), position=self.position[self.rows], rows=everyone
+        )
 
     def all(self) -> tuple[GroupDraws, Treatment]:
         """Search, fit mixtures, draw; fit on where draws are poor."""
@@ -125,16 +151,44 @@ class _Run(NamedTuple):
             run = self.anchored(np.asarray(modes.z)[:, 0])
         return run.drawn(stages.mixture_at(modes, number), treatment)
 
+    def amortized(self, amortizer: Amortizer) -> tuple[GroupDraws, Treatment]:
+        """Draw by the network, and refine where that is asked for."""
+        n, refine = len(self.rows), self.asked.refine
+        context = contexts(amortizer, self.whole, self.rows)
+        run, place = self._replace(amortizer=amortizer), context.place
+        assert place is not None
+        if not self.marginal.exact:
+            run = run.anchored(np.asarray(place.loc)[:, 0])
+        everyone = np.arange(n)
+        points, noise = run.points(context, everyone)
+        draws = run.draw(context, everyone, points, turn=0)
+        judged = _judged(draws)
+        treatment = Treatment.none(n, judged)._replace(group_noise=noise, group_points=points)
+        treatment = treatment.noted(np.asarray(place.status) != 0, UNCONVERGED)
+        if refine is None:
+            return draws, treatment
+        weak = everyone if self.asked.everywhere else poor(judged, refine, self.asked.draws)
+        if not len(weak):
+            return draws, treatment
+        new, done = self._replace(rows=self.rows[weak]).all()
+        after, before = _judged(new), at(judged, weak)
+        bad = after.khat > khat_threshold(max(self.asked.draws, 2))
+        use = (~bad | (after.khat <= before.khat)) & (after.efficiency > 0)
+        rows = weak[use]
+        done = done._replace(khat_amortized=before.khat, efficiency_amortized=before.efficiency)
+        treatment = replaced(treatment, rows, at(done, use))
+        treatment = treatment.noted(weak[~use], "refinement did not help")
+        return replaced(draws, rows, at(new, use)), treatment
+
     def search(self) -> tuple[Mode, Mode, np.ndarray]:
         """Search for modes of the global parameters; all ends, and those that differ, in order."""
-        shared, whole = self.levels.shared, self.beginning.search
-        starts, spread = (np.asarray(v)[..., shared] for v in (whole.starts, whole.spread))
+        own, given = self.beginning.start, self.beginning.search
+        starts, spread = np.asarray(given.starts), np.asarray(given.spread)
         search = replace(Search.at(self.marginal, starts, spread), exact=True)  # type: ignore[arg-type]
-        own = self.beginning.start
         found = searched(
             search,
             taken(self.whole, self.rows),
-            None if own is None else own[self.rows][..., shared],
+            None if own is None else own[self.rows],
             together=_TOGETHER,
         )
         return found, *several(found)
@@ -149,7 +203,7 @@ class _Run(NamedTuple):
             gradients=np.sum(found.gradients, axis=1),
         )
         unconverged = ~np.asarray(modes.converged)[:, 0]
-        return treatment.noted(unconverged, "the search for the mode did not converge")
+        return treatment.noted(unconverged, UNCONVERGED)
 
     def drawn(self, mixture: Mixture, treatment: Treatment) -> tuple[GroupDraws, Treatment]:
         """Fit mixtures and draw; fit on where draws are poor."""
@@ -196,14 +250,14 @@ class _Run(NamedTuple):
         )
         return new, importance_diagnostics(log_weight).efficiency
 
-    def points(self, mixture: Mixture, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def points(self, proposal: Proposal, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Choose how many proposals a group has; the variance of log weights with so many."""
         points, noise = np.ones(len(which), int), np.zeros(len(which))
         if self.marginal.exact:
             return points, noise
         left = np.arange(len(which))
         for number in _POINTS:
-            some, blocks = at(mixture, left), np.zeros(len(left), int)
+            some, blocks = at(proposal, left), np.zeros(len(left), int)
             first, second = (
                 self.blocks(some, which[left], blocks, number, stage=30, turn=t) for t in (1, 2)
             )
@@ -219,7 +273,7 @@ class _Run(NamedTuple):
         return points, noise
 
     def draw(
-        self, mixture: Mixture, which: np.ndarray, points: np.ndarray, *, turn: int
+        self, proposal: Proposal, which: np.ndarray, points: np.ndarray, *, turn: int
     ) -> GroupDraws:
         """Make the draws of the datasets `which`, with so many proposals a group."""
         draws = self.asked.draws
@@ -229,7 +283,7 @@ class _Run(NamedTuple):
             rows = np.flatnonzero(points == number)
             item, block = np.repeat(rows, blocks), np.tile(np.arange(blocks), len(rows))
             found = self.blocks(
-                at(mixture, item), which[item], block, int(number), stage=40 + turn, turn=0
+                at(proposal, item), which[item], block, int(number), stage=40 + turn, turn=0
             )
             shaped = [v.reshape(len(rows), -1, *v.shape[2:])[:, :draws] for v in found]
             parts.append(GroupDraws(*shaped))
@@ -239,7 +293,7 @@ class _Run(NamedTuple):
 
     def blocks(
         self,
-        mixture: Mixture,
+        proposal: Proposal,
         which: np.ndarray,
         block: np.ndarray,
         points: int,
@@ -248,15 +302,40 @@ class _Run(NamedTuple):
         turn: int,
     ) -> GroupDraws:
         """Make blocks of draws: one an item."""
-        return self.staged(
-            lambda batch, mixture, keys, turn: stages.drawn(
-                self.marginal, batch, mixture, Keys.of_chunk(keys), turn, points
-            ),
-            which,
-            mixture,
-            self.keys(stage, which, block),
-            np.full(len(which), turn),
-        )
+
+        def made(batch: Batch, proposal: Any, keys: tuple, turn: np.ndarray) -> GroupDraws:
+            given = (self.marginal, batch, proposal, Keys.of_chunk(keys), turn, points)
+            if self.amortizer is not None:
+                return stages.drawn_by_network(self.amortizer, *given)
+            return stages.drawn(*given)
+
+        turns = np.full(len(which), turn)
+        return self.staged(made, which, proposal, self.keys(stage, which, block), turns)
+
+    def named(self, draws: GroupDraws, treatment: Treatment, levels: Levels) -> Treatment:
+        """Say which group's own weights have the heaviest tails, and warn of those too heavy."""
+        n = len(self.rows)
+        found = ByGroup(np.full(n, np.nan), *(np.full(n, "", dtype=object) for _ in range(2)))
+        if not self.marginal.exact:
+            assert treatment.group_points is not None
+            seeds = [(self.asked.seed, int(p)) for p in self.position[self.rows]]
+            z = chosen(np.asarray(draws.z), _judged(draws).log_weights, seeds, BLOCK)
+            for number in np.unique(treatment.group_points):
+                rows = np.flatnonzero(treatment.group_points == number)
+                groups, log_w = self.staged(
+                    lambda batch, z, keys, k=int(number): stages.group_weights(
+                        self.marginal, batch, z, Keys.of_chunk(keys), k
+                    ),
+                    rows,
+                    z[rows],
+                    self.keys(60, rows, np.zeros(len(rows), int)),
+                )
+                told = by_group(
+                    self.marginal.density.compiled, levels, self.rows[rows], groups, log_w
+                )
+                found = replaced(found, rows, told)
+        warning = joined(treatment.warning, found.warning)
+        return treatment._replace(group_khat=found.khat, worst_group=found.name, warning=warning)
 
     def weak(self, draws: GroupDraws) -> np.ndarray:
         """Positions of datasets whose draws are poor."""

@@ -148,6 +148,14 @@ class Beginning(NamedTuple):
         more = np.where(np.isfinite(z).all(axis=2, keepdims=True), z, own[:, :1])
         return self._replace(start=np.concatenate([own, more], axis=1))
 
+    def along(self, which: np.ndarray) -> "Beginning":
+        """The same of some of the parameters."""
+        starts, spread = (
+            np.asarray(v)[..., which] for v in (self.search.starts, self.search.spread)
+        )
+        search = eqx.tree_at(lambda s: (s.starts, s.spread), self.search, (starts, spread))
+        return Beginning(search, None if self.start is None else self.start[..., which])
+
     @classmethod
     def of_network(
         cls, amortizer: Amortizer, density: Density, drawn: Drawn, number: int

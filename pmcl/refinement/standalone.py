@@ -245,12 +245,15 @@ class RefineJob(Job):
                 centre = np.asarray(search.starts)[0]
                 start = from_draws(start, known, centre, settings.starts)
             levels = self._levels(density, task)
+            beginning = Beginning(search, start)
+            if isinstance(levels, Levels):
+                beginning = beginning.along(levels.shared)
             corrected = corrected_task(
                 density,
                 None,
                 task,
                 None,
-                Beginning(search, start),
+                beginning,
                 self.asked,
                 levels=levels if isinstance(levels, Levels) else None,
                 progressbar=progressbar,

@@ -36,6 +36,9 @@ class Treatment(NamedTuple):
     group_noise, group_points : arrays, optional
         Of a model with levels: variance of the log weights that comes from drawing groups (sigma
         squared; at most 1 is good), and proposals a group; None of any other.
+    group_khat, worst_group : arrays, optional
+        The largest k-hat of the weights of one group's proposals, and that group's name; NaN and
+        empty where groups are integrated out exactly.
     rhat, ess, divergences : arrays, optional
         Of NUTS, NaN where it did not run; None where nobody asked for it.
     """
@@ -51,6 +54,8 @@ class Treatment(NamedTuple):
     efficiency_amortized: np.ndarray | None = None
     group_noise: np.ndarray | None = None
     group_points: np.ndarray | None = None
+    group_khat: np.ndarray | None = None
+    worst_group: np.ndarray | None = None
     rhat: np.ndarray | None = None
     ess: np.ndarray | None = None
     divergences: np.ndarray | None = None

@@ -82,11 +82,13 @@ def bank_of(
     number: int,
     *,
     seed: int,
+    levelled: Callable[[Simulated], tuple[Simulated, Any]] | None = None,
     checkpoint: Path | None = None,
     progressbar: bool,
 ) -> Bank:
     """Simulations that are made once, with what searches found of each; finite ones alone.
 
+    `levelled` gives what is learned of simulations of a multilevel model, and its density.
     A checkpoint holds parameters and what was found, not the data, which the seed makes again.
 
     Raises
@@ -103,6 +105,8 @@ def bank_of(
             "prior that over- or underflows, or ask for more `simulations`."
         )
     made = jax.tree.map(lambda x: np.asarray(x)[finite], made)
+    if levelled is not None:
+        made, density = levelled(made)
     if amortizer.search is not None:
         label = {"searches of": number, "seed": seed, **identity(amortizer)}
         with progress_bar("Searching", len(made.z), enabled=progressbar) as bar:

@@ -156,14 +156,14 @@ def _summed(
     valid = jnp.isfinite(z).all(axis=1)
     if counted is not None:
         valid &= counted
-    for value in data.values():
+    for value in jax.tree.leaves(data):
         valid &= jnp.isfinite(value).reshape(value.shape[0], -1).all(axis=1)
     # Zero times NaN is NaN, in gradients too: put a valid value before the network.
     z = jnp.where(valid[:, None], z, 0.0)
-    data = {
-        k: jnp.where(valid.reshape((-1,) + (1,) * (v.ndim - 1)), v, jnp.zeros((), v.dtype))
-        for k, v in data.items()
-    }
+    data = jax.tree.map(
+        lambda v: jnp.where(valid.reshape((-1,) + (1,) * (v.ndim - 1)), v, jnp.zeros((), v.dtype)),
+        data,
+    )
     log_q = jax.vmap(
         lambda zi, *xi: amortizer.log_prob(zi, amortizer.context(*xi)),
         in_axes=(0, 0, None if mask is None else 0, None if place is None else 0),

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import xarray as xr
 
+from pmcl.amortized.multilevel import MultilevelPosterior, need_flat
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.diagnostics.by_dataset import unconstrained_alike
 from pmcl.diagnostics.calibration import calibrate
@@ -67,7 +68,7 @@ SECTIONS: list[Callable[[AtHand, list[Verdict]], Section | None]] = [
 
 
 def report(
-    posterior: AmortizedPosterior,
+    posterior: AmortizedPosterior | MultilevelPosterior,
     path: str | os.PathLike,
     idata: xr.DataTree | None = None,
     *,
@@ -116,6 +117,8 @@ def report(
     ValueError
         With a reference, but without `idata` to compare; or where it is not of `sample`.
     """
+    need_flat(posterior, "report")
+    assert isinstance(posterior, AmortizedPosterior)
     need("report", "the report", "jinja2", "matplotlib")
     from jinja2 import Environment, PackageLoader
 

@@ -1,0 +1,208 @@
+"""What draws from the posterior of a multilevel model, at any number of groups."""
+
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+import xarray as xr
+
+from pmcl.amortized.groups import Sized
+from pmcl.compile import Density
+from pmcl.compile.refuse import UnsupportedModelError
+from pmcl.data.forms import is_frame
+from pmcl.data.grouped import GroupedReader
+from pmcl.data.labels import array_of, text
+from pmcl.data.masked import check_masked
+from pmcl.data.possible import check_possible
+from pmcl.data.reading import as_task
+from pmcl.data.task import DataError, Layout, Task, TaskLike
+from pmcl.draws.groups import of_groups
+from pmcl.draws.prediction import predictions_groups
+from pmcl.draws.results import flat_z
+from pmcl.levels.sizes import Groups
+from pmcl.levels.structure import NoLevels
+from pmcl.networks import Amortizer
+from pmcl.refinement.correction import as_tree, correct
+from pmcl.refinement.settings import Asked, Beginning
+from pmcl.runtime import precision
+from pmcl.runtime.arguments import listed
+from pmcl.runtime.devices import DevicesLike
+from pmcl.runtime.devices import scope as device_scope
+
+
+class Checked(NamedTuple):
+    """Datasets as a task, all that depends on their size, and the names of each one's groups.
+
+    `labels` is None where all have the groups of the model.
+    """
+
+    task: Task
+    sized: Sized
+    labels: tuple[tuple[str, ...], ...] | None
+
+    @property
+    def padded(self) -> bool:
+        """Whether some datasets have fewer groups than the model that they are put in."""
+        size = self.sized.reading.like.groups
+        return self.labels is not None and any(len(names) < size for names in self.labels)
+
+
+class LevelSampler(NamedTuple):
+    """A posterior of a multilevel model without its past: enough to draw with it.
+
+    Attributes
+    ----------
+    sized : Sized
+        The model at the size that the network was trained at.
+    row : str, optional
+        The dim of the rows.
+    amortizer : Amortizer
+        Of the global parameters.
+    groups : Groups, optional
+        None: all datasets have the model's own.
+    """
+
+    sized: Sized
+    row: str | None
+    amortizer: Amortizer
+    groups: Groups | None
+
+    def checked(self, data: TaskLike) -> Checked:
+        """Read datasets, and refuse those that the model cannot have made.
+
+        Raises
+        ------
+        DataError
+            Naming the variable and the dataset.
+        """
+        groups, sized, labels = self.groups, self.sized, None
+        layout = Layout.of(sized.compiled, self.row)
+        if groups is None or (isinstance(data, Task) and _alike(data.layout, layout)):
+            task = as_task(data, layout)
+        else:
+            dim = groups.grouping.dim
+            found = GroupedReader(layout, dim, groups.grouping.by)(data)
+            sized, labels = sized.at(groups, int(found.numbers.max())), found.labels
+            layout = Layout.of(sized.compiled, self.row)
+            task = as_task(found.padded(layout, dim, len(sized.compiled.coords[dim])), layout)
+        task = check_possible(sized.compiled, check_masked(sized.compiled, task))
+        return Checked(task, sized, labels)
+
+    def sample(
+        self,
+        given: Checked,
+        asked: Asked,
+        *,
+        devices: DevicesLike = None,
+        progressbar: bool = False,
+    ) -> xr.DataTree:
+        """Draw from the posterior of every dataset; groups are counted, and padded."""
+        (task, sized, labels), begin = given, time.perf_counter()
+        density = Density(sized.compiled, self.row)
+        if given.padded:
+            asked = _of_padded(asked)
+        with device_scope(devices), precision.scope():
+            levels = sized.reading.of(density, task)
+            if isinstance(levels, NoLevels):
+                raise UnsupportedModelError(
+                    f"sample: expected data with the levels of the model ({sized.reading.like}); "
+                    f"{levels}. `pmcl.refine` takes them as they are."
+                )
+            if labels is not None:
+                levels = levels.named(labels)
+            amortizer = sized.amortizer(self.amortizer, self.row)
+            assert amortizer.search is not None
+            corrected = correct(
+                density,
+                amortizer,
+                task,
+                None,
+                Beginning(amortizer.search),
+                asked,
+                levels=levels,
+                progressbar=progressbar,
+            )
+            tree = as_tree(sized.compiled, task, corrected, asked, begin=begin)
+        tree["posterior"].attrs["levels"] = str(levels)
+        return tree
+
+    def named(self, tree: xr.DataTree, given: Checked) -> xr.DataTree:
+        """Results whose groups have their names."""
+        if self.groups is None or given.labels is None:
+            return tree
+        return of_groups(tree, self.groups.grouping.dim, given.labels)
+
+    def predicted(
+        self, tree: xr.DataTree, given: Checked, new: Any, *, seed: int
+    ) -> dict[str, xr.Dataset]:
+        """Predictive draws at new covariates, of what :meth:`sample` gave."""
+        task, sized, _ = given
+        if new is not None and self.groups is not None and given.labels is not None:
+            new = self._new(new, given)
+        z = np.moveaxis(flat_z(sized.compiled, tree)[0], 0, 1)
+        with precision.scope():
+            return predictions_groups(sized.compiled, task.layout, task, z, new, seed=seed)
+
+    def _new(self, new: Any, given: Checked) -> dict[str, np.ndarray]:
+        """New rows of the groups at hand: places for names, and the groups' own data."""
+        assert self.groups is not None and given.labels is not None
+        dim, index, _ = self.groups.grouping
+        if len({*given.labels}) > 1:
+            refuse("predict(new_covariates=...) of datasets with different groups", "one at a time")
+        if not isinstance(new, Mapping) and not is_frame(new):
+            raise DataError(
+                "new_covariates: expected a mapping of arrays, a Dataset or a DataFrame, got "
+                f"{type(new).__name__}."
+            )
+        names = list(new.columns) if is_frame(new) else list(new)
+        found = {str(n): array_of(new[n]) if is_frame(new) else np.asarray(new[n]) for n in names}
+        if index and index not in found and dim in found:
+            found[index] = found.pop(dim)
+        places = {label: j for j, label in enumerate(given.labels[0])}
+        if index in found:
+            unknown = [n for n in dict.fromkeys(text(found[index].ravel())) if n not in places]
+            if unknown:
+                raise DataError(
+                    f"new_covariates: expected groups of {listed([*places])} in {index!r}, got "
+                    f"{listed(unknown)}. A new group is one without rows in the data."
+                )
+            old = found[index]
+            found[index] = np.array([places[n] for n in text(old.ravel())]).reshape(old.shape)
+        size = given.sized.reading.like.groups
+        for info in given.task.layout.variables[given.task.layout.n_observed :]:
+            if dim not in info.dims:
+                continue
+            if info.dims == (dim,) and (info.name not in found or is_frame(new)):
+                found[info.name] = given.task.dataset(0)[info.name]
+                continue
+            axis = info.dims.index(dim) - len(info.dims)
+            if info.name in found:
+                at = np.minimum(np.arange(size), found[info.name].shape[axis] - 1)
+                found[info.name] = found[info.name].take(at, axis=axis)
+        return found
+
+
+def _alike(one: Layout, other: Layout) -> bool:
+    """Whether two layouts are of models of one size."""
+    sizes = [{d: len(c) for d, c in layout.coords.items()} for layout in (one, other)]
+    return one.variables == other.variables and sizes[0] == sizes[1]
+
+
+def _of_padded(asked: Asked) -> Asked:
+    """What can be done where some datasets have fewer groups than the model they are put in."""
+    if asked.fallback == "nuts":
+        refuse("fallback='nuts' with `groups`", "`pmcl.sample_reference` with a model of the size")
+    if asked.extra.log_prior:
+        refuse("log_prior=True with `groups`", "`sample_stats` has the log_prior of draws")
+    return asked._replace(fallback=None)
+
+
+def refuse(what: str, instead: str) -> NoReturn:
+    """Say by name what is not there, and what to do.
+
+    Raises
+    ------
+    NotImplementedError
+    """
+    raise NotImplementedError(f"{what} is not there for a posterior with levels yet: {instead}.")

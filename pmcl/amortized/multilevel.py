@@ -1,0 +1,304 @@
+"""The amortized posterior of a multilevel model: a network for what its groups share."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import xarray as xr
+
+from pmcl.amortized.groups import Sized
+from pmcl.amortized.level_sampler import Checked, LevelSampler, refuse
+from pmcl.compile import CompiledModel, Density, Simulator
+from pmcl.data.own import own_data
+from pmcl.data.task import Layout, TaskLike
+from pmcl.draws.densities import pick
+from pmcl.draws.prediction import Extra
+from pmcl.draws.results import warn_of_doubts
+from pmcl.levels.reading import Reading
+from pmcl.levels.sizes import Groups
+from pmcl.networks import Amortizer, Network, Structure
+from pmcl.refinement.settings import (
+    Asked,
+    CorrectLike,
+    FallbackLike,
+    RefineLike,
+    settings_of,
+    ways_of,
+)
+from pmcl.runtime import precision
+from pmcl.runtime.arguments import positive, seed_of
+from pmcl.runtime.devices import DevicesLike, settled
+from pmcl.runtime.devices import scope as device_scope
+from pmcl.training import Bank, PretrainingRecord, PretrainingSettings, bank_of, pretrain
+from pmcl.training.levels import Levelled
+
+# what belongs to a network that learns from data
+_WITHOUT = frozenset(
+    "memory history losses records states strategy pretrained familiar at_test_time forget".split()
+)
+
+
+@dataclass(frozen=True, eq=False)
+class MultilevelPosterior:
+    """Posterior of any dataset of one multilevel PyMC model.
+
+    Made by :func:`fit_amortized` where the model has levels. The network proposes the global
+    parameters, groups integrated out; each group's parameters are drawn given them.
+
+    Attributes
+    ----------
+    compiled : CompiledModel
+    simulator : Simulator
+    structure : Structure
+        How a dataset is read, and why.
+    network : Network
+        Specification of the network, of which the flow counts: it sees what the search found.
+    amortizer : Amortizer
+        The weights, of the posterior of the global parameters.
+    settings : PretrainingSettings
+    seed : int
+    reading : Reading
+        The levels, and how those of a dataset follow from its data.
+    groups : Groups, optional
+        Numbers of groups of training; None: all datasets have the model's own. `compiled` is the
+        model of the largest.
+    pretraining : tuple of PretrainingRecord
+    """
+
+    compiled: CompiledModel
+    simulator: Simulator
+    structure: Structure
+    network: Network
+    amortizer: Amortizer = field(repr=False)
+    settings: PretrainingSettings = field(repr=False)
+    seed: int
+    reading: Reading = field(repr=False)
+    groups: Groups | None = None
+    pretraining: tuple[PretrainingRecord, ...] = field(default=(), repr=False)
+
+    def __repr__(self) -> str:
+        steps = sum(r.steps for r in self.pretraining)
+        return (
+            f"MultilevelPosterior of {[i.name for i in self.compiled.free]} "
+            f"given {[i.name for i in self.compiled.data]}\n"
+            f"  {self.reading.like}\n"
+            + (f"  trained over {self.groups}\n" if self.groups else "")
+            + f"  data: {self.structure}\n"
+            f"  simulations: {self.simulator!r}\n"
+            f"  network: {self.network.flow!r}\n"
+            f"  pretrained for {steps} steps"
+        )
+
+    @property
+    def layout(self) -> Layout:
+        """What a dataset of the model looks like."""
+        return Layout.of(self.compiled, self.structure.row)
+
+    @property
+    def density(self) -> Density:
+        """The compiled log density of z and a dataset."""
+        return Density(self.compiled, self.structure.row)
+
+    def bank(self, checkpoint: str | os.PathLike | None = None, *, progressbar: bool) -> Bank:
+        """The simulations that pretraining sees again and again: the same ones every time."""
+        assert self.settings.simulations is not None
+        levelled = Levelled(self.density, self.reading, self.groups)
+        bank = bank_of(
+            self.simulator,
+            self.amortizer,
+            self.density,
+            self.settings.simulations,
+            seed=self.seed,
+            levelled=levelled.of,
+            checkpoint=None if checkpoint is None else Path(f"{checkpoint}.searches"),
+            progressbar=progressbar,
+        )
+        return bank._replace(simulated=levelled.anchored(bank.simulated))
+
+    def pretrain(
+        self,
+        more_steps: int,
+        *,
+        learning_rate: float | None = None,
+        checkpoint: str | os.PathLike | None = None,
+        devices: DevicesLike = None,
+        progressbar: bool = True,
+    ) -> "MultilevelPosterior":
+        """Go on with pretraining, and return the new posterior; as `AmortizedPosterior` does."""
+        rate = learning_rate if learning_rate is not None else self.settings.learning_rate / 3
+        settings = replace(
+            self.settings, steps=positive("more_steps", more_steps), learning_rate=rate
+        )
+        with precision.scope(), device_scope(devices):
+            amortizer, record = pretrain(
+                self.amortizer,
+                self.simulator,
+                settings,
+                seed=self.seed + 1 + len(self.pretraining),
+                bank=self.bank(checkpoint, progressbar=progressbar),
+                checkpoint=checkpoint,
+                progressbar=progressbar,
+            )
+        return replace(self, amortizer=settled(amortizer), pretraining=(*self.pretraining, record))
+
+    @property
+    def sampler(self) -> LevelSampler:
+        """What draws: this posterior without its past."""
+        sized = Sized(self.compiled, self.reading)
+        return LevelSampler(sized, self.structure.row, self.amortizer, self.groups)
+
+    def _read(self, data: TaskLike | None) -> Checked:
+        """Read the user's data, or the model's own."""
+        if data is None:
+            if self.groups is not None:
+                raise ValueError(
+                    "data: expected datasets; of a posterior for any number of groups the model's "
+                    "own are not kept."
+                )
+            data = own_data(self.compiled.model, [i.name for i in self.compiled.covariates])
+        return self.sampler.checked(data)
+
+    def sample(
+        self,
+        data: TaskLike | None = None,
+        draws: int = 1000,
+        *,
+        model: object = None,
+        given: object = None,
+        refine: RefineLike = "auto",
+        correct: CorrectLike = "auto",
+        fallback: FallbackLike = "auto",
+        var_names: Sequence[str] | None = None,
+        random_seed: int | None = None,
+        log_likelihood: bool = False,
+        log_prior: bool = False,
+        posterior_predictive: bool = False,
+        store: str | os.PathLike | None = None,
+        client: object = None,
+        devices: DevicesLike = None,
+        progressbar: bool = False,
+    ) -> xr.DataTree:
+        """Draw from the posterior of every dataset: global parameters, and each group's.
+
+        Parameters are those of `AmortizedPosterior.sample`. Refinement, where it is needed, fits
+        proposals for the global parameters, as :func:`pmcl.refine` does.
+
+        Returns
+        -------
+        xarray.DataTree
+            As of `AmortizedPosterior.sample`; the attribute `levels` of its group `posterior` says
+            what they are, `dataset_stats` has also `group_noise` and `group_points`.
+
+        Raises
+        ------
+        NotImplementedError
+            With `store` or `client`: sample some hundred datasets in each call. With `model` or
+            `given`, which :func:`pmcl.refine` takes.
+        """
+        if model is not None:
+            refuse("sample(model=...)", "`pmcl.refine` takes the other model")
+        if given is not None:
+            refuse("sample(given=...)", "`pmcl.refine` takes `given`")
+        if store is not None or client is not None:
+            refuse("sample(store=..., client=...)", "sample some hundred datasets in each call")
+        settings = settings_of(refine)
+        correct_by, fall = ways_of(
+            correct, fallback, draws, refined=settings is not None, stored=False
+        )
+        asked = Asked(
+            positive("draws", draws),
+            pick(self.compiled, None if var_names is None else list(var_names)),
+            seed_of(random_seed, self.seed),
+            settings,
+            everywhere=not isinstance(refine, str),
+            correct=correct_by,
+            fallback=fall,
+            extra=Extra(log_likelihood, log_prior, posterior_predictive),
+        )
+        read, sampler = self._read(data), self.sampler
+        tree = sampler.sample(read, asked, devices=devices, progressbar=progressbar)
+        warn_of_doubts(read.task.names, tree)
+        return sampler.named(tree, read)
+
+    def predict(
+        self,
+        data: TaskLike,
+        new_covariates: xr.Dataset | Mapping[str, np.ndarray] | None = None,
+        *,
+        draws: int = 1000,
+        refine: RefineLike = "auto",
+        random_seed: int | None = None,
+    ) -> xr.DataTree:
+        """Posterior predictive draws of the observed variables at new covariates.
+
+        Of the groups that the data have. A new group, of the population, is one that the data have
+        no rows of: a name among the groups' that no row has, or all of whose values are missing.
+
+        Parameters
+        ----------
+        data : xarray.Dataset, mapping or pandas.DataFrame
+            The datasets that the posterior is conditioned on.
+        new_covariates : xarray.Dataset, mapping of arrays or pandas.DataFrame, optional
+            Covariates to predict at, one set for all datasets; those of `data` by default. Rows
+            name their group; what belongs to groups is that of `data` where it does not come.
+        draws, refine, random_seed
+            As in :meth:`sample`.
+
+        Returns
+        -------
+        xarray.DataTree
+            Groups `predictions` and `predictions_constant_data`, beside `posterior`.
+        """
+        settings, seed = settings_of(refine), seed_of(random_seed, self.seed)
+        correct_by, fall = ways_of(
+            "auto", "auto", draws, refined=settings is not None, stored=False
+        )
+        everywhere, names = not isinstance(refine, str), pick(self.compiled, None)
+        asked = Asked(positive("draws", draws), names, seed, settings, everywhere, correct_by, fall)
+        given, sampler = self._read(data), self.sampler
+        tree = sampler.sample(given, asked)
+        warn_of_doubts(given.task.names, tree)
+        for name, found in sampler.predicted(tree, given, new_covariates, seed=seed).items():
+            tree[name] = xr.DataTree(found)
+        return sampler.named(tree, given)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say by name what a multilevel posterior does not have."""
+        if name in _WITHOUT:
+            refuse(f"`{name}`", "levels=False fits a posterior that has it")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def adapt(self, *args: object, **options: object) -> NoReturn:
+        """Refuse: a multilevel posterior does not learn from data yet.
+
+        Raises
+        ------
+        NotImplementedError
+        """
+        refuse(
+            "adapt",
+            "`sample` refines each dataset that needs it, or fit with levels=False and adapt that",
+        )
+
+    def log_prob(self, *args: object, **options: object) -> NoReturn:
+        """Refuse: groups are drawn given the global parameters, not by a density of all.
+
+        Raises
+        ------
+        NotImplementedError
+        """
+        refuse("log_prob", "`sample_stats` has the log_q of draws, by which weights are right")
+
+
+def need_flat(posterior: object, what: str) -> None:
+    """Refuse a posterior with levels, by name.
+
+    Raises
+    ------
+    NotImplementedError
+    """
+    if isinstance(posterior, MultilevelPosterior):
+        refuse(what, "levels=False fits a posterior that it takes")

@@ -1,0 +1,347 @@
+"""Networks of multilevel models: any number of groups, right by closed forms, refused by name."""
+
+import warnings
+
+import jax
+import level_models as models
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+import xarray as xr
+from scipy import stats
+from scipy.special import logsumexp
+
+import pmcl
+from pmcl.compile.refuse import UnsupportedModelError
+from pmcl.compile.resizing import resized
+from pmcl.levels.sizes import Members
+
+RNG = np.random.default_rng(8)
+QUIET = {"random_seed": 1, "progressbar": False}
+SHORT = {"steps": 200, "simulations": 600, **QUIET}
+SIGMA = {"sigma": pm.Uniform.dist(8, 20)}
+
+
+@pytest.fixture(scope="module")
+def schools():
+    """Eight schools, for 3 to 12 of them."""
+    return pmcl.fit_amortized(models.eight_schools(), covariates=SIGMA, groups=(3, 12), **SHORT)
+
+
+@pytest.fixture(scope="module")
+def counties():
+    """Rows of counties, by an index."""
+    return pmcl.fit_amortized(
+        models.counties(),
+        covariates={"uranium": pm.Normal.dist(0, 1)},
+        groups=(3, 12),
+        lengths=(10, 60),
+        **SHORT,
+    )
+
+
+def of_schools(n: int) -> dict[str, np.ndarray]:
+    sigma = RNG.uniform(8, 20, n)
+    return {"sigma": sigma, "y": RNG.normal(3 + 6 * RNG.normal(size=n), sigma)}
+
+
+def of_counties(groups: int, rows: int) -> dict[str, np.ndarray]:
+    county = np.concatenate([np.arange(groups), RNG.integers(0, groups, rows - groups)])
+    uranium = RNG.normal(size=groups)
+    a = RNG.normal(1 + 0.5 * uranium, 0.5)
+    return {"in_county": county, "uranium": uranium, "y": RNG.normal(a[county], 0.8)}
+
+
+class Exact:
+    """Eight schools on a grid: evidence and means, all in closed form given (mu, log tau)."""
+
+    def __init__(self, y: np.ndarray, sigma: np.ndarray) -> None:
+        mu, log_tau = np.meshgrid(np.linspace(-40, 40, 401), np.linspace(-9, 7, 401), indexing="ij")
+        tau = np.exp(log_tau)
+        log_p = stats.norm.logpdf(mu, 0, 5) + stats.halfcauchy.logpdf(tau, scale=5) + log_tau
+        for value, sd in zip(y, sigma, strict=True):
+            log_p += stats.norm.logpdf(value, mu, np.hypot(tau, sd))
+        self.evidence = logsumexp(log_p) + np.log(80 / 400 * 16 / 400)
+        weight = np.exp(log_p - logsumexp(log_p))
+        precision = 1 / tau[..., None] ** 2 + 1 / sigma**2
+        means = (mu[..., None] / tau[..., None] ** 2 + y / sigma**2) / precision
+        self.mu = float(np.sum(weight * mu))
+        self.theta = np.einsum("ij,ijk->k", weight, means)
+        self.new = self.mu, float(np.sum(weight * (tau.clip(max=50) ** 2 + (mu - self.mu) ** 2)))
+
+
+def test_any_number_of_schools_has_the_right_posterior(schools):
+    data = {f"of {n}": of_schools(n) for n in (3, 8, 11)}
+    tree = schools.sample(data, 4000, correct=None, random_seed=2)
+    found = tree["dataset_stats"].to_dataset()
+    assert (found["efficiency"] > 0.8).all()
+    for name, one in data.items():
+        exact, stat = Exact(one["y"], one["sigma"]), found.sel(dataset=name)
+        error = max(float(stat["log_evidence_error"]), 5e-3)
+        assert abs(float(stat["log_evidence"]) - exact.evidence) < 4 * error
+        alone = pmcl.one(tree, name)
+        assert alone["posterior"].sizes["school"] == len(one["y"])
+        weight = np.exp(alone["sample_stats"]["log_weight"].values[0])
+        post = alone["posterior"]
+        assert abs(weight @ post["mu"].values[0] - exact.mu) < 0.4
+        np.testing.assert_allclose(weight @ post["theta"].values[0], exact.theta, atol=0.7)
+
+
+def test_the_weight_of_a_draw_is_that_of_its_densities(schools):
+    """log_prior and log_likelihood are of the groups that there are, not of padding."""
+    data = of_schools(5)
+    tree = schools.sample(data, 100, correct=None, random_seed=3)
+    post, stat = pmcl.one(tree)["posterior"], pmcl.one(tree)["sample_stats"]
+    mu, tau, theta = (post[n].values[0] for n in ("mu", "tau", "theta"))
+    likelihood = stats.norm.logpdf(data["y"], theta, data["sigma"]).sum(axis=1)
+    np.testing.assert_allclose(stat["log_likelihood"].values[0], likelihood, rtol=1e-8)
+    prior = stats.norm.logpdf(theta, mu[:, None], tau[:, None]).sum(axis=1) + np.log(tau)
+    prior += stats.norm.logpdf(mu, 0, 5) + stats.halfcauchy.logpdf(tau, scale=5)
+    np.testing.assert_allclose(stat["log_prior"].values[0], prior, rtol=1e-6)
+    log_w = prior + likelihood - stat["log_q"].values[0]
+    assert stats.spearmanr(log_w, stat["log_weight"].values[0]).statistic > 0.99
+
+
+def test_printing_says_what_levels_there_are(schools, counties):
+    assert "groups along 'school', each with its part of theta" in repr(schools)
+    assert "trained over 3 to 12 groups along 'school'" in repr(schools)
+    assert "trained over 3 to 12 groups along 'county', by 'in_county'" in repr(counties)
+    assert schools.sample(of_schools(4), 10)["posterior"].attrs["levels"].startswith("levels: ")
+
+
+@pytest.mark.slow
+def test_groups_of_an_index_agree_with_refinement_of_a_model_of_their_size(counties):
+    data = {"small": of_counties(4, 20), "large": of_counties(10, 45)}
+    tree = counties.sample(data, 2000, random_seed=2)
+    for name, one in data.items():
+        model = resized(models.counties(), "county", len(one["uranium"]))
+        other = pmcl.refine(model, one, draws=2000, **QUIET)
+        a, b = (t["dataset_stats"].to_dataset() for t in (pmcl.one(tree, name), pmcl.one(other)))
+        error = np.hypot(float(a["log_evidence_error"]), float(b["log_evidence_error"]))
+        assert abs(float(a["log_evidence"] - b["log_evidence"])) < 4 * error
+        mine, theirs = pmcl.one(tree, name)["posterior"], pmcl.one(other)["posterior"]
+        for variable in ("a", "at", "sigma"):
+            apart = mine[variable].values.mean((0, 1)) - theirs[variable].values.mean((0, 1))
+            assert (np.abs(apart) < 5 * theirs[variable].values.std((0, 1)) / 30).all()
+
+
+def test_long_tables_name_their_groups(counties):
+    one = of_counties(5, 30)
+    names = np.array(["e", "d", "c", "b", "a"])
+    table = pd.DataFrame(
+        {"county": names[one["in_county"]], "uranium": one["uranium"][one["in_county"]]}
+    ).assign(y=one["y"])
+    plain = counties.sample(one, 500)
+    named = counties.sample(table, 500)
+    assert list(named["posterior"].coords["county"].values) == list(names)
+    np.testing.assert_allclose(named["posterior"]["a"], plain["posterior"]["a"])
+    # several datasets, whose rows are in any order
+    both = pd.concat([table.assign(dataset="x"), table[table.county != "c"].assign(dataset="y")])
+    tree = counties.sample(both.sample(frac=1, random_state=1), 200)
+    y = pmcl.one(tree, "y")["posterior"]
+    assert sorted(y.coords["county"].values) == ["a", "b", "d", "e"]
+    assert np.isnan(tree["posterior"]["a"].sel(dataset="y").values[..., 4]).all()
+    assert tree["constant_data"]["county_length"].to_series().to_dict() == {"x": 5, "y": 4}
+    apart = y["a"].sel(county="d").mean() - plain["posterior"]["a"][..., 1].mean()
+    assert abs(float(apart)) < 0.3
+    labelled = xr.Dataset(
+        {
+            "in_county": ("row", names[one["in_county"]]),
+            "uranium": ("county", one["uranium"]),
+            "y": ("row", one["y"]),
+        },
+        coords={"county": names},
+    )
+    again = counties.sample(labelled, 500)["posterior"]
+    np.testing.assert_allclose(again["a"], plain["posterior"]["a"])
+    assert list(again.coords["county"].values) == list(names)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"in_county": np.arange(1, 6)}, "places of its 5 groups.*Numbers counted from 1"),
+        ({"in_county": np.array([0, 1, 2, 3, -1])}, "from 0 to 4, got -1"),
+        ({"uranium": xr.DataArray(np.zeros(5), dims="county", coords={"county": list("aabcd")})},
+         "5 different names of groups"),
+        ({"in_county": np.array(list("abcde"))}, "names of groups, and other variables none"),
+        ({"county": np.zeros(5)}, "neither an observed variable nor a covariate"),
+    ],
+)  # fmt: skip
+def test_an_index_is_checked_against_its_own_dataset(counties, change, message):
+    data = {"in_county": np.arange(5), "uranium": np.zeros(5), "y": np.zeros(5)}
+    with pytest.raises(pmcl.DataError, match=message):
+        counties.sample({"wrong": data | change}, 10)
+
+
+def test_tables_that_do_not_say_which_group(counties):
+    table = pd.DataFrame({"y": [0.0, 1, 2], "uranium": [0.0, 1, 1], "in_county": [0, 0, 1]})
+    with pytest.raises(pmcl.DataError, match="expected a column 'county' or 'in_county'"):
+        counties.sample(table.drop(columns="in_county"), 10)
+    with pytest.raises(pmcl.DataError, match="'uranium' .* expected one value for group '0'"):
+        counties.sample(table, 10)
+
+
+def test_another_number_of_groups_compiles_nothing(schools):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        for n in (5, 9):
+            schools.sample(of_schools(n), 50, refine=False)
+        names: list[str] = []
+
+        def heard(event: str, seconds: float, **about: object) -> None:
+            if event == "/jax/core/compile/backend_compile_duration":
+                names.append(str(about.get("fun_name")))
+
+        jax.monitoring.register_event_duration_secs_listener(heard)
+        try:
+            schools.sample({"a": of_schools(10), "b": of_schools(12)}, 70, refine=False)
+            schools.sample(of_schools(6), 50, refine=False)
+        finally:
+            jax.monitoring.unregister_event_duration_listener(heard)
+    assert names == []
+
+
+def test_predictions_of_groups_at_hand_and_of_a_new_one(counties, schools):
+    one = of_counties(4, 24)
+    table = pd.DataFrame({"county": list("abcd"), "uranium": one["uranium"]})
+    table = table.iloc[one["in_county"]].assign(y=one["y"])
+    tree = counties.predict(table, pd.DataFrame({"county": ["d", "a"]}), draws=2000)
+    a, y = tree["posterior"]["a"].values[0, :, 0], tree["predictions"]["y"].values[0, :, 0]
+    noise = tree["posterior"]["sigma"].values[0, :, 0]
+    apart = y - a[:, [3, 0]]
+    assert (np.abs(apart.mean(axis=0)) < 0.1).all()
+    np.testing.assert_allclose(apart.std(axis=0), np.sqrt((noise**2).mean()), rtol=0.1)
+    with pytest.raises(pmcl.DataError, match="expected groups of 'a', 'b', 'c', 'd'"):
+        counties.predict(table, pd.DataFrame({"county": ["e"]}), draws=50)
+    # a school without a result is one of the population
+    data = of_schools(6)
+    exact = Exact(data["y"], data["sigma"])
+    more = {"y": np.append(data["y"], np.nan), "sigma": np.append(data["sigma"], 10.0)}
+    tree = schools.sample(more, 4000)
+    new = tree["posterior"]["theta"].values[0, :, 0, 6]
+    assert abs(new.mean() - exact.new[0]) < 0.7
+    assert abs(float(tree["dataset_stats"]["log_evidence"].item()) - exact.evidence) < 0.05
+
+
+def test_a_state_is_the_posterior_again(counties, tmp_path):
+    path = tmp_path / "counties.zarr.zip"
+    pmcl.save(counties, path)
+    again = pmcl.load(path, models.counties())
+    assert isinstance(again, pmcl.MultilevelPosterior)
+    assert repr(again) == repr(counties)
+    data = {"a": of_counties(4, 20), "b": of_counties(9, 30)}
+    one, two = (p.sample(data, 100, refine=False) for p in (counties, again))
+    xr.testing.assert_allclose(one["posterior"].to_dataset(), two["posterior"].to_dataset())
+    with pytest.raises(pmcl.StateError):
+        pmcl.load(path, models.eight_schools())
+
+
+def test_calibrated_on_both_levels(schools):
+    tree = pmcl.calibrate(schools, simulations=100, draws=100, random_seed=3, progressbar=False)
+    for name in ("mu", "tau", "theta"):
+        assert (tree["uniformity"][name].values > 1e-3).all(), name
+
+
+@pytest.mark.slow
+def test_a_fixed_number_of_groups_that_constants_make():
+    """Counts by site: not exact, and the model's own constant says which row is whose."""
+    model = models.counts("poisson")
+    posterior = pmcl.fit_amortized(model, **SHORT | {"steps": 100, "simulations": 300})
+    assert isinstance(posterior, pmcl.MultilevelPosterior)
+    data = {"y": RNG.poisson(np.exp(0.5 + RNG.normal(size=(2, 6))))[:, models.SIX]}
+    tree = posterior.sample(data, 2000)
+    other = pmcl.refine(model, data, draws=2000, **QUIET)
+    a, b = (t["dataset_stats"].to_dataset() for t in (tree, other))
+    error = np.hypot(a["log_evidence_error"], b["log_evidence_error"])
+    assert (np.abs(a["log_evidence"] - b["log_evidence"]) < 4 * error).all()
+    apart = tree["posterior"]["u"].mean(("chain", "draw")) - other["posterior"]["u"].mean(
+        ("chain", "draw")
+    )
+    assert (np.abs(apart) < 0.1).all()
+    assert (a["group_points"] >= 8).all()
+
+
+def test_levels_false_is_a_network_of_all_parameters():
+    posterior = pmcl.fit_amortized(
+        models.eight_schools(), covariates=SIGMA, levels=False, **SHORT | {"steps": 1}
+    )
+    assert isinstance(posterior, pmcl.AmortizedPosterior)
+    assert posterior.amortizer.dim == 10
+
+
+def test_what_is_not_there_is_refused_by_name(schools):
+    data = of_schools(5)
+    for call in (
+        lambda: schools.adapt(data, name="a"),
+        lambda: schools.log_prob(schools.sample(data, 20), data),
+        lambda: schools.memory,
+        lambda: pmcl.check_data(schools, data),
+        lambda: pmcl.monitor(schools, data),
+        lambda: pmcl.report(schools, "page.html"),
+        lambda: schools.sample(data, store="x"),
+        lambda: schools.sample(data, given={"tau": 1.0}),
+        lambda: schools.sample(data, model=models.eight_schools()),
+        lambda: schools.sample(data, fallback="nuts"),
+        lambda: schools.sample(data, log_prior=True),
+    ):
+        with pytest.raises(NotImplementedError, match="not there for a posterior with levels"):
+            call()
+    with pytest.raises(ValueError, match="expected datasets"):
+        schools.sample()
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "error", "message"),
+    [
+        (models.regression, {"levels": True}, UnsupportedModelError, "expected a multilevel"),
+        (models.regression, {"groups": (3, 9)}, UnsupportedModelError, "expected a multilevel"),
+        (models.eight_schools, {"groups": (1, 9)}, ValueError, "groups: expected the smallest"),
+        (models.eight_schools, {"groups": (3, 9)}, UnsupportedModelError, "'sigma'. are constants"),
+        (
+            models.slopes,
+            {"groups": (3, 9)},
+            UnsupportedModelError,
+            "here constants of the model do",
+        ),
+        (models.nested, {"groups": (3, 9)}, UnsupportedModelError, "expected one dim that all"),
+        (models.eight_schools, {"levels": "on"}, ValueError, "levels: expected None"),
+        (
+            models.eight_schools,
+            {"levels": True, "network": pmcl.DeepSet()},
+            ValueError,
+            "has no summary network",
+        ),
+        (
+            models.counties,
+            {"covariates": {"in_county": np.arange(6), "uranium": np.ones(3)}, "groups": (3, 9)},
+            ValueError,
+            "expected no source of 'in_county'",
+        ),
+    ],
+    ids=str,
+)
+def test_models_that_do_not_fit(model, given, error, message):
+    with pytest.raises(error, match=message):
+        pmcl.fit_amortized(model(), **SHORT | {"steps": 1} | given)
+
+
+def test_a_mean_over_groups_is_no_padding():
+    """What belongs to one group depends on the data of all."""
+    with pm.Model(coords={"school": range(8)}) as model:
+        x = pm.Data("x", np.zeros(8), dims="school")
+        mu, tau = pm.Normal("mu"), pm.HalfNormal("tau")
+        theta = pm.Normal("theta", mu * (x - x.mean()), tau, dims="school")
+        pm.Normal("y", theta, 1, observed=np.zeros(8), dims="school")
+    with pytest.raises(UnsupportedModelError, match="a mean over groups"):
+        pmcl.fit_amortized(model, covariates={"x": pm.Normal.dist()}, groups=(3, 9), **SHORT)
+
+
+def test_members_are_of_every_group():
+    for seed in range(20):
+        found = Members(3, 9)(np.random.default_rng(seed), 30)
+        number = found.max() + 1
+        assert 3 <= number <= 9
+        np.testing.assert_array_equal(found[:number], np.arange(number))
+    assert Members(5, 5)(np.random.default_rng(0), 3).tolist() == [0, 1, 2]
