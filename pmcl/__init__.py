@@ -6,6 +6,6 @@ Write a PyMC model; :func:`fit_amortized` trains an amortized posterior on simul
 
 import lazy_loader
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 # the public names and their places stand in __init__.pyi; each is imported when it is first used
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -217,7 +217,7 @@ def test_runtime_dependencies_are_walked_to_the_end():
 
 def test_wheel_contents_are_judged():
     problems = load_tool("check_wheel").problems
-    good = ["pmcl/__init__.py", "pmcl/py.typed", "pmcl-0.1.0.dist-info/licenses/LICENSE"]
+    good = ["pmcl/__init__.py", "pmcl/py.typed", "pmcl/llms.md", "pmcl-0.1.0.dist-info/licenses/LICENSE"]
     good += ["pmcl/__init__.pyi", "pmcl/diagnostics/templates/page.html"]
     assert problems(good, ["pmcl/__init__.py"]) == []
     assert any("tests/test_data.py" in p for p in problems([*good, "tests/test_data.py"], []))
