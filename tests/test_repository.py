@@ -217,12 +217,13 @@ def test_runtime_dependencies_are_walked_to_the_end():
 
 def test_wheel_contents_are_judged():
     problems = load_tool("check_wheel").problems
-    good = ["pmcl/__init__.py", "pmcl/py.typed", "pmcl/llms.md", "pmcl-0.1.0.dist-info/licenses/LICENSE"]
+    good = ["pmcl/__init__.py", "pmcl/py.typed", "pmcl/llms.md"]
+    good += ["pmcl-0.2.0.dist-info/licenses/LICENSE"]
     good += ["pmcl/__init__.pyi", "pmcl/diagnostics/templates/page.html"]
     assert problems(good, ["pmcl/__init__.py"]) == []
     assert any("tests/test_data.py" in p for p in problems([*good, "tests/test_data.py"], []))
     assert any("pmcl/data.py" in p for p in problems(good, ["pmcl/data.py"]))
-    assert any("py.typed" in p for p in problems([good[0], good[2]], []))
-    assert any("LICENSE" in p for p in problems(good[:2], []))
+    assert any("py.typed" in p for p in problems([*good[:1], *good[2:4]], []))
+    assert any("LICENSE" in p for p in problems(good[:3], []))
     assert any("page.html" in p for p in problems(good[:4], []))
     assert any("compiled" in p for p in problems([*good, "pmcl/__pycache__/data.pyc"], []))
