@@ -122,7 +122,7 @@ def main() -> None:
     demo = DemoSettings()
     kinds = {
         "default steps": (),
-        "the demo's steps": (demo.pretraining_steps, demo.adaptation_steps),
+        "the demo's steps": (demo.steps, 200),
         "few steps": FEW,
     }
     imports = {k: seconds_of(v) for k, v in IMPORTS.items()}

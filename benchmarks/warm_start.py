@@ -120,16 +120,18 @@ def main() -> None:
     arguments.add_argument("--models", nargs="*", default=list(MODELS))
     given = arguments.parse_args()
     warnings.simplefilter("ignore")
-    rows = {name: run(name, given.datasets, given.tune) for name in given.models}
-    columns = list(next(iter(rows.values())))
-    table = Table(
-        f"nutpie with {COLD} tuning draws, and with {given.tune} from a warm start; medians over "
-        f"{given.datasets} datasets (r-hat: the worst)",
-        ["model", *columns],
-        [[name, *row.values()] for name, row in rows.items()],
-    )
-    about = {"datasets": given.datasets, "tune": given.tune, "models": rows}
-    write("warm_start", given.out, about, table)
+    rows: dict[str, dict[str, float]] = {}
+    for name in given.models:
+        rows[name] = run(name, given.datasets, given.tune)
+        print(name, rows[name], flush=True)
+        table = Table(
+            f"nutpie with {COLD} tuning draws, and with {given.tune} from a warm start; medians "
+            f"over {given.datasets} datasets (r-hat: the worst)",
+            ["model", *rows[name]],
+            [[n, *row.values()] for n, row in rows.items()],
+        )
+        about = {"datasets": given.datasets, "tune": given.tune, "models": rows}
+        write("warm_start", given.out, about, table)
 
 
 if __name__ == "__main__":

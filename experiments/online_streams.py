@@ -186,8 +186,8 @@ def checkpoint(given: argparse.Namespace, label: str) -> Checkpoint:
     return Checkpoint(given.out / "states" / label.replace(" ", "_"), given.every)
 
 
-def memory(stream: Stream, name: str, seed: int, given: argparse.Namespace, label: str) -> dict:
-    """Return the mean test log predictive density after every batch."""
+def split(stream: Stream, seed: int) -> tuple[list[Rows], Rows, int]:
+    """Batches of four fifths of a table in random order, the rest as a test, and its width."""
     X, y = stream.read()
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(X))
@@ -197,7 +197,13 @@ def memory(stream: Stream, name: str, seed: int, given: argparse.Namespace, labe
     test, train = order[:cut][:2000], order[cut:]
     parts = batches(stream, X[train], y[train])
     whole = {"X": X[test], "y": y[test] if stream.labels == 0 else y[test].astype(int)}
-    model = network(X.shape[1], stream.hidden, stream.labels)
+    return parts, whole, X.shape[1]
+
+
+def memory(stream: Stream, name: str, seed: int, given: argparse.Namespace, label: str) -> dict:
+    """Return the mean test log predictive density after every batch."""
+    parts, whole, inputs = split(stream, seed)
+    model = network(inputs, stream.hidden, stream.labels)
     online = pmcl.fit_online(
         model, memory=MEMORIES[name](stream.memory), search=stream.search(given.steps),
         precision="single", random_seed=seed, progressbar=False,

@@ -63,8 +63,11 @@ from .online import AbstractDrift as AbstractDrift
 from .online import AbstractMemory as AbstractMemory
 from .online import AbstractStart as AbstractStart
 from .online import BayesianForgetting as BayesianForgetting
+from .online import ChangePoint as ChangePoint
 from .online import Encoder as Encoder
+from .online import GaussNewton as GaussNewton
 from .online import KCenterCoreset as KCenterCoreset
+from .online import LearnedDrift as LearnedDrift
 from .online import MaximumLikelihoodStart as MaximumLikelihoodStart
 from .online import OrnsteinUhlenbeck as OrnsteinUhlenbeck
 from .online import RandomCoreset as RandomCoreset
@@ -97,6 +100,7 @@ __all__ = [
     "AbstractSummaryNetwork",
     "AmortizedPosterior",
     "BayesianForgetting",
+    "ChangePoint",
     "CompiledModel",
     "CouplingFlow",
     "DataError",
@@ -106,8 +110,10 @@ __all__ = [
     "Example",
     "FarDataWarning",
     "Flatten",
+    "GaussNewton",
     "KCenterCoreset",
     "LatentPosterior",
+    "LearnedDrift",
     "LogRatioVariance",
     "MaskedAutoregressiveFlow",
     "MaximumLikelihoodStart",

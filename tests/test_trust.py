@@ -203,7 +203,7 @@ def test_a_mode_without_draws_is_seen_from_elsewhere(more, both, said):
         task = Task(Layout((), 0, None, frozenset(), {}), {"y": np.zeros((1, 1))}, ("a",), None)
         search = Search.at(density, np.zeros((1, 2)), np.ones(2))
         found, at = elsewhere(search, task, np.arange(1), drawn, judged, starts=8, seed=0)
-    assert (found != "").sum() == said == np.isfinite(at).all(axis=1).sum()
+    assert (found != "").sum() == said == np.isfinite(at).all(axis=(1, 2)).sum()
     assert not said or "found a mode of +5.0 nats of evidence" in found[0]
 
 
@@ -218,6 +218,18 @@ def test_few_effective_draws_and_rounded_densities_are_objections():
     assert found[0] == "" and "efficiency 0.06" in found[1]
     assert found[2].endswith("the log density is of the order of 1e+15: no resolution is left")
     assert (objections(drawn, judge(drawn), 10)[:2] == "").all()  # of ten draws nothing is known
+
+
+def test_a_tail_of_weights_that_are_nearly_alike_is_no_objection():
+    rng, n = np.random.default_rng(0), 1000
+    tail = np.abs(rng.standard_cauchy(n))
+    log_prior = np.stack([np.log1p(0.004 * np.minimum(tail, 300)), np.log1p(tail)])
+    nothing = np.zeros((2, n))
+    drawn = Drawn(np.zeros((2, n, 1)), nothing, log_prior, nothing)
+    judged = judge(drawn)
+    assert (judged.khat > 0.7).all() and judged.efficiency[0] > 0.99 > judged.efficiency[1]
+    found = objections(drawn, judged, n)
+    assert found[0] == "" and "k-hat" in found[1]
 
 
 @pytest.mark.parametrize("seed", [0, 1])

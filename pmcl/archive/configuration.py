@@ -35,6 +35,7 @@ KNOWN: dict[str, type[eqx.Module]] = {
         refinement.Refine,
         online.Encoder,
         online.Search,
+        online.GaussNewton,
         online.Start,
         online.ScatteredStart,
         online.MaximumLikelihoodStart,
@@ -45,6 +46,8 @@ KNOWN: dict[str, type[eqx.Module]] = {
         online.BayesianForgetting,
         online.OrnsteinUhlenbeck,
         online.Wiener,
+        online.LearnedDrift,
+        online.ChangePoint,
     )
 }
 

@@ -6,7 +6,6 @@ from importlib.metadata import version
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pymc as pm
 import xarray as xr
@@ -16,36 +15,41 @@ from pmcl.archive.attributes import flag, number
 from pmcl.archive.configuration import check_sizes, decode, dumps, encode, loads
 from pmcl.archive.errors import StateError
 from pmcl.archive.fingerprint import check
+from pmcl.archive.normals import dims_of, entries_of, normal_of, scores_of, stiffness_of
 from pmcl.archive.weights import from_dataset, to_dataset
 from pmcl.archive.zipped import group
 from pmcl.compile import CompiledModel, compile_model, localise
 from pmcl.compile.local_variables import separate
 from pmcl.compile.predictive import lengths_of, predict
-from pmcl.online.drift import AbstractDrift
+from pmcl.online.drift import AbstractDrift, LearnedDrift
+from pmcl.online.families import FAMILIES
+from pmcl.online.families.search import GaussNewton
 from pmcl.online.gaussian import MeanField
 from pmcl.online.latent.encoder import Encoder, EncoderNetwork, Latents
 from pmcl.online.latent_posterior import LatentPosterior
 from pmcl.online.memory import AbstractMemory, Stored
 from pmcl.online.one_point import METHODS
 from pmcl.online.posterior import OnlinePosterior
+from pmcl.online.records import UpdateRecord
 from pmcl.online.rows import Rows
 from pmcl.online.search.search import Search
 from pmcl.online.search.start import AbstractStart
 from pmcl.online.state import Info, RowModel, Settings, State
-from pmcl.online.stream import AbstractStream, UpdateRecord
+from pmcl.online.stream import AbstractStream
 from pmcl.runtime.precision import scope_of
 
-SCHEMA = 4
+SCHEMA = 5
 KIND = "online"
 
 _SETTINGS: dict[str, tuple[type, ...]] = {
     "memory": (AbstractMemory, type(None)),
     "drift": (AbstractDrift,),
-    "search": (Search,),
+    "search": (Search, GaussNewton),
     "start": (AbstractStart,),
     "method": (*METHODS, type(None)),
     "power": (float,),
     "strength": (float,),
+    "family": (str,),
 }
 
 _ROWS = 3  # of the data at which log densities tell one model from another
@@ -81,13 +85,20 @@ def to_datatree(stream: AbstractStream, *, include_memory: bool = True) -> xr.Da
                 "time": float(state.time),
                 "seen": state.seen,
                 "updates": state.updates,
+                "scores": dumps(list(state.scores)),
             }
         ),
         "/model": _probe(s.compiled, s.row),
     }
-    for name, q in (("prior", s.problem.prior), ("q", state.q), ("predictive", state.predictive)):
-        groups[f"/{name}"] = xr.Dataset({k: ("z", np.asarray(v)) for k, v in q._asdict().items()})
+    branches = [(f"branch {i}", q) for i, q in enumerate(state.branches)]
+    known = [("prior", s.problem.prior), ("q", state.q), ("predictive", state.predictive)]
+    for name, q in (*known, *branches):
+        groups[f"/{name}"] = xr.Dataset(
+            {k: (dims_of(k), np.asarray(v)) for k, v in q._asdict().items()}
+        )
     groups["/prior"]["normal"] = ("z", s.problem.normal)
+    if state.stiffness is not None:
+        groups["/stiffness"] = xr.Dataset({"matrix": (("z", "other z"), state.stiffness)})
     if len(memory):
         infos = {i.name: i for i in s.compiled.data}
         values = {k: (infos[k].dims, np.asarray(v)) for k, v in memory.data.items()}
@@ -129,14 +140,16 @@ def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> Abstract
     settings = _settings(attrs, where)
     with scope_of(precision):
         rows = Rows(compiled, row, localise(compiled) if flag(attrs, "local", where) else None)
-        prior, q, predictive = (
-            _normal(group(tree, name, where), compiled.dim, f"{where}: {name}")
-            for name in ("prior", "q", "predictive")
+        prior = normal_of(group(tree, "prior", where), MeanField, compiled.dim, f"{where}: prior")
+        kind = FAMILIES[settings.family]
+        q, predictive = (
+            normal_of(group(tree, name, where), kind, compiled.dim, f"{where}: {name}")
+            for name in ("q", "predictive")
         )
         problem = RowModel(
             rows,
             prior,
-            normal=_entries(group(tree, "prior", where), compiled.dim, f"{where}: prior"),
+            normal=entries_of(group(tree, "prior", where), compiled.dim, f"{where}: prior"),
             gaussian=flag(attrs, "gaussian", where),
         )
         state = State(
@@ -146,6 +159,14 @@ def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> Abstract
             number(attrs, "time", where),
             int(number(attrs, "seen", where)),
             int(number(attrs, "updates", where)),
+            stiffness_of(tree, q, where),
+            scores := scores_of(attrs, settings, where),
+            tuple(
+                normal_of(
+                    group(tree, f"branch {i}", where), kind, compiled.dim, f"{where}: branch {i}"
+                )
+                for i in range(len(scores) if isinstance(settings.drift, LearnedDrift) else 0)
+            ),
         )
         if latents is not None:
             latents = latents._replace(networks=_networks(tree, latents, state.updates, where))
@@ -238,6 +259,12 @@ def _settings(attrs: Mapping[Any, Any], where: str) -> Settings:
         value = getattr(settings, name)
         if not isinstance(value, kinds):
             raise StateError(f"{where}: settings: expected a {name}, got {value!r}.")
+    kind = Search if settings.family == "mean_field" else GaussNewton
+    if settings.family not in FAMILIES or not isinstance(settings.search, kind):
+        raise StateError(
+            f"{where}: settings: expected a family of {list(FAMILIES)} and its search, got "
+            f"{settings.family!r} and {settings.search!r}."
+        )
     if not settings.power > 0:
         raise StateError(f"{where}: settings: expected a power above 0, got {settings.power}.")
     if not settings.strength >= 0:
@@ -245,23 +272,6 @@ def _settings(attrs: Mapping[Any, Any], where: str) -> Settings:
             f"{where}: settings: expected a strength of at least 0, got {settings.strength}."
         )
     return settings
-
-
-def _normal(data: xr.Dataset, dim: int, where: str) -> MeanField:
-    values = []
-    for name in MeanField._fields:
-        if name not in data or data[name].shape != (dim,) or data[name].dtype.kind != "f":
-            raise StateError(f"{where}: expected {dim} numbers {name!r}.")
-        if not np.isfinite(data[name].values).all():
-            raise StateError(f"{where}: {name}: expected finite numbers.")
-        values.append(jnp.asarray(data[name].values))
-    return MeanField(*values)
-
-
-def _entries(data: xr.Dataset, dim: int, where: str) -> np.ndarray:
-    if "normal" not in data or data["normal"].shape != (dim,) or data["normal"].dtype.kind != "b":
-        raise StateError(f"{where}: expected {dim} truth values 'normal'.")
-    return data["normal"].values
 
 
 def _memory(tree: xr.DataTree, rows: Rows, where: str) -> Stored:

@@ -55,13 +55,13 @@ def demo(
 ) -> None:
     """Linear regressions on real data, end to end.
 
-    Pretrain an amortized posterior of a linear regression, adapt it to one real data set after
-    another, and compare it with NUTS of the same model. Needs the extra "demo".
+    Train an amortized posterior of a linear regression, draw for datasets of four real tables,
+    adapt to one after another, and compare with NUTS of the same model. Needs the extra "demo".
 
     Parameters
     ----------
     out
-        Folder for table.json, figure.png and results.zarr.
+        Folder for table.json, figure.png, report.html, posterior.zarr.zip and results.zarr.
     seed
         Random seed.
     quick

@@ -1,11 +1,9 @@
-"""The demo: pretrain, adapt to one task after another, compare with NUTS of the same model."""
+"""The demo: train once, draw for real tables, adapt, compare all of it with NUTS."""
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -14,16 +12,16 @@ from rich.console import Console
 
 from pmcl.amortized.fit import fit_amortized
 from pmcl.amortized.posterior import AmortizedPosterior
-from pmcl.continual import AbstractStrategy, Naive, Replay
+from pmcl.archive.files import save
+from pmcl.continual import Replay
 from pmcl.data.task import DATASET
 from pmcl.demo.model import linear_regression_model
 from pmcl.demo.show import DemoResult, TaskScore, draw_figure, make_table, write_results
 from pmcl.demo.tables import bundled_tables, draw_datasets, simulated_datasets
-from pmcl.diagnostics import compare
+from pmcl.diagnostics import compare, report
 from pmcl.networks import CouplingFlow, DeepSet, Network
 from pmcl.reference import sample_reference
 from pmcl.runtime.extras import need
-from pmcl.runtime.progress import progress_bar
 
 # of the bundled tables: a clinical measure, collinear time series, skewed counts with a heavy tail,
 # and a designed experiment with little noise
@@ -42,7 +40,8 @@ class DemoSettings:
         How many of the tasks; None is all of them.
     datasets, rows : int
         Datasets a task, and rows in each.
-    pretraining_steps, adaptation_steps : int
+    steps : int
+        Most steps of training, and of each adaptation.
     draws : int
         Draws of either side in a comparison.
     chains, tune, reference_draws : int
@@ -51,11 +50,10 @@ class DemoSettings:
 
     network: Network | None = None
     tasks: int | None = None
-    datasets: int = 10
+    datasets: int = 5
     rows: int = 100
-    pretraining_steps: int = 3000
-    adaptation_steps: int = 200
-    draws: int = 500
+    steps: int = 1500
+    draws: int = 1000
     chains: int = 4
     tune: int = 400
     reference_draws: int = 250
@@ -69,21 +67,12 @@ QUICK = DemoSettings(
     tasks=2,
     datasets=2,
     rows=50,
-    pretraining_steps=100,
-    adaptation_steps=25,
+    steps=100,
     draws=100,
     chains=2,
     tune=100,
     reference_draws=100,
 )
-
-
-class Method(NamedTuple):
-    """A way to adapt to one task after another, and the posterior after each."""
-
-    name: str
-    strategy: AbstractStrategy
-    posteriors: Sequence[AmortizedPosterior]
 
 
 def run_demo(
@@ -93,12 +82,13 @@ def run_demo(
     random_seed: int = 1,
     console: Console | None = None,
 ) -> DemoResult:
-    """Run the demo and write its table, figure and draws.
+    """Run the demo and write its table, figure, page, state and draws.
 
     Parameters
     ----------
     out : path
-        Folder for ``table.json``, ``figure.png`` and ``results.zarr``; made where it is missing.
+        Folder for ``table.json``, ``figure.png``, ``report.html``, ``posterior.zarr.zip`` and
+        ``results.zarr``; made where it is missing.
     settings : DemoSettings, optional
     random_seed : int
     console : rich.console.Console, optional
@@ -111,47 +101,53 @@ def run_demo(
     Raises
     ------
     MissingExtraError
-        If matplotlib or statsmodels is not installed.
+        If matplotlib, statsmodels or jinja2 is not installed.
     """
     settings = DemoSettings() if settings is None else settings
     console = Console() if console is None else console
     begin = time.perf_counter()
 
     def heading(text: str) -> None:
-        console.print(f"\n[bold]{text}[/bold]  [dim]({time.perf_counter() - begin:.0f} s)[/dim]")
+        console.print(f"[bold]{text}[/bold]  [dim]({time.perf_counter() - begin:.0f} s)[/dim]")
 
-    need("demo", "the demo", "matplotlib", "statsmodels")
+    need("demo", "the demo", "matplotlib", "statsmodels", "jinja2")
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
-
-    heading("Tasks")
     tasks = demo_tasks(settings, random_seed=random_seed)
-    for name, task in tasks.items():
-        source = task.attrs.get("source", "the prior, and X ~ Normal(0, 1)")
-        console.print(f"  {name}: {task.sizes[DATASET]} datasets from {source}", highlight=False)
+    every = xr.concat(tasks.values(), DATASET, combine_attrs="drop")
+    n = every.sizes[DATASET]
 
-    heading("Pretraining on simulations from the model")
+    heading("A linear regression: its simulator, its density, a network")
     model = linear_regression_model(rows=settings.rows)
-    pretrained = fit_amortized(
+    posterior = fit_amortized(
         model,
         covariates={"X": pm.Normal.dist(0, 1)},
         exchangeable="obs",
         network=settings.network,
         levels=False,
-        steps=settings.pretraining_steps,
+        steps=settings.steps,
         random_seed=random_seed,
     )
-    assert isinstance(pretrained, AmortizedPosterior)
+    assert isinstance(posterior, AmortizedPosterior)
+    heading(f"{n} datasets of {len(tasks)} tasks, {', '.join(tasks)}: {settings.draws} draws each")
+    trees = {"network": _drawn(posterior, every, settings.draws)}
+    drawn = time.perf_counter()
+    trees["network, warm"] = _drawn(posterior, every, settings.draws)
+    each = (time.perf_counter() - drawn) / n
+    del trees["network, warm"]
 
-    methods = []
-    for label, strategy in (("naive", Naive()), ("replay", Replay(capacity=len(tasks)))):
-        heading(f"Adapting to one task after another: {label}")
-        posteriors = adapt_in_turn(pretrained, tasks, strategy, steps=settings.adaptation_steps)
-        methods.append(Method(label, strategy, posteriors))
+    heading("Adapting to one task after another")
+    for name, task in tasks.items():
+        strategy = Replay(capacity=len(tasks))
+        posterior = posterior.adapt(
+            task, name=name, strategy=strategy, steps=settings.steps, progressbar=False
+        )
+        taken = posterior.records[-1].record.steps
+        console.print(f"  {name}: {taken} steps" if taken else f"  {name}: right already, no step")
+    trees["adapted"] = _drawn(posterior, every, settings.draws)
 
     heading("NUTS on every dataset")
-    every = xr.concat(tasks.values(), DATASET, combine_attrs="drop")
-    reference = sample_reference(
+    trees["nuts"] = sample_reference(
         model,
         every,
         draws=settings.reference_draws,
@@ -159,16 +155,24 @@ def run_demo(
         chains=settings.chains,
         random_seed=random_seed,
     )
-
-    heading("Comparing with NUTS")
-    result = judge(pretrained, methods, tasks, every, reference, draws=settings.draws)
-
-    console.print()
+    result = judge(tasks, trees, draws=settings.draws, seconds=each)
     console.print(make_table(result))
-    files = (*write_results(result, out), draw_figure(result, out / "figure.png"))
-    heading("Done")
-    for file in files:
+    save(posterior, out / "posterior.zarr.zip")
+    page = report(
+        posterior, out / "report.html", trees["adapted"], reference=trees["nuts"],
+        calibration=False, title="The demo", progressbar=False,
+    )  # fmt: skip
+    files = (draw_figure(result, out / "figure.png"), page, out / "posterior.zarr.zip")
+    heading("Written")
+    for file in (*files, *write_results(result, out)):
         console.print(f"  {file}", highlight=False, soft_wrap=True)
+    console.print(
+        "Next, with a table of yours (columns dataset, y, X[0] ... X[4], standardised):\n"
+        f"  pmcl sample {out / 'posterior.zarr.zip'} yours.csv --model linear_regression "
+        "--out draws.zarr",
+        highlight=False,
+        soft_wrap=True,
+    )
     return result
 
 
@@ -197,90 +201,57 @@ def demo_tasks(settings: DemoSettings, *, random_seed: int) -> dict[str, xr.Data
     return tasks
 
 
-def adapt_in_turn(
-    posterior: AmortizedPosterior,
-    tasks: Mapping[str, xr.Dataset],
-    strategy: AbstractStrategy,
-    *,
-    steps: int,
-) -> list[AmortizedPosterior]:
-    """Adapt to the tasks in their order; give the posterior after each."""
-    found = []
-    for name, task in tasks.items():
-        posterior = posterior.adapt(task, name=name, strategy=strategy, steps=steps)
-        found.append(posterior)
-    return found
+def _drawn(posterior: AmortizedPosterior, every: xr.Dataset, draws: int) -> xr.DataTree:
+    """Draw from the network alone; how good that is, is in the table."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return posterior.sample(every, draws, refine=False, random_seed=0)
 
 
 def judge(
-    pretrained: AmortizedPosterior,
-    methods: Sequence[Method],
-    tasks: Mapping[str, xr.Dataset],
-    every: xr.Dataset,
-    reference: xr.DataTree,
-    *,
-    draws: int,
+    tasks: dict[str, xr.Dataset], trees: dict[str, xr.DataTree], *, draws: int, seconds: float
 ) -> DemoResult:
-    """Compare with NUTS: before any adaptation, right after each task, and after all tasks.
+    """Compare the draws of the network, before and after adaptation, with those of NUTS.
 
     Parameters
     ----------
-    pretrained : AmortizedPosterior
-    methods : sequence of Method
-    tasks : mapping of str to xarray.Dataset
-    every : xarray.Dataset
-        The datasets of all tasks.
-    reference : xarray.DataTree
-        NUTS on `every`.
+    tasks : dict of str to xarray.Dataset
+    trees : dict of str to xarray.DataTree
+        ``network``, ``adapted`` and ``nuts``, of the datasets of all tasks.
     draws : int
         Draws of either side in a comparison.
+    seconds : float
+        A dataset's draws took, warm.
 
     Returns
     -------
     DemoResult
     """
-    chosen = {task: {DATASET: list(data[DATASET].values)} for task, data in tasks.items()}
-    rounds = 1 + len(methods) * len(tasks)
-
-    def sampled(posterior: AmortizedPosterior) -> xr.DataTree:
-        with warnings.catch_warnings():
-            # that the pretrained network is wrong on real data is what the demo shows
-            warnings.filterwarnings("ignore", message=".*k-hat", category=UserWarning)
-            return posterior.sample(every, draws, refine=False, random_seed=0)
-
-    def distance(tree: xr.DataTree, task: str) -> float:
-        found = compare(tree.sel(chosen[task]), reference.sel(chosen[task]), draws=draws, nulls=1)
-        return float(found["mean_mmd2"])
-
-    with progress_bar("Comparing", rounds, enabled=True) as bar:
-        tree = sampled(pretrained)
-        baseline = compare(tree, reference, draws=draws)
-        trees = {"pretrained": tree}
-        bar.advance(1)
-        scores = []
-        for method in methods:
-            right_after = []
-            for task, posterior in zip(tasks, method.posteriors, strict=True):
-                tree = sampled(posterior)
-                right_after.append(distance(tree, task))
-                bar.advance(1)
-            trees[method.name] = tree  # of the last posterior, which has seen all tasks
-            for task, early in zip(tasks, right_after, strict=True):
-                before = baseline.sel(chosen[task])
-                scores.append(
-                    TaskScore(
-                        task=task,
-                        method=method.name,
-                        pretrained=float(before["mmd2"].mean()),
-                        null=float(before["null_mmd2"].mean()),
-                        right_after=early,
-                        after_all=distance(tree, task),
-                    )
-                )
-    worst = int(np.argmax(baseline["mmd2"].values))
+    found = {
+        name: compare(trees[name], trees["nuts"], draws=draws) for name in ("network", "adapted")
+    }
+    stats = {name: trees[name]["dataset_stats"].to_dataset() for name in found}
+    scores = []
+    for task, data in tasks.items():
+        these = {DATASET: list(data[DATASET].values)}
+        efficiency = {k: float(v.sel(these)["efficiency"].mean()) for k, v in stats.items()}
+        mmd2 = {k: float(v.sel(these)["mmd2"].mean()) for k, v in found.items()}
+        scores.append(
+            TaskScore(
+                task,
+                efficiency=efficiency["network"],
+                efficiency_adapted=efficiency["adapted"],
+                mmd2=mmd2["network"],
+                mmd2_adapted=mmd2["adapted"],
+                null=float(found["network"].sel(these)["null_mmd2"].mean()),
+                doubtful=int((stats["network"].sel(these)["warning"] != "").sum()),
+            )
+        )
+    worst = int(np.argmax(found["network"]["mmd2"].values))
     return DemoResult(
         scores=tuple(scores),
-        null_threshold=float(baseline.attrs["null_threshold"]),
-        worst_dataset=str(baseline[DATASET].values[worst]),
-        results=xr.DataTree.from_dict({**trees, "nuts": reference}),
+        null_threshold=float(found["network"].attrs["null_threshold"]),
+        shown=str(found["network"][DATASET].values[worst]),
+        seconds=seconds,
+        results=xr.DataTree.from_dict(trees),
     )

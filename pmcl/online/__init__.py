@@ -1,6 +1,17 @@
 """Variational inference on a model's own parameters as batches arrive."""
 
-from pmcl.online.drift import AbstractDrift, BayesianForgetting, OrnsteinUhlenbeck, Static, Wiener
+from pmcl.online.drift import (
+    AbstractDrift,
+    BayesianForgetting,
+    ChangePoint,
+    LearnedDrift,
+    OrnsteinUhlenbeck,
+    Static,
+    Wiener,
+)
+from pmcl.online.families.dense import Full
+from pmcl.online.families.low_rank import LowRank
+from pmcl.online.families.search import GaussNewton
 from pmcl.online.gaussian import Factor, MeanField, divergence, expectation
 from pmcl.online.latent.encoder import Encoder
 from pmcl.online.memory import (
@@ -20,9 +31,14 @@ __all__ = [
     "AbstractMemory",
     "AbstractStart",
     "BayesianForgetting",
+    "ChangePoint",
     "Encoder",
     "Factor",
+    "Full",
+    "GaussNewton",
     "KCenterCoreset",
+    "LearnedDrift",
+    "LowRank",
     "MaximumLikelihoodStart",
     "MeanField",
     "OrnsteinUhlenbeck",

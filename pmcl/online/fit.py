@@ -11,6 +11,8 @@ from pmcl.compile.refuse import model_or_context
 from pmcl.compile.simulable import check_simulable, need_density
 from pmcl.continual import AbstractStrategy
 from pmcl.online.drift import AbstractDrift, Static
+from pmcl.online.families.choice import Family, chosen
+from pmcl.online.families.search import GaussNewton
 from pmcl.online.latent.encoder import Encoder, Latents
 from pmcl.online.latent_posterior import LatentPosterior
 from pmcl.online.memory import AbstractMemory
@@ -30,7 +32,8 @@ def fit_online(
     *,
     memory: AbstractMemory | None = None,
     drift: AbstractDrift | None = None,
-    search: Search | None = None,
+    search: Search | GaussNewton | None = None,
+    family: Family = "mean_field",
     start: AbstractStart | None = None,
     method: AbstractStrategy | None = None,
     row: str | None = None,
@@ -46,10 +49,11 @@ def fit_online(
 ) -> OnlinePosterior | LatentPosterior:
     """Compile a PyMC model whose posterior follows a stream of data.
 
-    The posterior is a normal of the unconstrained parameters with independent entries, times the
-    likelihood of the rows in the memory. Updates are exact where prior and likelihood are Gaussian
-    in the unconstrained parameters (every batch is looked at, until one says otherwise); else the
-    evidence lower bound is climbed by Adam.
+    The posterior is a normal of the unconstrained parameters, times the likelihood of the rows in
+    the memory. Updates are exact where prior and likelihood are Gaussian in the unconstrained
+    parameters (every batch is looked at, until one says otherwise). Else a normal with independent
+    entries (`family="mean_field"`) climbs the evidence lower bound by Adam, and one with
+    covariances takes natural-gradient Gauss-Newton steps, of which tens suffice.
 
     Parameters
     ----------
@@ -61,8 +65,16 @@ def fit_online(
     drift : AbstractDrift, optional
         What happens between batches: :class:`Static` (default), :class:`BayesianForgetting`,
         :class:`OrnsteinUhlenbeck` or :class:`Wiener`.
-    search : Search, optional
-        How the lower bound is climbed.
+    search : Search or GaussNewton, optional
+        How the lower bound is climbed: :class:`Search` by a mean field, :class:`GaussNewton` by
+        the other families.
+    family : {"mean_field", "low_rank", "full", "auto"}
+        Of normals: with independent entries, with a precision that is a diagonal and a low-rank
+        matrix, or with all covariances (up to 2,000 parameters). "auto" takes the largest that the
+        number of parameters allows for, and a mean field where the others do not apply. They need
+        distributions of rows whose parameters have a link, such as normal, Student t, Bernoulli,
+        binomial, categorical, Poisson, negative binomial or gamma ones. Predictions of neural
+        networks are then those of the network linearised around the mean.
     start : AbstractStart, optional
         Where a search begins for what no batch has said anything of: by default at the prior's
         mean, with local variables at random near it, and for a neural network at random
@@ -111,9 +123,9 @@ def fit_online(
         Naming the setting that is of another kind than expected.
     ValueError
         Naming the setting that does not fit the model or the others: a memory or a start that is
-        not for local variables, a `method` with a memory, a drift, a power or a strength, a memory
-        with a strength, a power that is not above 0, a strength below 0, an unknown precision, a
-        model without observed variables or without a dim of rows.
+        not for local variables, a family that does not apply, a `method` with a memory, a drift, a
+        power or a strength, a memory with a strength, a power that is not above 0, a strength below
+        0, an unknown precision, a model without observed variables or without a dim of rows.
 
     References
     ----------
@@ -129,16 +141,16 @@ def fit_online(
     ...     stream = stream.update(batch, time=time)
     """
     options = Options(
-        memory, drift, search, start, method, row, covariates, local, encoder, power, strength,
-        precision,
+        memory, drift, search, family, start, method, row, covariates, local, encoder, power,
+        strength, precision,
     )  # fmt: skip
     read_model, variables, row, covariates = read(model_or_context(model), options)
     check_simulable(read_model)  # what has no rows, or no prior to begin with, is refused alike
     seed = seed_of(random_seed, None)
-    search = Search() if search is None else search
     with scope_of("double"):
         compiled = compile_model(read_model, covariates=covariates)
         need_density(compiled, "fit_online")
+        taken, search = chosen(compiled, options)
     with scope_of(precision):
         layers = localise(compiled)
         rows = Rows(compiled, row, layers if local_noise else None)
@@ -148,9 +160,9 @@ def fit_online(
             start = ScatteredStart() if deep else Start(scatter=0.0 if variables is None else 0.1)
         with progress_bar("Prior", PRIOR.steps, enabled=progressbar) as bar:
             problem = prepare(rows, jax.random.key(seed), bar.advance)
-        state = init(problem)
+        state = init(problem, taken, getattr(search, "rank", 0))
     drift = Static() if drift is None else drift
-    settings = Settings(memory, drift, search, start, method, float(power), float(strength))
+    settings = Settings(memory, drift, search, start, method, float(power), float(strength), taken)
     if variables is not None:
         latents = Latents(variables, Encoder() if encoder is None else encoder)
         return LatentPosterior(compiled, problem, settings, precision, state, seed, latents=latents)

@@ -61,6 +61,20 @@ class MeanField(NamedTuple):
         precision = jnp.exp(-2 * self.log_sd)
         return Factor(precision, precision * self.mean)
 
+    def forgotten(self, prior: "MeanField", kept: Array) -> "MeanField":
+        """Everything but the prior to a power: the natural parameters return to the prior's."""
+        return MeanField.of(self.factor.times(self.factor, kept - 1).times(prior.factor, 1 - kept))
+
+    def diffused(self, prior: "MeanField", kept: Array, added: Array) -> "MeanField":
+        """What an Ornstein-Uhlenbeck process (added = 1 - kept^2) or a Wiener process leaves."""
+        mean = (1 - kept) * prior.mean + kept * self.mean
+        variance = added * prior.variance + kept**2 * self.variance
+        return MeanField(mean, jnp.log(variance) / 2)
+
+    def grown(self, prior: "MeanField", index: Array) -> "MeanField":
+        """A longer z, of which these are the entries `index`; others are as in the prior."""
+        return MeanField(*(p.at[index].set(v) for p, v in zip(prior, self, strict=True)))
+
     def at(self, noise: Array) -> Array:
         """Reparametrised draws from standard normal noise of shape (..., dim)."""
         return self.mean + jnp.exp(self.log_sd) * noise

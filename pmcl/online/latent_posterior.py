@@ -13,6 +13,9 @@ from jax import Array
 from pmcl.data.task import DataError, Layout, TaskLike
 from pmcl.draws.results import attributes
 from pmcl.metrics.importance import importance_diagnostics
+from pmcl.online.arriving import one_dataset
+from pmcl.online.draws import labelled
+from pmcl.online.gaussian import MeanField
 from pmcl.online.latent.encoder import FARTHEST, Encoder, EncoderNetwork, Latents, imagine
 from pmcl.online.latent.gaps import (
     features,
@@ -151,11 +154,11 @@ class LatentPosterior(AbstractStream):
         infos = {i.name: i for i in self.compiled.observed}
         attrs = attributes("online", clock.perf_counter() - begin)
         stats = {"log_weight": ((self.row,), ratio[None].astype(float))}
+        drawn = labelled(self.compiled, {n: (infos[n].dims, v) for n, v in found.items()})
         return xr.DataTree.from_dict(
             {
-                "posterior": self._labelled({n: (infos[n].dims, v) for n, v in found.items()})
-                .assign_attrs(attrs),
-                "sample_stats": self._labelled(stats),
+                "posterior": drawn.assign_attrs(attrs),
+                "sample_stats": labelled(self.compiled, stats),
                 "row_stats": self._row_stats(ratio),
             }
         )  # fmt: skip
@@ -219,6 +222,7 @@ class LatentPosterior(AbstractStream):
             raise ValueError("expected an update before rows are encoded, there was none.")
         values = self._read(data)
         q = self.approximation(time=time, task=task)
+        assert isinstance(q, MeanField)
         with self._scope():
             network = self._network(task)
             if has_gaps(values) and not network.masked:
@@ -257,7 +261,7 @@ class LatentPosterior(AbstractStream):
         return replace(whole, variables=seen, n_observed=whole.n_observed - len(self.local))
 
     def _read(self, data: TaskLike) -> dict[str, np.ndarray]:
-        task = self._one(data, self._layout)
+        task = one_dataset(data, self._layout, self.row)
         values = {k: v[0] for k, v in task.values.items()}
         there = {k: v[0] for k, v in task.there.items()}
         for name, seen in there.items():

@@ -48,7 +48,7 @@ def update_point(
     )
     info = Info(
         len(arrived), 0, exact=False, steps=steps, skipped=found.skipped,
-        lower_bound=np.nan, clamped=0, khat=np.nan,
+        lower_bound=np.nan, clamped=0, khat=np.nan, log_evidence=np.nan,
     )  # fmt: skip
     updates, seen = state.updates + 1, state.seen + len(arrived)
     time = float(arrived.times[0])

@@ -12,7 +12,8 @@ from pmcl.compile.compiling import compile_model
 from pmcl.compile.local_variables import LocalVariables, separate
 from pmcl.compile.variables import dims_of, holders, own_value, used
 from pmcl.continual import AbstractStrategy
-from pmcl.online.drift import AbstractDrift, Static
+from pmcl.online.drift import AbstractDrift, ChangePoint, LearnedDrift, Static
+from pmcl.online.families.search import GaussNewton
 from pmcl.online.latent.encoder import Encoder
 from pmcl.online.memory import AbstractMemory
 from pmcl.online.one_point import METHODS
@@ -25,7 +26,8 @@ class Options(NamedTuple):
 
     memory: AbstractMemory | None
     drift: AbstractDrift | None
-    search: Search | None
+    search: Search | GaussNewton | None
+    family: str
     start: AbstractStart | None
     method: AbstractStrategy | None
     row: str | None
@@ -51,6 +53,11 @@ def read(
     _check_factors(asked)
     _check_method(asked)
     names = _local_names(asked)
+    if isinstance(asked.drift, LearnedDrift | ChangePoint) and (asked.memory is not None or names):
+        raise ValueError(
+            f"drift: {asked.drift!r} is told by the density of new rows alone: expected no memory "
+            "and no local variables."
+        )
     variables: LocalVariables | None = None
     row = asked.row
     if names:
@@ -73,10 +80,15 @@ def read(
         )
     covariates = asked.covariates
     if covariates is None:
-        data = [v for v in model.data_vars if v.name not in holders(model)]
-        covariates = [v.name for v in data if row in dims_of(model, v)]
-        covariates += _joining(model, row, covariates, data)
+        covariates = covariates_along(model, row)
     return model, variables, row, covariates
+
+
+def covariates_along(model: pm.Model, row: str) -> list[str]:
+    """Names of the `pm.Data` that come with every batch."""
+    data = [v for v in model.data_vars if v.name not in holders(model)]
+    found = [v.name for v in data if row in dims_of(model, v)]
+    return found + _joining(model, row, found, data)
 
 
 def _joining(
@@ -102,10 +114,10 @@ def _joining(
 
 
 def _check_kinds(asked: Options) -> None:
-    kinds: dict[str, tuple[type, str]] = {
+    kinds: dict[str, tuple[Any, str]] = {
         "memory": (AbstractMemory, "KCenterCoreset(200)"),
         "drift": (AbstractDrift, "Static()"),
-        "search": (Search, "Search(steps=1000)"),
+        "search": ((Search, GaussNewton), "Search(steps=1000)"),
         "start": (AbstractStart, "Start()"),
         "encoder": (Encoder, "Encoder()"),
     }

@@ -1,21 +1,28 @@
 """The online posterior: what is known after each batch."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pymc as pm
 import xarray as xr
 from jax import Array
 
+from pmcl.compile.predictors import Predictors, predictors
 from pmcl.data.possible import check_rows
 from pmcl.data.task import DataError, Layout, TaskLike
 from pmcl.online import step
-from pmcl.online.gaussian import MeanField
+from pmcl.online.arriving import one_dataset
+from pmcl.online.drift import LearnedDrift
+from pmcl.online.families import AnyNormal
+from pmcl.online.families import predict as linear
+from pmcl.online.families.predict import is_network
+from pmcl.online.growing import grown
 from pmcl.online.memory import ResidualMemory, Stored
 from pmcl.online.rows import Rows
-from pmcl.online.state import Info, as_batch, is_exact
+from pmcl.online.state import Info, RowModel, State, as_batch, is_exact
 from pmcl.online.step import recalled
 from pmcl.online.stream import AbstractStream, separated
 from pmcl.runtime.arguments import seed_of
@@ -25,7 +32,7 @@ from pmcl.runtime.progress import progress_bar
 
 @dataclass(frozen=True, eq=False)
 class OnlinePosterior(AbstractStream):
-    """Mean-field posterior of one PyMC model, kept up to date as batches of rows arrive.
+    """Normal posterior of one PyMC model, kept up to date as batches of rows arrive.
 
     Made by :func:`pmcl.fit_online`. Immutable: `update` returns a new one.
     """
@@ -40,7 +47,7 @@ class OnlinePosterior(AbstractStream):
             f"  {self.state.updates} updates with {self.state.seen} rows, "
             f"{len(self.state.memory)} of them stored: {self.settings.memory!r}\n"
             f"  drift: {self.settings.drift!r}; k-hat of the last update: {self._khat:.2f}\n"
-            f"  {how}; local reparametrisation of {layers} linear layers"
+            f"  {self.settings.family}; {how}; local reparametrisation of {layers} linear layers"
         )
 
     @property
@@ -55,6 +62,9 @@ class OnlinePosterior(AbstractStream):
         coords = {"batch": (self.row, stored.tasks), "time": (self.row, stored.times)}
         return xr.Dataset(found, coords=coords if len(stored) else None)
 
+    def grow(self, model: pm.Model) -> "OnlinePosterior":  # noqa: D102 (inherited)
+        return grown(self, model)
+
     def _after(
         self, data: dict[str, np.ndarray], now: float, label: str, key: Array, progressbar: bool
     ) -> tuple["OnlinePosterior", Info]:
@@ -67,15 +77,57 @@ class OnlinePosterior(AbstractStream):
             # A later batch may say what the first did not.
             problem = replace(problem, gaussian=is_exact(problem, arrived, key))
         searches = 0 if problem.gaussian else 1 if self._one_search() else 2
+        if self.settings.family != "mean_field":
+            searches = 0  # they are too short for a bar
         total = searches * self.settings.search.length(n, first=first)
+        total *= 1 if first else len(self.settings.drift.ways(1.0))
         if searches and first:
             total += self.settings.start.length(n, self.settings.search)
         shown = progressbar and searches > 0
         with progress_bar(f"Update {label}", total, enabled=shown) as bar:
-            state, info = step.update(problem, self.state, arrived, self.settings, key, bar.advance)
+            state, info = self._likeliest(problem, arrived, key, bar.advance)
         return replace(self, problem=problem, state=state), info
 
-    def _known(self, task: str | None, random_seed: int | None) -> MeanField:
+    def _likeliest(
+        self,
+        problem: RowModel,
+        arrived: Stored,
+        key: Array,
+        advance: Callable[[int, str], None],
+    ) -> tuple[State, Info]:
+        """Update under all that may have happened since the last batch; keep what is likeliest."""
+        state, settings = self.state, self.settings
+        elapsed = float(arrived.times[0]) - state.time
+        drift = settings.drift
+        if not state.updates or elapsed <= 0:  # nothing can have happened
+            still = settings._replace(drift=drift.settled(state.scores))
+            return step.update(problem, state, arrived, still, key, advance)
+        ways = drift.ways(elapsed)
+        known = state.branches or (state.q,) * len(ways)
+        found = [
+            step.update(
+                problem, state._replace(q=q, predictive=q) if len(ways) > 1 else state, arrived,
+                settings._replace(drift=w.drift), key, advance,
+            )
+            for w, q in zip(ways, known, strict=True)
+        ]  # fmt: skip
+        if len(ways) == 1:
+            return found[0]
+        # Where draws could not be weighed the lower bound has to do.
+        told = np.array(
+            [i.log_evidence if np.isfinite(i.log_evidence) else i.lower_bound for _, i in found]
+        )
+        scores = told + [w.log_prior for w in ways]
+        if isinstance(drift, LearnedDrift):
+            scores = scores + drift.kept * np.asarray(state.scores or np.zeros(len(ways)))
+        best = int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))
+        after, info = found[best]
+        learned = isinstance(drift, LearnedDrift)
+        branches = tuple(s.q for s, _ in found) if learned else ()
+        after = after._replace(scores=tuple((scores - scores[best]).tolist()), branches=branches)
+        return after, info._replace(drift=best)
+
+    def _known(self, task: str | None, random_seed: int | None) -> AnyNormal:
         if task is None:
             return self.state.predictive
         mine = self.state.memory.tasks == task
@@ -108,21 +160,52 @@ class OnlinePosterior(AbstractStream):
             Along the row dim (nats).
         """
         data = self._read(test)
-        _, z = self._draw(draws, time, task, random_seed)
+        q, z = self._draw(draws, time, task, random_seed)
         rows = self.problem.rows
         n = rows.length(data)
         with self._scope():
             part = Stored(data, np.zeros(n), np.zeros(n, "U1"))
             batch = as_batch(rows, part, np.ones(n))
-            found = np.asarray(_log_predictive(rows, z, batch.data), np.float64)[:n]
+            if self._linearised:
+                found = np.asarray(linear.log_predictive(self._told, rows, q, batch, z))[:n]
+            else:
+                found = np.asarray(_log_predictive(rows, z, batch.data), np.float64)[:n]
         return xr.DataArray(found, dims=[self.row], name="log_predictive", attrs={"units": "nats"})
+
+    @property
+    def _linearised(self) -> bool:
+        """Whether predictions are those of a linearised network."""
+        return self.settings.family != "mean_field" and is_network(self.compiled)
+
+    @property
+    def _told(self) -> Predictors:
+        found = predictors(self.compiled)
+        assert isinstance(found, Predictors)
+        return found
+
+    def _simulated(
+        self,
+        q: AnyNormal,
+        z: Array,
+        values: dict[str, np.ndarray],
+        lengths: dict[str, int],
+        rng: np.random.Generator,
+    ) -> dict[str, np.ndarray]:
+        if not self._linearised:
+            return super()._simulated(q, z, values, lengths, rng)
+        sizes = {i.name: [lengths.get(d, n) for d, n in zip(i.dims, i.shape, strict=True)]
+                 for i in self.compiled.observed}  # fmt: skip
+        empty = {i.name: np.zeros(sizes[i.name], i.dtype) for i in self.compiled.observed}
+        given = {**values, **empty}
+        with self._scope():
+            return linear.drawn(self._told, self.problem.rows, q.mean, given, z, rng)
 
     def _one_search(self) -> bool:
         rule = self.settings.memory
         return rule is None or isinstance(rule, ResidualMemory)
 
     def _read(self, data: TaskLike) -> dict[str, np.ndarray]:
-        task = self._one(data, Layout.of(self.compiled, self.row))
+        task = one_dataset(data, Layout.of(self.compiled, self.row), self.row)
         for name, there in task.there.items():
             if not there.all():
                 raise DataError(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ from jax import Array
 
 from pmcl.continual import AbstractStrategy
 from pmcl.online.drift import AbstractDrift, Static
+from pmcl.online.families import FAMILIES
 from pmcl.online.gaussian import MeanField
 from pmcl.online.memory import AbstractMemory, Stored
 from pmcl.online.rows import RowBatch, Rows, padding
@@ -54,9 +55,9 @@ class State(NamedTuple):
 
     Attributes
     ----------
-    q : MeanField
+    q : MeanField, Full or LowRank
         Of everything but the stored rows; this is what the next update begins with.
-    predictive : MeanField
+    predictive : MeanField, Full or LowRank
         Of everything: the projection of q times the stored rows' likelihood.
     memory : Stored
     time : float
@@ -64,14 +65,23 @@ class State(NamedTuple):
     seen : int
         Rows so far.
     updates : int
+    stiffness : Array of shape (dim, dim), optional
+        Of a network with a full covariance: how far the mean may move for the rows that are gone.
+    scores : tuple of float
+        What the drifts of a :class:`LearnedDrift` have foretold so far (nats).
+    branches : tuple of normals
+        What is known under each of them.
     """
 
-    q: MeanField
-    predictive: MeanField
+    q: Any
+    predictive: Any
     memory: Stored
     time: float
     seen: int
     updates: int
+    stiffness: Array | None = None
+    scores: tuple[float, ...] = ()
+    branches: tuple[Any, ...] = ()
 
 
 class Info(NamedTuple):
@@ -96,6 +106,12 @@ class Info(NamedTuple):
     khat : float
         The larger of the projections'; NaN where looking would have cost more than the update, and
         where one point is followed.
+    log_evidence : float
+        Log density of the rows of the last projection (without a memory: of the batch) given what
+        was known before them, by weighted draws (nats); NaN where k-hat is, and as good as that.
+    drift : int
+        Which of the drifts of a :class:`LearnedDrift` it was, or with a :class:`ChangePoint`
+        whether all started again; 0 with others.
     """
 
     rows: int
@@ -106,6 +122,8 @@ class Info(NamedTuple):
     lower_bound: float
     clamped: int
     khat: float
+    log_evidence: float
+    drift: int = 0
 
 
 class Settings(NamedTuple):
@@ -115,7 +133,7 @@ class Settings(NamedTuple):
     ----------
     memory : AbstractMemory or None
     drift : AbstractDrift
-    search : Search
+    search : Search or GaussNewton
     start : AbstractStart
     method : AbstractStrategy or None
         What holds one z near earlier ones, in place of variational inference.
@@ -123,15 +141,17 @@ class Settings(NamedTuple):
         Of every row's likelihood; 1 is Bayes' rule.
     strength : float
         Factor of what holds means near earlier ones; 1 is Bayes' rule. There is no memory then.
+    family : {"mean_field", "low_rank", "full"}
     """
 
     memory: AbstractMemory | None = None
     drift: AbstractDrift = Static()  # noqa: RUF009
-    search: Search = Search()  # noqa: RUF009
+    search: Any = Search()  # noqa: RUF009
     start: AbstractStart = Start()  # noqa: RUF009
     method: AbstractStrategy | None = None
     power: float = 1.0
     strength: float = 1.0
+    family: str = "mean_field"
 
     def more(self, known: MeanField, prior: MeanField) -> Array | None:
         """Precision with which means are held beyond that which is known; None: none.
@@ -177,10 +197,13 @@ def prepare(
     return replace(problem, prior=found.q)
 
 
-def init(problem: RowModel) -> State:
+def init(problem: RowModel, family: str = "mean_field", rank: int = 0) -> State:
     """Return what is known before any data: the prior."""
+    prior: Any = problem.prior
+    if family != "mean_field":
+        prior = FAMILIES[family].independent(problem.prior, rank)
     nothing = Stored({}, np.zeros(0), np.zeros(0, "U1"))
-    return State(problem.prior, problem.prior, nothing, 0.0, 0, 0)
+    return State(prior, prior, nothing, 0.0, 0, 0)
 
 
 def is_exact(problem: RowModel, arrived: Stored, key: Array) -> bool:
@@ -192,7 +215,7 @@ def is_exact(problem: RowModel, arrived: Stored, key: Array) -> bool:
     return bool(is_gaussian(rows, problem.prior, batch.data, key))
 
 
-def drifted(problem: RowModel, drift: AbstractDrift, q: MeanField, elapsed: float) -> MeanField:
+def drifted(problem: RowModel, drift: AbstractDrift, q: Any, elapsed: float) -> Any:
     """Return an approximation after some time without data."""
     return drift.move(q, problem.prior, jnp.asarray(elapsed)) if elapsed > 0 else q
 

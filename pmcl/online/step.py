@@ -7,23 +7,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl.metrics.importance import importance_diagnostics
 from pmcl.online import residual
 from pmcl.online.beginning import begin
+from pmcl.online.families.update import recall_normal, update_normal
 from pmcl.online.gaussian import Factor, MeanField
-from pmcl.online.memory import Candidates, ResidualMemory, Stored
+from pmcl.online.looking import candidates, weigh
+from pmcl.online.memory import ResidualMemory, Stored
 from pmcl.online.one_point import update_point
-from pmcl.online.rows import RowBatch, Rows
+from pmcl.online.rows import RowBatch
 from pmcl.online.search import exact as exact_
-from pmcl.online.search.bound import Target, log_likelihood
+from pmcl.online.search.bound import Target
 from pmcl.online.search.climb import climb
 from pmcl.online.search.search import Way
 from pmcl.online.state import Info, RowModel, Settings, State, as_batch, drifted
-from pmcl.runtime.jitting import jit
 
 _LEAST = 1e-3  # of the prior's precision: what is left where more than there is was divided out
-_DRAWS = 500
-_DEAR = 10**9  # products of rows, draws and entries of z: k-hat is not looked at beyond
 
 
 def update(
@@ -50,6 +48,8 @@ def update(
         moved = drifted(problem, settings.drift, state.q, time - state.time)
     if settings.method is not None:
         return update_point(problem, state, arrived, settings, moved, key, advance)
+    if settings.family != "mean_field":
+        return update_normal(problem, state, arrived, settings, moved, key)
     keys = jax.random.split(key, 4)
     everything = state.memory.add(rows, arrived)
     untouched = state.seen == len(state.memory)  # q is the prior as yet
@@ -66,7 +66,7 @@ def update(
             moved, weighted(everything), keys[0], None if untouched else moved, untouched
         )
     elif not isinstance(rule, ResidualMemory):
-        kept = rule.keep(_candidates(rows, everything, state), rng)
+        kept = rule.keep(candidates(rows, everything, state), rng)
         q = moved
         if not kept.all():
             out = weighted(everything.take(rows, ~kept))
@@ -88,18 +88,21 @@ def update(
         factor = residual.debiased(found.factor, predictive, begun, batch.weights)
         power = weights[:n] ** (2 if rule.score == "misfit" else 1)
         score = np.asarray(getattr(found, rule.score))[:n] * power
-        kept = rule.keep(_candidates(rows, everything, state, score), rng)
+        kept = rule.keep(candidates(rows, everything, state, score), rng)
         q = moved
         if not kept.all():
             least = _LEAST * problem.prior.factor.precision
             q, clamped = _divided(begun, predictive, factor, weights, kept, len(arrived), least)
     memory = everything.take(rows, kept)
-    khat = float(np.max([_khat(problem, *one, keys[2]) for one in work.projected]))
+    weighed = [weigh(problem, *one, keys[2]) for one in work.projected]
     info = Info(
         len(arrived), len(memory), problem.gaussian, work.steps, work.skipped, work.lower_bound,
-        clamped, khat,
+        clamped, float(np.max([k for k, _ in weighed])), weighed[-1][1],
     )  # fmt: skip
-    new = State(q, predictive, memory, time, state.seen + len(arrived), state.updates + 1)
+    new = state._replace(
+        q=q, predictive=predictive, memory=memory, time=time, seen=state.seen + len(arrived),
+        updates=state.updates + 1,
+    )  # fmt: skip
     return new, info
 
 
@@ -123,6 +126,8 @@ def recalled(
         return state.q
     chosen = state.memory.take(problem.rows, part)
     batch = as_batch(problem.rows, chosen, settings.weights(state.time - chosen.times))
+    if settings.family != "mean_field":
+        return recall_normal(problem, state, settings, batch, key)
     work = _Work(problem, settings, lambda n, note: None)
     return work.project(state.q, batch, key, state.predictive, state.seen == len(state.memory))
 
@@ -183,19 +188,6 @@ class _Work:
         return residual.residuals(self.problem.rows, q, batch.data, key, rule.draws)
 
 
-def _candidates(
-    rows: Rows, everything: Stored, state: State, score: np.ndarray | None = None
-) -> Candidates:
-    c = rows.compiled
-    named = [i.name for i in c.covariates if rows.axis(i.name) is not None]
-    n = len(everything)
-    points = [
-        np.moveaxis(np.asarray(everything.data[k], float), rows.axis(k) or 0, 0).reshape(n, -1)
-        for k in named or [i.name for i in c.observed]
-    ]
-    return Candidates(np.concatenate(points, axis=1), len(state.memory), state.seen, score)
-
-
 def _divided(
     begun: Factor,
     everything: MeanField,
@@ -223,22 +215,3 @@ def _divided(
     precision = jnp.where(short, least, whole.precision)
     mean = jnp.where(short, everything.mean, whole.shift / precision)
     return MeanField(mean, -jnp.log(precision) / 2), int(short.sum())
-
-
-@jit
-def _log_ratios(rows: Rows, q: MeanField, target: Target, key: Array) -> Array:
-    def one(key: Array) -> Array:
-        z = q.at(jax.random.normal(key, q.mean.shape, q.mean.dtype))
-        before = target.prior.log_density(z)
-        if target.remainder is not None:
-            before = before + target.remainder(rows, z)
-        return before + log_likelihood(rows, z, target.batch) - q.log_density(z)
-
-    return jax.lax.map(one, jax.random.split(key, _DRAWS))
-
-
-def _khat(problem: RowModel, q: MeanField, target: Target, key: Array) -> float:
-    if target.batch.weights.size * q.mean.size * _DRAWS > _DEAR:
-        return np.nan
-    ratio = _log_ratios(problem.rows, q, target, key)
-    return float(importance_diagnostics(np.asarray(ratio)).khat)

@@ -3,54 +3,36 @@
 import time as clock
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Self
+from typing import Self
 
 import jax
 import numpy as np
+import pymc as pm
 import xarray as xr
 from jax import Array
 
 from pmcl.compile import CompiledModel
 from pmcl.compile.predictive import lengths_of, predict
-from pmcl.compile.variables import VariableInfo
-from pmcl.data.reading import as_task
-from pmcl.data.task import DataError, Layout, Task, TaskLike
+from pmcl.data.task import Layout, Task, TaskLike
 from pmcl.draws.prediction import covariates_of
-from pmcl.draws.results import attributes, value_infos
-from pmcl.online.gaussian import MeanField
+from pmcl.online.arriving import time_after
+from pmcl.online.draws import labelled, tree_of
+from pmcl.online.families import AnyNormal
+from pmcl.online.records import UpdateRecord, history_of, recorded
 from pmcl.online.rows import check_separate
 from pmcl.online.state import Info, RowModel, Settings, State, drifted
 from pmcl.runtime.arguments import positive, seed_of
-from pmcl.runtime.jitting import jit
 from pmcl.runtime.precision import Precision, scope_of
 
 _TRUSTED = 0.7  # k-hat
 
 
-class UpdateRecord(NamedTuple):
-    """One update.
-
-    Attributes
-    ----------
-    name : str
-        Of the batch.
-    time : float
-    info : Info
-    seconds : float
-    """
-
-    name: str
-    time: float
-    info: Info
-    seconds: float
-
-
 @dataclass(frozen=True, eq=False)
 class AbstractStream(ABC):
-    """A mean-field posterior that is kept up to date as batches of rows arrive.
+    """A normal posterior that is kept up to date as batches of rows arrive.
 
     Attributes
     ----------
@@ -84,14 +66,7 @@ class AbstractStream(ABC):
     @property
     def history(self) -> xr.Dataset:
         """What happened, update by update: `Info`'s fields, and seconds."""
-        fields = {
-            name: ("update", np.asarray([getattr(r.info, name) for r in self.records]))
-            for name in Info._fields
-        }
-        fields["time"] = ("update", np.asarray([r.time for r in self.records], float))
-        fields["seconds"] = ("update", np.asarray([r.seconds for r in self.records], float))
-        names = np.asarray([r.name for r in self.records], dtype=str)
-        return xr.Dataset(fields, coords={"update": names})
+        return history_of(self.records)
 
     def update(
         self,
@@ -99,6 +74,7 @@ class AbstractStream(ABC):
         *,
         time: float | None = None,
         name: str | None = None,
+        model: pm.Model | None = None,
         random_seed: int | None = None,
         progressbar: bool = True,
     ) -> Self:
@@ -116,6 +92,8 @@ class AbstractStream(ABC):
         name : str, optional
             Of the batch; its number by default. Stored rows remember it; batches of one name are
             one task.
+        model : pymc.Model, optional
+            The model with more entries, from this batch on; see :meth:`grow`.
         random_seed : int, optional
             Follows from the posterior's by default.
         progressbar : bool
@@ -141,6 +119,11 @@ class AbstractStream(ABC):
             Where most steps had a gradient that is not finite, or an encoder does not see how far
             out many rows lie.
         """
+        if model is not None:
+            grown = self.grow(model)
+            return grown.update(
+                batch, time=time, name=name, random_seed=random_seed, progressbar=progressbar
+            )
         data = self._read(batch)
         updates = self.state.updates
         now = self._time(time)
@@ -150,7 +133,36 @@ class AbstractStream(ABC):
         with self._scope():
             after, info = self._after(data, now, label, jax.random.key(seed), progressbar)
         record = UpdateRecord(label, now, info, clock.perf_counter() - begin)
-        return replace(after, records=self._recorded(record))
+        return replace(after, records=recorded(self.records, record))
+
+    def grow(self, model: pm.Model) -> Self:
+        """Return the same knowledge as that of a model with more entries.
+
+        Entries are matched by the names of variables and, along dims with coords, by labels. What
+        is known of old entries stays bit for bit; new ones are as in the prior given what is known
+        of the others.
+
+        Parameters
+        ----------
+        model : pymc.Model
+            With all variables and labels that there were, under the priors that they had, and more:
+            new levels of a factor, new predictors, new heads, new variables.
+
+        Returns
+        -------
+        OnlinePosterior
+
+        Raises
+        ------
+        UnsupportedModelError
+            If the model cannot be compiled.
+        ValueError
+            Naming the variable or dim that is missing or has another prior, or what stored rows
+            lack.
+        """
+        raise ValueError(
+            f"model: a {type(self).__name__} keeps the model that it began with; start a new one."
+        )
 
     @abstractmethod
     def _after(
@@ -166,21 +178,9 @@ class AbstractStream(ABC):
     def log_predictive(self, test: TaskLike) -> xr.DataArray:
         """Log predictive density of new rows."""
 
-    def _recorded(self, record: UpdateRecord) -> tuple[UpdateRecord, ...]:
-        """Records with one more; warns of an update that hardly learned."""
-        info = record.info
-        if info.skipped > info.steps / 2:
-            warnings.warn(
-                f"Update {record.name!r}: {info.skipped} of {info.steps} steps were left out, as a "
-                "gradient was not finite: little of this batch was learned. Look for values that "
-                "the model cannot have made, or pass a `start` nearer to what is possible.",
-                stacklevel=3,
-            )
-        return (*self.records, record)
-
     def approximation(
         self, *, time: float | None = None, task: str | None = None, random_seed: int | None = None
-    ) -> MeanField:
+    ) -> AnyNormal:
         """Return the normal of z that predictions are made with.
 
         Parameters
@@ -205,9 +205,10 @@ class AbstractStream(ABC):
         with self._scope():
             q = self._known(task, random_seed)
             elapsed = 0.0 if time is None else self._time(time) - self.state.time
-            return drifted(self.problem, self.settings.drift, q, elapsed)
+            drift = self.settings.drift.settled(self.state.scores)
+            return drifted(self.problem, drift, q, elapsed)
 
-    def _known(self, task: str | None, random_seed: int | None) -> MeanField:
+    def _known(self, task: str | None, random_seed: int | None) -> AnyNormal:
         """Return the normal at the time of the last batch."""
         return self.state.predictive
 
@@ -242,7 +243,7 @@ class AbstractStream(ABC):
         """
         if self._khat > _TRUSTED:
             warnings.warn(
-                "The normal with independent entries is far from what it approximates in the last "
+                "The normal that is followed is far from what it approximates in the last "
                 f"update (k-hat {self._khat:.2f}): do not trust its tails, nor what depends on "
                 "several parameters together. Where all data are at hand, compare with NUTS.",
                 stacklevel=2,
@@ -250,28 +251,7 @@ class AbstractStream(ABC):
         begin = clock.perf_counter()
         q, z = self._draw(draws, time, task, random_seed)
         with self._scope():
-            names, values = _constrained(self.compiled, z)
-            infos = {i.name: i for i in (*self.compiled.free, *self.compiled.deterministics)}
-            log_q = np.asarray(q.log_density(z))
-        found = {n: np.asarray(v, np.float64)[None] for n, v in zip(names, values, strict=True)}
-        attrs = attributes("online", clock.perf_counter() - begin)
-        dims = value_infos(self.compiled)
-        flat = np.asarray(z, np.float64)[None]
-        unconstrained = {
-            v.name: (
-                dims[v.name].dims,
-                flat[..., v.start : v.start + v.size].reshape(1, draws, *v.shape),
-            )
-            for v in self.compiled.values
-        }
-        return xr.DataTree.from_dict(
-            {
-                "posterior": self._labelled({n: (infos[n].dims, v) for n, v in found.items()})
-                .assign_attrs(attrs),
-                "unconstrained_posterior": self._labelled(unconstrained),
-                "sample_stats": self._labelled({"log_q": ((), log_q[None].astype(float))}),
-            }
-        )  # fmt: skip
+            return tree_of(self.compiled, z, q.log_density(z), begin)
 
     def predict(
         self,
@@ -320,11 +300,22 @@ class AbstractStream(ABC):
                     f"rows: expected {lengths[self.row]}, as {by_row[0]!r} has, got {rows}."
                 )
             lengths[self.row] = positive("rows", rows)
-        _, z = self._draw(draws, time, task, random_seed)
+        q, z = self._draw(draws, time, task, random_seed)
         rng = np.random.default_rng([seed_of(random_seed, self.seed), 1])
-        drawn = predict(self.compiled, np.asarray(z, np.float64), values, lengths, rng=rng)
+        drawn = self._simulated(q, z, values, lengths, rng)
         infos = {i.name: i for i in self.compiled.observed}
-        return self._labelled({n: (infos[n].dims, v[None]) for n, v in drawn.items()})
+        return labelled(self.compiled, {n: (infos[n].dims, v[None]) for n, v in drawn.items()})
+
+    def _simulated(
+        self,
+        q: AnyNormal,
+        z: Array,
+        values: dict[str, np.ndarray],
+        lengths: dict[str, int],
+        rng: np.random.Generator,
+    ) -> dict[str, np.ndarray]:
+        """Draw observations at draws of z, shape (draw, ...)."""
+        return predict(self.compiled, np.asarray(z, np.float64), values, lengths, rng=rng)
 
     def _scope(self) -> AbstractContextManager[None]:
         return scope_of(self.precision)
@@ -335,7 +326,7 @@ class AbstractStream(ABC):
 
     def _draw(
         self, draws: int, time: float | None, task: str | None, random_seed: int | None
-    ) -> tuple[MeanField, Array]:
+    ) -> tuple[AnyNormal, Array]:
         """Draw z, shape (draw, dim), for predictions; and say from what."""
         q = self.approximation(time=time, task=task, random_seed=random_seed)
         with self._scope():
@@ -344,40 +335,7 @@ class AbstractStream(ABC):
             return q, q.at(jax.random.normal(key, shape, q.mean.dtype))
 
     def _time(self, time: float | None) -> float:
-        last, updates = self.state.time, self.state.updates
-        if time is None:
-            return last + 1.0 if updates else 0.0
-        if np.ndim(time) or not np.issubdtype(np.asarray(time).dtype, np.number):
-            raise TypeError(
-                "time: expected a number in the drift's units, such as days since the first batch, "
-                f"got {time!r}."
-            )
-        if not np.isfinite(time) or (updates and time < last):
-            least = f" of at least {last} (the last batch's time)" if updates else ""
-            raise ValueError(f"time: expected a finite number{least}, got {time}.")
-        return float(time)
-
-    def _one(self, data: TaskLike, layout: Layout) -> Task:
-        """Read rows of the one dataset that a stream is."""
-        task = as_task(data, layout)
-        if len(task) != 1:
-            raise DataError(
-                f"data: expected rows along dim {self.row!r}, got {len(task)} datasets; a stream "
-                "has one posterior. Put the datasets' rows one after another, or use "
-                "`fit_amortized` for a posterior of each."
-            )
-        return task
-
-    def _labelled(self, values: Mapping[str, tuple[Sequence[str], np.ndarray]]) -> xr.Dataset:
-        found = {n: (("chain", "draw", *dims), v) for n, (dims, v) in values.items()}
-        used = {d: n for dims, v in found.values() for d, n in zip(dims, v.shape, strict=True)}
-        coords = {
-            d: self.compiled.coords[d]
-            for d, n in used.items()
-            if d in self.compiled.coords and len(self.compiled.coords[d]) == n
-        }
-        coords |= {d: np.arange(used[d]) for d in ("chain", "draw")}
-        return xr.Dataset(found, coords=coords)
+        return time_after(time, self.state.time, self.state.updates)
 
 
 def separated(problem: RowModel, data: Mapping[str, np.ndarray], key: Array) -> RowModel:
@@ -386,16 +344,3 @@ def separated(problem: RowModel, data: Mapping[str, np.ndarray], key: Array) -> 
     if not check_separate(rows, problem.prior, data, key) and rows.local is not None:
         rows = replace(rows, local=None)
     return replace(problem, rows=rows)
-
-
-def _constrained(compiled: CompiledModel, z: Array) -> tuple[list[str], list[Array]]:
-    """Free variables and deterministics that no data are needed for."""
-    infos: tuple[VariableInfo, ...] = (*compiled.free, *compiled.deterministics)
-    call, positions = compiled.constrain_alone
-    names = [infos[i].name for i in positions]
-    return names, list(_map_z(compiled, call, z))
-
-
-@jit
-def _map_z(compiled: CompiledModel, call: object, z: Array) -> tuple[Array, ...]:
-    return jax.vmap(lambda one: call(*compiled.split(one)))(z)  # type: ignore[operator]

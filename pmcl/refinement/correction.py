@@ -1,6 +1,7 @@
 """From amortized draws to a posterior's final draws: refined, reweighted, NUTS where asked."""
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from pmcl.levels.structure import Levels
 from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold
 from pmcl.networks import Amortizer
 from pmcl.refinement.engine import poor, refine_task
-from pmcl.refinement.fallback import by_nuts
+from pmcl.refinement.fallback import MOST_RHAT, by_nuts
 from pmcl.refinement.multilevel import refine_levels
 from pmcl.refinement.settings import Asked, Beginning
 from pmcl.refinement.standing import elsewhere, objections
@@ -25,6 +26,7 @@ from pmcl.refinement.treatment import Engine, Treatment, at, joined, replaced
 
 _HANDFUL = 5  # datasets that NUTS takes over unasked: a minute at most, with most models
 _ELSEWHERE = 8  # searches by which a refined posterior is judged
+_ROUNDS = 2  # of refinement that begins at what they found, too
 
 
 class Corrected(NamedTuple):
@@ -91,23 +93,13 @@ def correct(
         return Corrected(drawn, diagnostics, alike, treatment)
     against = objections(drawn, diagnostics, asked.draws)
     # the joint density of a multilevel model may have no mode to look for
+    look = None
     if beginning is not None and levels is None and asked.draws >= FEWEST_DRAWS:
-        look = partial(elsewhere, beginning.search, task)
         starts = _ELSEWHERE if asked.refine is not None and asked.everywhere else 1
-        good = np.flatnonzero(against == "")
-        missed, z = look(good, drawn, diagnostics, starts=starts, seed=asked.seed)
-        rows = np.flatnonzero(missed != "")
-        if len(rows) and asked.refine is not None:
-            begin = beginning.at(rows, z, len(task))
-            new, done = refine_task(density, amortizer, task, begin, asked, which=rows)
-            drawn = replaced(drawn, rows, new)
-            diagnostics = replaced(diagnostics, rows, judge(new))
-            treatment = _put(treatment, rows, done).noted(rows, "begun again at another mode")
-            against[rows] = objections(new, judge(new), asked.draws)
-            missed[rows] = ""
-            good = rows[against[rows] == ""]
-            missed, _ = look(good, drawn, diagnostics, starts=starts, seed=asked.seed + 1)
-        against = joined(against, missed)
+        look = partial(elsewhere, beginning.search, task, starts=starts)
+        again = partial(refine_task, density, amortizer, task, asked=asked)
+        now = _Now(drawn, diagnostics, treatment, against)
+        drawn, diagnostics, treatment, against = _looked(now, look, again, beginning, asked)
     treatment = treatment._replace(warning=joined(treatment.warning, against))
     found = Corrected(drawn, diagnostics, diagnostics.log_weights, treatment)
     if asked.correct is not None:
@@ -120,7 +112,51 @@ def correct(
         if len(which) and progressbar:
             print(f"NUTS samples {len(which)} of {len(task)} datasets: others cannot be trusted.")  # noqa: T201
         found = _fallen(density.compiled, task, drawn, found, which, asked, progressbar)
+        if look is not None:  # chains do not go from mode to mode
+            by = np.flatnonzero(found.treatment.engine == Engine.NUTS)
+            judged = diagnostics._replace(log_weights=found.log_weights)
+            missed, _ = look(by, found.drawn, judged, seed=asked.seed)
+            warning = joined(found.treatment.warning, missed)
+            found = found._replace(treatment=found.treatment._replace(warning=warning))
     return found
+
+
+class _Now(NamedTuple):
+    """Where correction stands: draws, what they are worth, what was done, what is against them."""
+
+    drawn: Drawn
+    diagnostics: ImportanceDiagnostics
+    treatment: Treatment
+    against: np.ndarray
+
+
+def _looked(
+    now: _Now,
+    look: Callable[..., tuple[np.ndarray, np.ndarray]],
+    again: Callable[..., tuple[Drawn, Treatment]],
+    beginning: Beginning,
+    asked: Asked,
+) -> _Now:
+    """Look for modes that draws miss; begin again at all that was found, where one is missed."""
+    drawn, diagnostics, treatment, against = now
+    rows = np.flatnonzero(against == "")
+    found: list[np.ndarray] = []
+    for round_ in range(_ROUNDS + 1):
+        missed, z = look(rows, drawn, diagnostics, seed=asked.seed + round_)
+        rows = np.flatnonzero(missed != "")
+        if not len(rows) or asked.refine is None or round_ == _ROUNDS:
+            break
+        found.append(z)
+        # as many starts in the first round as in the last: they are compiled once
+        fill = [np.full_like(z, np.nan)] * (_ROUNDS - len(found))
+        begin = beginning.beside(np.concatenate([*found, *fill], axis=1))
+        new, done = again(begin, which=rows)
+        drawn = replaced(drawn, rows, new)
+        diagnostics = replaced(diagnostics, rows, judge(new))
+        treatment = _put(treatment, rows, done).noted(rows, "begun again at other modes")
+        against[rows] = objections(new, judge(new), asked.draws)
+        rows = rows[against[rows] == ""]
+    return _Now(drawn, diagnostics, treatment, joined(against, missed))
 
 
 def as_tree(
@@ -237,8 +273,10 @@ def _fallen(
         compiled, task, start, which,
         draws=draws, seed=asked.seed, progressbar=progressbar,
     )  # fmt: skip
-    # Where NUTS failed the draws stay those of before, with their k-hat's warning and its own.
+    # Where NUTS failed the draws stay those of before, with their k-hat's warning and its own; and
+    # where its chains do not agree, as between modes, if weights are not hopeless.
     use = np.isfinite(fallen.drawn.z).all(axis=(1, 2))
+    use &= ~(fallen.rhat > MOST_RHAT) | ~(found.diagnostics.khat[which] < 1.0)
     done, failed = which[use], which[~use]
     log_weights = np.array(found.log_weights)
     log_weights[done] = -np.log(draws)

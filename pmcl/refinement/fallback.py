@@ -16,7 +16,7 @@ _CHAINS = 4
 _THIN = 2
 _TUNE = 500  # the metric is given: the step size is what is left to tune
 _TARGET_ACCEPT = 0.9  # what refinement did not manage is curved
-_MOST_RHAT = 1.05
+MOST_RHAT = 1.05
 _FEWEST_ESS = 100  # or a quarter of the draws, where that is less
 
 
@@ -116,8 +116,8 @@ def _seed(seed: int, position: int) -> int:
 def _warning(rhat: float, ess: float, divergences: int, draws: int) -> str:
     """Say what is wrong with the chains of one dataset; empty: nothing."""
     found = []
-    if not rhat <= _MOST_RHAT:
-        found.append(f"r-hat of NUTS {rhat:.2f} is above {_MOST_RHAT}")
+    if not rhat <= MOST_RHAT:
+        found.append(f"r-hat of NUTS {rhat:.2f} is above {MOST_RHAT}")
     fewest = min(_FEWEST_ESS, draws // 4)
     if not ess >= fewest:
         found.append(f"effective sample size of NUTS {ess:.0f} is below {fewest}")

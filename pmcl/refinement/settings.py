@@ -141,12 +141,12 @@ class Beginning(NamedTuple):
     search: Search
     start: np.ndarray | None = None
 
-    def at(self, rows: np.ndarray, z: np.ndarray, number: int) -> "Beginning":
-        """The same for `number` datasets; the last start of some `rows` is z (dataset, dim)."""
+    def beside(self, z: np.ndarray) -> "Beginning":
+        """The same with more starts, of shape (dataset, start, dim); NaN where there are fewer."""
         own = np.asarray(self.search.starts) if self.start is None else self.start
-        start = np.array(np.broadcast_to(own, (number, *own.shape[-2:])))
-        start[rows, -1] = z[rows]
-        return self._replace(start=start)
+        own = np.broadcast_to(own, (len(z), *own.shape[-2:]))
+        more = np.where(np.isfinite(z).all(axis=2, keepdims=True), z, own[:, :1])
+        return self._replace(start=np.concatenate([own, more], axis=1))
 
     def along(self, which: np.ndarray) -> "Beginning":
         """The same of some of the parameters."""

@@ -18,6 +18,9 @@ from pmcl.search.search import Search, evidence_of
 # Of 96 posteriors of hierarchies and vague priors those that were off had at most 0.11, those that
 # were right at least 0.18.
 _INEFFICIENT = 0.1
+# A weight that is seen to matter costs efficiency: above this the largest are a few times the mean,
+# and a shape fitted to their tail tells of nothing that is there.
+_ALIKE = 0.99
 _RESOLUTION = 0.01  # nats by which the rounding of a log density may change it
 _BEHIND = 5.0  # nats by which a mode that hardly a draw is near may lie behind the evidence
 _PART = 0.1  # of the share of the draws that such a mode's evidence promises
@@ -32,7 +35,7 @@ def objections(drawn: Drawn, diagnostics: ImportanceDiagnostics, draws: int) -> 
     many = draws >= FEWEST_DRAWS  # else k-hat cannot be told, which says nothing of the posterior
     khat, efficiency = diagnostics.khat, diagnostics.efficiency
     found = np.where(
-        (khat > limit) & many,
+        (khat > limit) & many & ~(efficiency > _ALIKE),
         np.char.add(np.char.mod("k-hat %.2f is above ", khat), f"{limit:.2f}"),
         "",
     ).astype(object)
@@ -63,11 +66,11 @@ def elsewhere(
     Returns
     -------
     text : array of shape (dataset,)
-    z : array of shape (dataset, dim)
-        The mode of most evidence of these; NaN where there is none.
+    z : array of shape (dataset, start, dim)
+        Where these searches ended, of the datasets that have such a mode; else NaN.
     """
     text, dim = np.full(len(task), "", dtype=object), len(search.spread)
-    z = np.full((len(task), dim), np.nan)
+    z = np.full((len(task), starts, dim), np.nan)
     if not len(which):
         return text, z
     centre, spread = np.asarray(search.starts)[0], np.asarray(search.spread)
@@ -88,11 +91,12 @@ def elsewhere(
     missed = (ahead > -_BEHIND) & (share < _PART * np.exp(np.minimum(ahead, 0.0)))
     missed = np.flatnonzero(missed)
     for k in missed[np.argsort(ahead[missed])]:
-        i, nats, z[row[k]] = row[k], ahead[k], modes.z[k]
-        text[i] = (
-            f"a search from elsewhere found a mode of {nats:+.1f} nats of evidence, relative to "
-            "that of the draws, which hardly any of them is near"
+        text[row[k]] = (
+            f"a search from elsewhere found a mode of {ahead[k]:+.1f} nats of evidence, relative "
+            "to that of the draws, which hardly any of them is near"
         )
+    z[which] = found.z
+    z[text == ""] = np.nan
     return text, z
 
 

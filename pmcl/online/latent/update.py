@@ -86,7 +86,7 @@ def update(
     assert isinstance(trained, LatentRows)
     info = Info(
         n, 0, exact=False, steps=steps, skipped=skipped,
-        lower_bound=bound, clamped=0, khat=np.nan,
+        lower_bound=bound, clamped=0, khat=np.nan, log_evidence=np.nan,
     )  # fmt: skip
     kept = latents.networks if latents.encoder.per_task else ()
     networks = (*kept, trained.encoder)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -72,7 +72,7 @@ class Way:
         Told the number of steps done, and a note.
     """
 
-    search: Search
+    search: Any  # or GaussNewton: what has a length
     first: bool = False
     advance: Callable[[int, str], None] = lambda n, note: None
 

@@ -1,0 +1,277 @@
+"""The normal with covariances nearest to a prior times the likelihood of a batch."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pmcl.compile.predictors import Predictors
+from pmcl.online.families.dense import Full, divergence, symmetric_root
+from pmcl.online.families.low_rank import LowRank
+from pmcl.online.families.search import GaussNewton
+from pmcl.online.families.sites import Looked, Said, columns, etas, look, say
+from pmcl.online.rows import RowBatch, Rows
+from pmcl.online.search.bound import Remainder
+from pmcl.online.search.search import Way
+from pmcl.runtime.jitting import careful
+
+type Normal = Full | LowRank
+
+_HALVINGS = 12  # of a step that would lead down
+_FARTHEST = 0.5  # that a log sd moves in a step
+_NEW = 0.7  # share of new curvatures in a step, where they are not the same everywhere
+
+
+class Hold(NamedTuple):
+    """What holds the mean of a network's weights where rows that are gone were fitted.
+
+    Their sites are right near where they were linearised. A mean that moves by d turns the slope of
+    a row by H d, with H the second derivative of its predictor, and then the predictor's variance
+    under the covariance C is larger by d H C H d: of that, times the sites' curvatures, this is the
+    sum.
+
+    Attributes
+    ----------
+    mean : Array of shape (dim,)
+        Where they were linearised.
+    stiffness : Array of shape (dim, dim)
+    """
+
+    mean: Array
+    stiffness: Array
+
+
+class Found(NamedTuple):
+    """Where a search ended.
+
+    Attributes
+    ----------
+    q : Full or LowRank
+        Before it is shortened to its family's rank.
+    lower_bound : float
+        Of the linearised model (nats).
+    steps : int
+    converged : bool
+    looked, said : list
+        The sites there, by observed variable.
+    """
+
+    q: Any
+    lower_bound: float
+    steps: int
+    converged: bool
+    looked: list[Looked]
+    said: list[Said]
+
+
+class _Now(NamedTuple):
+    mean: Array
+    spread: list[Array]
+    curvature: list[Array]
+    step: Array
+    far: Array
+
+
+class _Here(NamedTuple):
+    """What a step sees where it stands: the normal there, the pull of everything on its mean."""
+
+    q: Any
+    pull: Array
+    spread: list[Array]
+    looked: list[Looked]
+    said: list[Said]
+    alone: Array
+
+
+def climb(
+    found: Predictors,
+    rows: Rows,
+    base: Normal,
+    batch: RowBatch,
+    remainder: Remainder | None,
+    start: Array,
+    way: Way,
+    hold: Hold | None = None,
+) -> Found:
+    """Search from a mean; `base` is what is known beside the batch.
+
+    Parameters
+    ----------
+    found : Predictors
+    rows : Rows
+    base : Full or LowRank
+    batch : RowBatch
+    remainder : Remainder or None
+        What `base` lacks of the model's prior.
+    start : Array of shape (dim,)
+    way : Way
+    hold : Hold, optional
+        What holds the mean beside the density.
+
+    References
+    ----------
+    Khan & Lin (2017), Conjugate-computation variational inference; Khan & Rue (2023), The Bayesian
+    learning rule; of the linearisation Immer, Korzepa & Bauer (2021), Improving predictions of
+    Bayesian neural nets via local linearization.
+    """
+    search = way.search
+    assert isinstance(search, GaussNewton)
+    most = way.length(0)
+    now, bound, q, looked, said = _climb(
+        found, rows, base, batch, remainder, lacking(remainder), start,
+        hold, (jnp.asarray(most), jnp.asarray(search.tolerance)),
+    )  # fmt: skip
+    done = bool(now.far <= search.tolerance)
+    return Found(q, float(bound), int(now.step), done, looked, said)
+
+
+@careful
+def _climb(
+    found: Predictors, rows: Rows, base: Normal, batch: RowBatch, remainder: Remainder | None,
+    missing: tuple[int, ...], start: Array, hold: Hold | None, ends: tuple[Array, Array],
+) -> tuple[_Now, Array, Normal, list[Looked], list[Said]]:  # fmt: skip
+    most, tolerance = ends
+
+    def at(now: _Now) -> _Here:
+        looked = look(found, rows, now.mean, batch)
+        alone = _scales_alone(found, looked)
+        each = list(zip(found.parts, looked, strict=True))
+        q = base
+        curvatures = []
+        for (part, site), spread, before in zip(each, now.spread, now.curvature, strict=True):
+            fresh = say(part, site, spread, alone.any()).curvature
+            share = jnp.where((now.step == 0) | (part.kind == "normal"), 1.0, _NEW)
+            curvatures.append(share * fresh + (1 - share) * before)
+            nothing = jnp.zeros_like(site.weights)
+            q = q.plus(columns(site, Said(nothing, site.eta, curvatures[-1])))
+        pull = base.apply(base.mean - now.mean)
+        if remainder is not None:
+            rise, root = remaining(remainder, missing, rows, now.mean)
+            q, pull = q.plus(root), pull + rise
+        # The predictors' variances are those under the present scales: with the last step's a
+        # standard deviation would be answered one step late, and swing.
+        wides = [q.spread(site.slope) for site in looked]
+        said = [
+            say(part, site, wide, alone.any())._replace(curvature=curved)
+            for (part, site), wide, curved in zip(each, wides, curvatures, strict=True)
+        ]
+        for site, one in zip(looked, said, strict=True):
+            pull = pull + jnp.einsum("nid,ni,n->d", site.slope, one.slope, site.weights)
+        return _Here(q, pull, wides, looked, said, alone)
+
+    def height(mean: Array, spreads: list[Array], alone: Array) -> Array:
+        total = jnp.zeros(())
+        parts = etas(found, rows, mean, batch.data)
+        for part, (eta, others), spread in zip(found.parts, parts, spreads, strict=True):
+            y = jnp.moveaxis(jnp.asarray(batch.data[part.name]), rows.axis(part.name) or 0, 0)
+            weights = jnp.repeat(batch.weights, eta.shape[0] // len(batch.weights))
+            site = Looked(eta, jnp.zeros((*eta.shape, 0)), others, y.reshape(-1), weights)
+            value = say(part, site, spread, alone.any()).value
+            total = total + jnp.sum(jnp.where(weights > 0, weights * value, 0.0))
+        if remainder is not None:
+            total = total + remainder(rows, mean)
+        if hold is not None:
+            total = total - (mean - hold.mean) @ hold.stiffness @ (mean - hold.mean) / 2
+        far = mean - base.mean
+        return total - far @ base.apply(far) / 2
+
+    def step(now: _Now) -> _Now:
+        q, pull, spread, _, said, alone = at(now)
+        move = q.solve(pull)
+        if hold is not None and isinstance(q, Full):
+            held = q._replace(precision=q.precision + hold.stiffness)
+            move = held.solve(pull + hold.stiffness @ (hold.mean - now.mean))
+        move = jnp.where(jnp.isfinite(move), move, 0.0)
+        # Scales apart: their steps are longer than what the moment's curvature allows.
+        scales = jnp.where(alone, move, 0.0)
+        scales = scales * jnp.minimum(1.0, _FARTHEST / jnp.maximum(jnp.abs(scales).max(), 1e-300))
+        rest = jnp.where(alone, 0.0, move)
+        here = height(now.mean, spread, alone)
+        lengths = 0.5 ** jnp.arange(_HALVINGS)
+        heights = jax.lax.map(lambda t: height(now.mean + t * rest, spread, alone), lengths)
+        heights = jnp.where(jnp.isfinite(heights), heights, -jnp.inf)
+        slack = 1e-9 * (1 + jnp.abs(here))
+        best = jnp.argmax(heights)
+        length = jnp.where(heights[0] >= heights[best] - slack, 1.0, lengths[best])
+        length = jnp.where(heights[best] >= here - slack, length, 0.0)
+        change = scales + length * rest
+        drift = jnp.stack(
+            [
+                jnp.max(jnp.abs(a - b) / (jnp.abs(a) + 1e-3 * jnp.max(jnp.abs(a)) + 1e-300))
+                for a, b in zip(spread, now.spread, strict=True)
+            ]
+        ).max()
+        far = jnp.sqrt(jnp.maximum(change @ q.apply(change), 0.0))
+        # a step that cannot be taken is no end, unless nothing else changes
+        far = jnp.maximum(far, jnp.minimum(drift, 1.0))
+        curvature = [one.curvature for one in said]
+        return _Now(now.mean + change, spread, curvature, now.step + 1, far)
+
+    shapes = [eta.shape for eta, _ in etas(found, rows, start, batch.data)]
+    nothing = [jnp.zeros((n, k, k), start.dtype) for n, k in shapes]
+    begun = _Now(start, nothing, nothing, jnp.zeros((), int), jnp.asarray(jnp.inf))
+    now = jax.lax.while_loop(lambda w: (w.step < most) & (w.far > tolerance), step, begun)
+    q, _, _, looked, said, _ = at(now)
+    q = q._replace(mean=now.mean)
+    bound = jnp.sum(jnp.stack([jnp.sum(s.weights * jnp.where(s.weights > 0, o.value, 0.0))
+                               for s, o in zip(looked, said, strict=True)]))  # fmt: skip
+    return now, bound - divergence(q, base), q, looked, said
+
+
+def _scales_alone(found: Predictors, looked: list[Looked]) -> Array:
+    """Entries of z that tell the sd of normals, and nothing else; none if others do."""
+    dim = looked[0].slope.shape[-1]
+    scale, place = jnp.zeros(dim, bool), jnp.zeros(dim, bool)
+    for part, site in zip(found.parts, looked, strict=True):
+        used = jnp.any(site.slope != 0, axis=0)
+        if part.kind == "normal" and 1 in part.told:
+            scale = scale | used[-1]
+            used = used[:-1]
+        place = place | used.any(axis=0)
+    return scale & ~(scale & place).any() & ~place
+
+
+@careful
+def stiffness(found: Predictors, rows: Rows, q: Full, batch: RowBatch, said: list[Said]) -> Array:
+    """Sum the stiffness of the rows of a batch at the mean of a normal; see :class:`Hold`."""
+    n = len(batch.weights)
+    root = q.at(jnp.eye(len(q.mean), dtype=q.mean.dtype)) - q.mean  # its square is C
+    curved = [jnp.einsum("nii->ni", one.curvature).reshape(n, -1) for one in said]
+
+    def add(total: Array, i: Array) -> tuple[Array, None]:
+        few = rows.take(batch.data, i[None])
+        for part, weights in enumerate(curved):
+
+            def level(z: Array, part: int = part, weights: Array = weights) -> Array:
+                eta = etas(found, rows, z, few)[part][0].reshape(-1)
+                return jnp.sqrt(weights[i]) * eta
+
+            for j in range(weights.shape[1]):
+                bent = jax.hessian(lambda z, j=j, level=level: level(z)[j])(q.mean) @ root.T
+                total = total + batch.weights[i] * bent @ bent.T
+        return total, None
+
+    return jax.lax.scan(add, jnp.zeros_like(q.precision), jnp.arange(n))[0]
+
+
+def lacking(remainder: Remainder | None) -> tuple[int, ...]:
+    """Entries of z of which the normal in place of a prior lacks something."""
+    return (
+        () if remainder is None else tuple(np.flatnonzero(~np.asarray(remainder.normal)).tolist())
+    )
+
+
+def remaining(
+    remainder: Remainder, missing: tuple[int, ...], rows: Rows, z: Array
+) -> tuple[Array, Array]:
+    """Gradient of what a normal lacks of the prior, and the root of its curvature."""
+    there = np.asarray(missing)
+
+    def log(part: Array) -> Array:
+        return remainder(rows, z.at[there].set(part))
+
+    rise = jnp.zeros_like(z).at[there].set(jax.grad(log)(z[there]))
+    root = symmetric_root(-jax.hessian(log)(z[there])[None])[0]
+    return rise, jnp.zeros((len(z), len(there)), z.dtype).at[there].set(root)

@@ -1,0 +1,58 @@
+"""What a memory looks at, and how far a projection is from what it projects."""
+
+import jax
+import numpy as np
+from jax import Array
+
+from pmcl.metrics.importance import importance_diagnostics
+from pmcl.online.families import AnyNormal
+from pmcl.online.memory import Candidates, Stored
+from pmcl.online.rows import Rows
+from pmcl.online.search.bound import Target, log_likelihood
+from pmcl.online.state import RowModel, State
+from pmcl.runtime.jitting import jit
+
+_DRAWS = 500
+_DEAR = 10**9  # products of rows, draws and entries of z: k-hat is not looked at beyond
+
+
+def candidates(
+    rows: Rows, everything: Stored, state: State, score: np.ndarray | None = None
+) -> Candidates:
+    """Describe the stored rows and the new ones."""
+    c = rows.compiled
+    named = [i.name for i in c.covariates if rows.axis(i.name) is not None]
+    n = len(everything)
+    points = [
+        np.moveaxis(np.asarray(everything.data[k], float), rows.axis(k) or 0, 0).reshape(n, -1)
+        for k in named or [i.name for i in c.observed]
+    ]
+    return Candidates(np.concatenate(points, axis=1), len(state.memory), state.seen, score)
+
+
+@jit
+def _log_ratios(rows: Rows, q: AnyNormal, target: Target, key: Array) -> Array:
+    keys = jax.random.split(key, _DRAWS)
+    noise = jax.vmap(lambda k: jax.random.normal(k, q.mean.shape, q.mean.dtype))(keys)
+    z = q.at(noise)
+
+    def one(z: Array) -> Array:
+        found = log_likelihood(rows, z, target.batch)
+        return found if target.remainder is None else found + target.remainder(rows, z)
+
+    return jax.lax.map(one, z) + target.prior.log_density(z) - q.log_density(z)
+
+
+def weigh(problem: RowModel, q: AnyNormal, target: Target, key: Array) -> tuple[float, float]:
+    """Weigh draws of a projection against its target; NaN where that is dear.
+
+    Returns
+    -------
+    khat : float
+    log_evidence : float
+        Of the target's rows given what was known (nats).
+    """
+    if target.batch.weights.size * q.mean.size * _DRAWS > _DEAR:
+        return np.nan, np.nan
+    found = importance_diagnostics(np.asarray(_log_ratios(problem.rows, q, target, key)))
+    return float(found.khat), float(found.log_evidence)

@@ -1,0 +1,53 @@
+"""What happened to a stream, update by update."""
+
+import warnings
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from pmcl.online.state import Info
+
+
+class UpdateRecord(NamedTuple):
+    """One update.
+
+    Attributes
+    ----------
+    name : str
+        Of the batch.
+    time : float
+    info : Info
+    seconds : float
+    """
+
+    name: str
+    time: float
+    info: Info
+    seconds: float
+
+
+def history_of(records: Sequence[UpdateRecord]) -> xr.Dataset:
+    """Records as one Dataset along `update`."""
+    fields = {
+        name: ("update", np.asarray([getattr(r.info, name) for r in records]))
+        for name in Info._fields
+    }
+    fields["time"] = ("update", np.asarray([r.time for r in records], float))
+    fields["seconds"] = ("update", np.asarray([r.seconds for r in records], float))
+    names = np.asarray([r.name for r in records], dtype=str)
+    return xr.Dataset(fields, coords={"update": names})
+
+
+def recorded(records: tuple[UpdateRecord, ...], record: UpdateRecord) -> tuple[UpdateRecord, ...]:
+    """Records with one more; warns of an update that hardly learned."""
+    info = record.info
+    if info.skipped > info.steps / 2:
+        warnings.warn(
+            f"Update {record.name!r}: {info.skipped} of {info.steps} steps were left out, as a "
+            "gradient was not finite: little of this batch was learned. Look for values that "
+            "the model cannot have made, or pass a `start` nearer to what is possible.",
+            stacklevel=3,
+        )
+    return (*records, record)
