@@ -109,7 +109,7 @@ def untrained(fit: Fit, reading: Reading, first: Simulated) -> MultilevelPosteri
     some, marginal = levelled.of(first)
     prior = np.asarray(some.z)
     search = Search.of(marginal, compiled.initial[reading.shared], prior, starts=_STARTS)  # type: ignore[arg-type]
-    search = narrowed(replace(search, exact=True, corners=True), Batch(some.data, some.mask))
+    search = narrowed(replace(search, exact=True), Batch(some.data, some.mask))
     inputs = InputLayout((), (), ())
     key = jax.random.key(fit.seed)
     plain = {k: np.asarray(v) for k, v in first.data.items()}

@@ -181,7 +181,7 @@ def _skeleton(network: Network, marginal: Marginal, *, starts: int, modes: int) 
     """A network of the right shapes, whose numbers mean nothing."""
     z = np.zeros((2, marginal.dim))
     search = Search.of(marginal, z[0], z, starts=starts)  # type: ignore[arg-type]
-    search = replace(search, exact=True, corners=True, modes=modes)
+    search = replace(search, exact=True, modes=modes)
     layout, key = InputLayout((), (), ()), jax.random.key(0)
     return build_amortizer(network, layout, z, {"": np.zeros(2)}, key=key, search=search)
 

@@ -1,6 +1,5 @@
 """The search for one dataset's posterior: its modes, and what the density is like beside them."""
 
-from itertools import combinations
 from typing import NamedTuple
 
 import equinox as eqx
@@ -21,8 +20,6 @@ _NEAR = 0.8  # of the prior's draws, the nearest, among which starts are chosen
 _SAME_MODE = 1.0  # squared distance, in scales of the mode, below which two searches met
 _NEGLIGIBLE = 10.0  # nats of evidence by which a mode may lie behind
 _SIDES = (-2.5, -1.0, 1.0, 2.5)  # scales from the mode at which the density is looked at
-_CORNER = 1.5  # scales along either axis
-_MOST_AXES = 8  # between which the density is looked at
 _WORST = 1e3  # nats by which it may differ there from a normal
 
 
@@ -44,8 +41,7 @@ class Place(NamedTuple):
         A `Status`.
     sides : Array of shape (mode, dim, side)
         Log density at loc + t A e_i, less that at loc and that of a normal, for a few t: zero for a
-        normal posterior. Of shape (mode, 0, side) where z is long; of some searches with a row for
-        each pair of axes, of the four corners between them.
+        normal posterior. Of shape (mode, 0, side) where z is long.
     """
 
     loc: Array
@@ -77,9 +73,6 @@ class Search(eqx.Module):
         Most steps of one search.
     tol : float
         Nats that a last step would still gain.
-    corners : bool
-        Whether the density is also looked at between the axes: how one parameter moves with another
-        away from the mode shows there alone.
     """
 
     density: Density
@@ -89,7 +82,6 @@ class Search(eqx.Module):
     exact: bool = eqx.field(static=True, default=True)
     steps: int = eqx.field(static=True, default=100)
     tol: float = eqx.field(static=True, default=1e-4)
-    corners: bool = eqx.field(static=True, default=False)
 
     @classmethod
     def of(
@@ -162,13 +154,7 @@ class Search(eqx.Module):
     @property
     def features(self) -> int:
         """Length of what :meth:`seen` gives of each mode."""
-        return 1 + (self.spread.shape[0] + len(self._pairs)) * len(_SIDES) * self.exact
-
-    @property
-    def _pairs(self) -> list[tuple[int, int]]:
-        """Axes between which the density is looked at."""
-        few = self.corners and self.spread.shape[0] <= _MOST_AXES
-        return list(combinations(range(self.spread.shape[0]), 2)) if few else []
+        return 1 + self.spread.shape[0] * len(_SIDES) * self.exact
 
     def seen(self, place: Place) -> Array:
         """What a network sees of a place: not where it is, but how far from normal all is there.
@@ -201,17 +187,7 @@ class Search(eqx.Module):
             return jax.vmap(lambda t: self.density(loc + t * step, data, mask))(sides)
 
         top = self.density(loc, data, mask)
-        eye = jnp.eye(loc.shape[0])
-        excess = jax.lax.map(along, eye) - top + 0.5 * sides**2
-        if self._pairs:
-            pairs = jnp.asarray([[eye[i] + eye[j], eye[i] - eye[j]] for i, j in self._pairs])
-
-            def between(axes: Array) -> Array:
-                steps = _CORNER * jnp.concatenate([axes, -axes])
-                return jax.vmap(lambda v: self.density(loc + scale.multiply(v), data, mask))(steps)
-
-            corners = jax.lax.map(between, pairs) - top + _CORNER**2
-            excess = jnp.concatenate([excess, corners])
+        excess = jax.lax.map(along, jnp.eye(loc.shape[0])) - top + 0.5 * sides**2
         return jnp.clip(jnp.nan_to_num(excess, nan=-_WORST), -_WORST, _WORST)
 
 
