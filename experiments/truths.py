@@ -30,12 +30,15 @@ def judged(truth: Truth, seeds: range, fallback: str | None = "auto") -> list[di
     reference = truth.reference(model, np.random.default_rng(0))
     noise = of_exact_draws(reference)
     compiled = compile_model(model)
+    data = {v.name: model.rvs_to_values[v].data for v in model.observed_RVs} or None
     found = []
     for seed in seeds:
         begin = time.perf_counter()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = pmcl.refine(compiled, random_seed=seed, fallback=fallback, progressbar=False)
+            tree = pmcl.refine(
+                compiled, data, random_seed=seed, fallback=fallback, progressbar=False
+            )
         stats = tree["dataset_stats"].to_dataset().isel(dataset=0)
         z = flat_z(compiled, tree)[:, :, 0].reshape(-1, compiled.dim)
         apart = posterior_discrepancy(z, reference, rng=np.random.default_rng(seed))

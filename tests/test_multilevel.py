@@ -320,7 +320,6 @@ def test_what_is_not_there_is_refused_by_name(schools):
             "expected no source of 'in_county'",
         ),
     ],
-    ids=str,
 )
 def test_models_that_do_not_fit(model, given, error, message):
     with pytest.raises(error, match=message):
