@@ -92,10 +92,13 @@ def test_the_first_calls_compile_little_and_later_ones_nothing(programs):
     first["sample"] = programs.new()
     posterior.log_prob(idata, data(5))
     posterior.predict(data(5), draws=100, random_seed=1)
+    # of forty some go to NUTS after hardly any refinement: a stage that is compiled when needed
+    given_up = {**given, "fallback": "nuts"}
+    posterior.sample(data(40, 1), 100, **given_up, random_seed=1, **QUIET)
     pmcl.refine(model, data(5), draws=100, refine=everything, random_seed=1, **QUIET)
     pmcl.sample_reference(model, data(2), draws=50, tune=100, random_seed=1, **QUIET)
     first["others"] = programs.new()
-    most = {"fit": 29, "adapt": 8, "sample": 10, "others": 12}
+    most = {"fit": 29, "adapt": 8, "sample": 10, "others": 13}
     assert {k: len(v) for k, v in first.items() if len(v) > most[k]} == {}, first
 
     # "auto" may need a stage that it never needed before

@@ -14,7 +14,7 @@ import pmcl
 def test_the_noise_of_a_network_answers_to_what_its_weights_have_determined():
     """MacKay's equation: squared residuals / sd^2 = rows - determined weights, less the prior.
 
-    (Compiled with XLA's preset that compiles fast, variances of predictors came out wrong here.)
+    (With a preset of XLA that compiles fast, variances of predictors came out wrong here.)
     """
     with pm.Model(coords={"row": range(1)}) as model:
         x = pm.Data("x", np.zeros((1, 1)), dims=("row", None))

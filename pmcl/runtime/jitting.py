@@ -25,10 +25,11 @@ type Options = dict[str, str | bool | int]
 _ALWAYS: Options = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 # A training step compiles in three quarters of the time with these, and runs a little faster; with
-# level 0 in less than two thirds, and runs four times as long: for what runs once.
+# level 0 in less than two thirds, and runs four times as long: for what runs once. XLA's preset
+# CPU_OPT_PRESET_FAST_COMPILE saves nothing beside them, and computed wrong numbers where a loop
+# makes derivatives by rows, and covariances from them (62 in place of 4).
 _OFTEN: Options = {
     "xla_backend_optimization_level": 1,
-    "xla_cpu_opt_preset": "CPU_OPT_PRESET_FAST_COMPILE",
     "xla_llvm_disable_expensive_passes": True,
 }
 
@@ -43,13 +44,11 @@ _began: dict[int, list[float]] = {}  # when what is being compiled at this momen
 
 
 @cache
-def _options(once: bool, careful: bool = False) -> Options:
+def _options(once: bool) -> Options:
     """Options that this version of XLA knows: they come and go, and none is needed."""
     wanted = dict(_ALWAYS)
     if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
         wanted |= _ONCE if once else _OFTEN
-    if careful:
-        wanted.pop("xla_cpu_opt_preset", None)
     if _known(wanted):
         return wanted
     return {k: v for k, v in wanted.items() if _known({k: v})}
@@ -80,9 +79,7 @@ def compiling() -> Iterator[None]:
         mine.pop()
 
 
-def jit[T](
-    function: Callable[..., T], *, once: bool = False, careful: bool = False
-) -> Callable[..., T]:
+def jit[T](function: Callable[..., T], *, once: bool = False) -> Callable[..., T]:
     """Compile a function with pmcl's options; arrays are traced, all else in arguments is static.
 
     Parameters
@@ -91,17 +88,14 @@ def jit[T](
         Of pytrees, to pytrees of arrays or of whatever else is known when it is traced.
     once : bool
         Whether it runs so seldom that compiling it well would not pay.
-    careful : bool
-        Without XLA's preset that compiles fast: it computed wrong numbers (jaxlib 0.12) where a
-        loop makes derivatives by rows, and covariances from them (`pmcl.online.families`).
     """
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> T:
         arrays, rest = _split((args, kwargs))
-        key = (function, once, careful, rest)
+        key = (function, once, rest)
         # taken out and put in last: another thread may be forgetting the oldest
-        running = _functions.pop(key, None) or _compiled(function, rest, _options(once, careful))
+        running = _functions.pop(key, None) or _compiled(function, rest, _options(once))
         _functions[key] = running
         mine = _began.setdefault(get_ident(), [])
         outside = len(mine)
@@ -114,11 +108,6 @@ def jit[T](
         return others.joined(found)
 
     return call
-
-
-def careful[T](function: Callable[..., T]) -> Callable[..., T]:
-    """Compile a function as :func:`jit` does, without what was found to compute wrong numbers."""
-    return jit(function, careful=True)
 
 
 class _Rest(NamedTuple):

@@ -15,7 +15,7 @@ from pmcl.online.families.sites import Looked, Said, columns, etas, look, say
 from pmcl.online.rows import RowBatch, Rows
 from pmcl.online.search.bound import Remainder
 from pmcl.online.search.search import Way
-from pmcl.runtime.jitting import careful
+from pmcl.runtime.jitting import jit
 
 type Normal = Full | LowRank
 
@@ -127,7 +127,7 @@ def climb(
     return Found(q, float(bound), int(now.step), done, looked, said)
 
 
-@careful
+@jit
 def _climb(
     found: Predictors, rows: Rows, base: Normal, batch: RowBatch, remainder: Remainder | None,
     missing: tuple[int, ...], start: Array, hold: Hold | None, ends: tuple[Array, Array],
@@ -233,7 +233,7 @@ def _scales_alone(found: Predictors, looked: list[Looked]) -> Array:
     return scale & ~(scale & place).any() & ~place
 
 
-@careful
+@jit
 def stiffness(found: Predictors, rows: Rows, q: Full, batch: RowBatch, said: list[Said]) -> Array:
     """Sum the stiffness of the rows of a batch at the mean of a normal; see :class:`Hold`."""
     n = len(batch.weights)

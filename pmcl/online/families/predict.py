@@ -12,7 +12,7 @@ from pmcl.compile import CompiledModel, localise
 from pmcl.compile.predictors import Predictor, Predictors
 from pmcl.online.families.sites import Looked, etas, look
 from pmcl.online.rows import RowBatch, Rows
-from pmcl.runtime.jitting import careful
+from pmcl.runtime.jitting import jit
 
 
 def is_network(compiled: CompiledModel) -> bool:
@@ -25,7 +25,7 @@ def is_network(compiled: CompiledModel) -> bool:
     return compiled.keep("is a network", find)
 
 
-@careful
+@jit
 def log_predictive(told: Predictors, rows: Rows, q: Any, batch: RowBatch, z: Array) -> Array:
     """Log of the mean density of every row, by draws z, with predictors linear in them.
 
@@ -79,7 +79,7 @@ def _of_normal(part: Predictor, at: Looked, q: Any, z: Array) -> Array:
     return jax.nn.logsumexp(found, axis=0) - jnp.log(len(found))
 
 
-@careful
+@jit
 def _linearised(
     told: Predictors, rows: Rows, mean: Array, data: Mapping[str, Array], z: Array
 ) -> list[tuple[Array, tuple[Array, ...]]]:

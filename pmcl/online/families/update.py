@@ -19,7 +19,7 @@ from pmcl.online.rows import RowBatch, Rows
 from pmcl.online.search.bound import Target
 from pmcl.online.search.search import Way
 from pmcl.online.state import Info, RowModel, Settings, State, as_batch
-from pmcl.runtime.jitting import careful
+from pmcl.runtime.jitting import jit
 
 
 def update_normal(
@@ -151,14 +151,14 @@ class _Work:
         return base.plus(remaining(remainder, lacking(remainder), self.problem.rows, z)[1])
 
 
-@careful
+@jit
 def _unknown(q: Any, prior: Any) -> Array:
     """Entries of which no more is known than the prior."""
     far = jnp.abs(q.mean - prior.mean) * jnp.exp(-prior.log_sd)
     return (far <= 1e-5) & (q.log_sd >= prior.log_sd - 1e-5)
 
 
-@careful
+@jit
 def _reached(told: Predictors, rows: Rows, z: Array, batch: RowBatch) -> Array:
     """Entries of z that a batch's predictors change with."""
     found = [
@@ -168,7 +168,7 @@ def _reached(told: Predictors, rows: Rows, z: Array, batch: RowBatch) -> Array:
     return jnp.stack(found).any(axis=0)
 
 
-@careful
+@jit
 def _said(told: Predictors, rows: Rows, q: Any, batch: RowBatch) -> list[Said]:
     """What rows say at a normal."""
     looked = look(told, rows, q.mean, batch)
@@ -178,7 +178,7 @@ def _said(told: Predictors, rows: Rows, q: Any, batch: RowBatch) -> list[Said]:
     ]
 
 
-@careful
+@jit
 def _without(base: Any, whole: Any, found: Found, out: Array, weights: Array) -> Any:
     """Divide the sites of stored rows out of the normal of all: those whose weights are not `out`.
 
@@ -193,7 +193,7 @@ def _without(base: Any, whole: Any, found: Found, out: Array, weights: Array) ->
     return q.at_shift(shift)
 
 
-@careful
+@jit
 def _scores(
     rows: Rows, q: Any, batch: RowBatch, sites: tuple[list[Looked], list[Said]], key: Array,
     rule: tuple[int, str],
