@@ -373,6 +373,11 @@ def funnel() -> None:
     pm.Potential("nothing", pt.zeros(()))
 
 
+def of_funnel(model: pm.Model, rng: np.random.Generator) -> np.ndarray:
+    v = rng.normal(0, 3, DRAWS)
+    return np.column_stack([v, rng.normal(0, np.exp(v / 2))])
+
+
 def line() -> None:
     a, b, s = pm.Normal("a", 0, 2), pm.Normal("b", 0, 2), pm.HalfNormal("s", 1)
     x = np.linspace(-1, 1, 9)
@@ -439,7 +444,7 @@ TRUTHS = {
         _grid(shape_and_rate, PLAIN, (-8, 6), (-12, 6)),
         _grid(ridge, PLAIN, (-50, 50), (-50, 50)),
         _grid(banana, PLAIN, (-4, 4), (-2, 8)),
-        _grid(funnel, PLAIN, (-16, 16), (-300, 300)),
+        Truth("funnel", PLAIN, funnel, of_funnel),
         _grid(line, PLAIN, (-5, 5), (-5, 5), (-5, 4)),
         _grid(exposure, PLAIN, (-8, 4)),
         _grid(waiting, PLAIN, (-5, 4), (-5, 6)),
