@@ -9,6 +9,7 @@ from typing import NoReturn
 import numpy as np
 import xarray as xr
 
+from pmcl.amortized.further import pretrained_further
 from pmcl.amortized.groups import Sized
 from pmcl.amortized.level_sampler import Checked, LevelSampler, refuse
 from pmcl.compile import CompiledModel, Density, Simulator
@@ -28,11 +29,9 @@ from pmcl.refinement.settings import (
     settings_of,
     ways_of,
 )
-from pmcl.runtime import precision
 from pmcl.runtime.arguments import positive, seed_of
-from pmcl.runtime.devices import DevicesLike, settled
-from pmcl.runtime.devices import scope as device_scope
-from pmcl.training import Bank, PretrainingRecord, PretrainingSettings, bank_of, pretrain
+from pmcl.runtime.devices import DevicesLike
+from pmcl.training import Bank, PretrainingRecord, PretrainingSettings, bank_of
 from pmcl.training.levels import Levelled
 
 # what belongs to a network that learns from data
@@ -128,21 +127,15 @@ class MultilevelPosterior:
         progressbar: bool = True,
     ) -> "MultilevelPosterior":
         """Go on with pretraining, and return the new posterior; as `AmortizedPosterior` does."""
-        rate = learning_rate if learning_rate is not None else self.settings.learning_rate / 3
-        settings = replace(
-            self.settings, steps=positive("more_steps", more_steps), learning_rate=rate
+        amortizer, records = pretrained_further(
+            self,
+            more_steps,
+            learning_rate=learning_rate,
+            checkpoint=checkpoint,
+            devices=devices,
+            progressbar=progressbar,
         )
-        with precision.scope(), device_scope(devices):
-            amortizer, record = pretrain(
-                self.amortizer,
-                self.simulator,
-                settings,
-                seed=self.seed + 1 + len(self.pretraining),
-                bank=self.bank(checkpoint, progressbar=progressbar),
-                checkpoint=checkpoint,
-                progressbar=progressbar,
-            )
-        return replace(self, amortizer=settled(amortizer), pretraining=(*self.pretraining, record))
+        return replace(self, amortizer=amortizer, pretraining=records)
 
     @property
     def sampler(self) -> LevelSampler:

@@ -12,6 +12,7 @@ import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike
 
+from pmcl.amortized.further import pretrained_further
 from pmcl.amortized.given import sample_given
 from pmcl.amortized.sample import SampleJob
 from pmcl.amortized.sampler import Sampler, warn_of_far
@@ -59,7 +60,7 @@ from pmcl.runtime import precision
 from pmcl.runtime.arguments import positive, positive_rate, seed_of
 from pmcl.runtime.devices import DevicesLike, settled
 from pmcl.runtime.devices import scope as device_scope
-from pmcl.training import Bank, PretrainingRecord, PretrainingSettings, bank_of, pretrain
+from pmcl.training import Bank, PretrainingRecord, PretrainingSettings, bank_of
 from pmcl.training.run import Callback
 
 if TYPE_CHECKING:
@@ -235,22 +236,15 @@ class AmortizedPosterior:
                 f"{[t.name for t in self.records]}; expected one that was not. Pretrain first, "
                 "then adapt."
             )
-        rate = learning_rate if learning_rate is not None else self.settings.learning_rate / 3
-        settings = replace(
-            self.settings, steps=positive("more_steps", more_steps), learning_rate=rate
+        amortizer, records = pretrained_further(
+            self,
+            more_steps,
+            learning_rate=learning_rate,
+            checkpoint=checkpoint,
+            devices=devices,
+            progressbar=progressbar,
         )
-        with precision.scope(), device_scope(devices):
-            amortizer, record = pretrain(
-                self.amortizer,
-                self.simulator,
-                settings,
-                seed=self.seed + 1 + len(self.pretraining),
-                bank=self.bank(checkpoint, progressbar=progressbar),
-                checkpoint=checkpoint,
-                progressbar=progressbar,
-            )
-        amortizer = settled(amortizer)
-        return replace(self, amortizer=amortizer, pretraining=(*self.pretraining, record))
+        return replace(self, amortizer=amortizer, pretraining=records)
 
     def adapt(
         self,

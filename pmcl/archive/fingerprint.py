@@ -156,8 +156,19 @@ def check_search(
     for name, value in now.data_vars.items():
         if stored[name].shape != value.shape:
             raise StateError(f"{where}: search: {name} has another shape.")
+    check_ends(now, stored, _SAME, where)
+
+
+def check_ends(now: xr.Dataset, stored: xr.Dataset, same: float, where: str) -> None:
+    """Refuse a state whose searches end elsewhere than they did, or by more than `same` nats apart.
+
+    Raises
+    ------
+    StateError
+        Naming the data, and where its search ends and ended.
+    """
     apart = np.abs(now["evidence"].values - stored["evidence"].values)
-    other = (apart > _SAME) | (now["status"].values != stored["status"].values)
+    other = (apart > same) | (now["status"].values != stored["status"].values)
     if other.any():
         i = int(np.argmax(other))
         raise StateError(

@@ -28,6 +28,7 @@ from pmcl.archive.amortized import (
 from pmcl.archive.attributes import whole_number
 from pmcl.archive.configuration import dumps, loads
 from pmcl.archive.errors import StateError
+from pmcl.archive.fingerprint import check_ends
 from pmcl.archive.zipped import group
 from pmcl.compile import CompiledModel, Density
 from pmcl.compile.covariates import SourcesLike, sources_of
@@ -227,12 +228,4 @@ def _check_search(p: MultilevelPosterior, probe: xr.Dataset, then: xr.Dataset, w
         raise StateError(f"{where}: expected a search with {now.attrs}.")
     if then["evidence"].shape != now["evidence"].shape:
         raise StateError(f"{where}: search: evidence has another shape.")
-    apart = np.abs(now["evidence"].values - then["evidence"].values)
-    other = (apart > _SAME) | (now["status"].values != then["status"].values)
-    if other.any():
-        i = int(np.argmax(other))
-        raise StateError(
-            f"{where}: at stored data {i} the search ends with evidence "
-            f"{float(now['evidence'][i]):.6g}, it ended with {float(then['evidence'][i]):.6g}. "
-            "Train the network again with this version."
-        )
+    check_ends(now, then, _SAME, where)
