@@ -154,6 +154,32 @@ class MultilevelPosterior:
             data = own_data(self.compiled.model, [i.name for i in self.compiled.covariates])
         return self.sampler.checked(data)
 
+    def _asked(
+        self,
+        draws: int,
+        refine: RefineLike,
+        correct: CorrectLike,
+        fallback: FallbackLike,
+        var_names: Sequence[str] | None,
+        random_seed: int | None,
+        extra: Extra,
+    ) -> Asked:
+        """Read what is asked of draws."""
+        settings = settings_of(refine)
+        correct, fallback = ways_of(
+            correct, fallback, draws, refined=settings is not None, stored=False
+        )
+        return Asked(
+            positive("draws", draws),
+            pick(self.compiled, None if var_names is None else list(var_names)),
+            seed_of(random_seed, self.seed),
+            settings,
+            everywhere=not isinstance(refine, str),
+            correct=correct,
+            fallback=fallback,
+            extra=extra,
+        )
+
     def sample(
         self,
         data: TaskLike | None = None,
@@ -197,20 +223,8 @@ class MultilevelPosterior:
             refuse("sample(given=...)", "`pmcl.refine` takes `given`")
         if store is not None or client is not None:
             refuse("sample(store=..., client=...)", "sample some hundred datasets in each call")
-        settings = settings_of(refine)
-        correct_by, fall = ways_of(
-            correct, fallback, draws, refined=settings is not None, stored=False
-        )
-        asked = Asked(
-            positive("draws", draws),
-            pick(self.compiled, None if var_names is None else list(var_names)),
-            seed_of(random_seed, self.seed),
-            settings,
-            everywhere=not isinstance(refine, str),
-            correct=correct_by,
-            fallback=fall,
-            extra=Extra(log_likelihood, log_prior, posterior_predictive),
-        )
+        extra = Extra(log_likelihood, log_prior, posterior_predictive)
+        asked = self._asked(draws, refine, correct, fallback, var_names, random_seed, extra)
         read, sampler = self._read(data), self.sampler
         tree = sampler.sample(read, asked, devices=devices, progressbar=progressbar)
         warn_of_doubts(read.task.names, tree)
@@ -245,16 +259,11 @@ class MultilevelPosterior:
         xarray.DataTree
             Groups `predictions` and `predictions_constant_data`, beside `posterior`.
         """
-        settings, seed = settings_of(refine), seed_of(random_seed, self.seed)
-        correct_by, fall = ways_of(
-            "auto", "auto", draws, refined=settings is not None, stored=False
-        )
-        everywhere, names = not isinstance(refine, str), pick(self.compiled, None)
-        asked = Asked(positive("draws", draws), names, seed, settings, everywhere, correct_by, fall)
+        asked = self._asked(draws, refine, "auto", "auto", None, random_seed, Extra())
         given, sampler = self._read(data), self.sampler
         tree = sampler.sample(given, asked)
         warn_of_doubts(given.task.names, tree)
-        for name, found in sampler.predicted(tree, given, new_covariates, seed=seed).items():
+        for name, found in sampler.predicted(tree, given, new_covariates, seed=asked.seed).items():
             tree[name] = xr.DataTree(found)
         return sampler.named(tree, given)
 
