@@ -119,8 +119,9 @@ def climb(
     search = way.search
     assert isinstance(search, GaussNewton)
     most = way.length(0)
+    lack = None if remainder is None else (remainder, lacking(remainder))
     now, bound, q, looked, said = _climb(
-        found, rows, base, batch, remainder, lacking(remainder), start,
+        found, rows, base, batch, lack, start,
         hold, (jnp.asarray(most), jnp.asarray(search.tolerance)),
     )  # fmt: skip
     done = bool(now.far <= search.tolerance)
@@ -129,8 +130,9 @@ def climb(
 
 @jit
 def _climb(
-    found: Predictors, rows: Rows, base: Normal, batch: RowBatch, remainder: Remainder | None,
-    missing: tuple[int, ...], start: Array, hold: Hold | None, ends: tuple[Array, Array],
+    found: Predictors, rows: Rows, base: Normal, batch: RowBatch,
+    lack: tuple[Remainder, tuple[int, ...]] | None, start: Array, hold: Hold | None,
+    ends: tuple[Array, Array],
 ) -> tuple[_Now, Array, Normal, list[Looked], list[Said]]:  # fmt: skip
     most, tolerance = ends
 
@@ -147,8 +149,8 @@ def _climb(
             nothing = jnp.zeros_like(site.weights)
             q = q.plus(columns(site, Said(nothing, site.eta, curvatures[-1])))
         pull = base.apply(base.mean - now.mean)
-        if remainder is not None:
-            rise, root = remaining(remainder, missing, rows, now.mean)
+        if lack is not None:
+            rise, root = remaining(*lack, rows, now.mean)
             q, pull = q.plus(root), pull + rise
         # The predictors' variances are those under the present scales: with the last step's a
         # standard deviation would be answered one step late, and swing.
@@ -170,8 +172,8 @@ def _climb(
             site = Looked(eta, jnp.zeros((*eta.shape, 0)), others, y.reshape(-1), weights)
             value = say(part, site, spread, alone.any()).value
             total = total + jnp.sum(jnp.where(weights > 0, weights * value, 0.0))
-        if remainder is not None:
-            total = total + remainder(rows, mean)
+        if lack is not None:
+            total = total + lack[0](rows, mean)
         if hold is not None:
             total = total - (mean - hold.mean) @ hold.stiffness @ (mean - hold.mean) / 2
         far = mean - base.mean
@@ -256,11 +258,9 @@ def stiffness(found: Predictors, rows: Rows, q: Full, batch: RowBatch, said: lis
     return jax.lax.scan(add, jnp.zeros_like(q.precision), jnp.arange(n))[0]
 
 
-def lacking(remainder: Remainder | None) -> tuple[int, ...]:
+def lacking(remainder: Remainder) -> tuple[int, ...]:
     """Entries of z of which the normal in place of a prior lacks something."""
-    return (
-        () if remainder is None else tuple(np.flatnonzero(~np.asarray(remainder.normal)).tolist())
-    )
+    return tuple(np.flatnonzero(~np.asarray(remainder.normal)).tolist())
 
 
 def remaining(
