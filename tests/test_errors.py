@@ -220,7 +220,7 @@ CASES: dict[str, tuple[Callable, type[Exception], str]] = {
         V, "new_covariates: Variable 'x': expected shape"),
     "one: an unknown dataset": (lambda m: pmcl.one(m.tree, "north"), KeyError, "'0', '1'.*'north'"),
     "compare: other datasets": (
-        lambda m: pmcl.compare(m.tree, m.tree.isel(dataset=[0])), V, "dataset"),
+        lambda m: pmcl.compare(m.tree.isel(dataset=[0]), m.tree), V, r"none of \['1'"),
     "load: no such file": (
         lambda m: pmcl.load(m.folder / "none.zip", build()), (S, FileNotFoundError), "none.zip"),
     "load: not a state": (lambda m: pmcl.load(m.folder / "text.zarr.zip", build()), S, "text.zarr"),

@@ -24,7 +24,8 @@ def compare(
     Parameters
     ----------
     idata, reference : xarray.DataTree
-        Results of `sample` and of `sample_reference` for the same datasets.
+        Results of `sample` and of `sample_reference`; those datasets are compared that the
+        reference has, by name.
     draws : int
         Draws of each that enter the MMD.
     nulls : int
@@ -45,20 +46,21 @@ def compare(
     Raises
     ------
     ValueError
-        Where datasets or parameters of the two differ.
+        Where the reference has datasets that `idata` has not, or parameters differ.
 
     References
     ----------
     Gretton et al. (2012), A Kernel Two-Sample Test, eq. 3; Lopez-Paz & Oquab (2017), Revisiting
     Classifier Two-Sample Tests.
     """
-    a, names = _flat(idata, "idata")
-    b, reference_names = _flat(reference, "reference")
-    if names != reference_names:
+    a, every = _flat(idata, "idata")
+    b, names = _flat(reference, "reference")
+    if missing := [name for name in names if name not in every]:
         raise ValueError(
-            f"compare: expected the same datasets in both, got {names[:5]} and "
-            f"{reference_names[:5]}."
+            f"compare: expected all datasets of the reference in idata, got none of "
+            f"{missing[:5]}; idata has {every[:5]}."
         )
+    a = a[:, :, [every.index(name) for name in names]]
     rng = np.random.default_rng(random_seed)
     columns: dict[str, list[float]] = {k: [] for k in ("bias_mean", "bias_sd", "mmd2", "null_mmd2")}
     tested, pooled = [], []

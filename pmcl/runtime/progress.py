@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
+import rich
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -69,6 +71,7 @@ def progress_bar(
         _Speed(table_column=Column(no_wrap=True)),
         TimeRemainingColumn(compact=True),
     )
+    console = console or _console()
     with Progress(*columns, console=console, disable=not (enabled and writes())) as progress:
         yield Bar(progress, description, total)
 
@@ -82,9 +85,17 @@ def working(description: str, *, enabled: bool) -> Iterator[None]:
         _Note(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, transient=True, disable=not (enabled and writes())) as progress:
+    shown = enabled and writes()
+    with Progress(*columns, console=_console(), transient=True, disable=not shown) as progress:
         Bar(progress, description, None)
         yield
+
+
+def _console() -> Console | None:
+    """Rich's own, but in a notebook without widgets, where it would warn with every bar."""
+    if rich.get_console().is_jupyter and find_spec("ipywidgets") is None:
+        return Console(force_jupyter=False)
+    return None
 
 
 def _narrow() -> Column:
