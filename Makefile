@@ -17,8 +17,8 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-r
 LOCK := $(UV) pip compile --universal --python-version 3.12 --generate-hashes --no-header -q \
 	$(if $(UPGRADE),--upgrade) pyproject.toml --extra demo --extra report --extra cluster
 
-.PHONY: help env demo test lint licences models unit marginal docs wheel slow lock bench-env \
-	sbi-env benchmarks
+.PHONY: help env demo test lint licences models unit marginal docs tutorials wheel slow lock \
+	bench-env sbi-env benchmarks
 
 help: ## what there is to run
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s%s\n", $$1, $$2}'
@@ -55,6 +55,10 @@ marginal: .venv-marginal/.synced ## what touches PyMC, with pymc-extras and the 
 docs: .venv/.synced ## the documentation into docs/_build/html, warnings as errors
 	rm -rf docs/api/generated
 	$(BIN)/sphinx-build -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
+
+tutorials: .venv/.synced ## the outputs of the docs' tutorials anew, and the models' thumbnails
+	$(BIN)/python tools/run_tutorials.py
+	$(BIN)/python tools/model_pictures.py
 
 wheel: .venv/.synced ## the wheel holds the package only, and works in an empty environment
 	$(BIN)/python tools/check_wheel.py

@@ -1,6 +1,8 @@
 """Sphinx configuration: `make docs`."""
 
 import hashlib
+import json
+import re
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -25,12 +27,15 @@ extensions = [
     "sphinx.ext.intersphinx",
     "sphinx.ext.mathjax",
 ]
-exclude_patterns = ["_build", "jupyter_execute"]
+# a tutorial's text is in its Markdown; what is shown is the notebook beside it (`make tutorials`)
+exclude_patterns = ["_build", "jupyter_execute", "tutorials/*.md"]
 templates_path = ["_templates"]
 
 html_theme = "furo"
 html_title = "pmcl"
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["gallery.css"]
 
 # --- pages ------------------------------------------------------------------------------------
 
@@ -42,11 +47,70 @@ sources = sorted((HERE.parent / "pmcl").rglob("*.py"))
 digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(HERE / "_build" / "jupyter_cache" / digest)
+nb_execution_excludepatterns = ["tutorials/*"]
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 # progress bars belong to the reader's terminal, not to the page
 nb_output_stderr = "remove"
+
+# --- the gallery ------------------------------------------------------------------------------
+
+# written anew by every build: a page for each published model, and a thumbnail of each page
+GALLERY = HERE / "gallery"
+MODELS = HERE.parent / "models"
+ENTRY = """- [![{title}]({picture})]({page})
+
+  [{title}]({page})
+"""
+
+
+def thumbnail(tutorial: Path) -> str:
+    """Keep a tutorial's first figure as a picture of its own, and give its path."""
+    cells = json.loads(tutorial.read_text(encoding="utf-8"))["cells"]
+    shown = [o.get("data", {}) for c in cells for o in c.get("outputs", [])]
+    svg = next(data["image/svg+xml"] for data in shown if "image/svg+xml" in data)
+    (GALLERY / f"{tutorial.stem}.svg").write_text("".join(svg), encoding="utf-8")
+    return f"{tutorial.stem}.svg"
+
+
+def write_gallery() -> None:
+    """Write the pages of the published models, and the page of all thumbnails."""
+    GALLERY.mkdir(exist_ok=True)
+    tutorials, models = [], []
+    for path in sorted((HERE / "tutorials").glob("*.ipynb")):
+        title = re.search(r"^# (.*)$", path.with_suffix(".md").read_text(), re.M).group(1)
+        page = f"../tutorials/{path.name}"
+        tutorials.append(ENTRY.format(title=title, picture=thumbnail(path), page=page))
+    for folder in sorted(MODELS.glob("*/")):
+        if not (folder / "card.md").is_file():
+            continue
+        name = folder.name
+        source = (folder / "model.py").read_text(encoding="utf-8")
+        title = f"{name}: {source.split('"""')[1].strip().splitlines()[0]}"
+        card = (folder / "card.md").read_text(encoding="utf-8")
+        picture = f"../_static/models/{name}.svg"
+        (GALLERY / f"{name}.md").write_text(
+            re.sub(r"^# .*$", f"# {name}\n\n![{name}]({picture})", card, count=1, flags=re.M)
+            + f"\n## The definition\n\n```python\n{source}```\n",
+            encoding="utf-8",
+        )
+        models.append(ENTRY.format(title=title, picture=picture, page=f"{name}.md"))
+    pages = [p.stem for p in sorted(GALLERY.glob("*.md")) if p.stem != "index"]
+    (GALLERY / "index.md").write_text(
+        "# Gallery\n\n## Tutorials, on real data\n\n:::{container} gallery\n"
+        + "".join(tutorials)
+        + ":::\n\n## Published models\n\nTrained, with a card each: two parameters of the first "
+        "example datasets, by the network alone.\n\n:::{container} gallery\n"
+        + "".join(models)
+        + ":::\n\n```{toctree}\n:hidden:\n:caption: Published models\n\n"
+        + "\n".join(pages)
+        + "\n```\n",
+        encoding="utf-8",
+    )
+
+
+write_gallery()
 
 # --- API --------------------------------------------------------------------------------------
 

@@ -365,7 +365,7 @@ class Opened:
         return self.page.locator(cells).all_inner_texts()
 
 
-@pytest.fixture(params=[1200, 390], ids=["desk", "phone"])
+@pytest.fixture(params=[1200, 768, 390], ids=["desk", "tablet", "phone"])
 def opened(browser, page, request) -> Iterator[Opened]:
     found = Opened(browser, page, request.param)
     yield found

@@ -75,6 +75,11 @@ def svg(picture: Any) -> str:
 
     with mpl.rc_context({"svg.hashsalt": "pmcl"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There are no gridspecs")  # of arviz-plots' own
+        rows = {a.get_subplotspec().rowspan.start for a in figure.axes if a.get_subplotspec()}
+        if len(rows) > 1:  # a panel's title must not lie on the numbers of the one above
+            wide, high = figure.get_size_inches()
+            figure.set_size_inches(wide, max(high, 2.2 * len(rows)))
+            figure.set_layout_engine("constrained")
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     plt.close(figure)
     return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
