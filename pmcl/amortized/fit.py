@@ -49,6 +49,7 @@ from pmcl.training.pretraining import BLOCK
 from pmcl.training.run import Callback
 
 _LOOKED_AT = 100  # simulations whose indices are checked
+_STEPS, _STEPS_ALONE = 1500, 6000  # with a search, and without
 _STANDARD = 1000  # simulations by which inputs and parameters are standardised
 _BANK = 4096  # simulations that are made once
 _LABELS = 16
@@ -63,7 +64,7 @@ def fit_amortized(
     exchangeable: str | None = None,
     sequence: str | None = None,
     network: Network | AbstractSummary | None = None,
-    steps: int = 1500,
+    steps: int | None = None,
     batch_size: int = 32,
     simulations: int | None = None,
     labels: int | None = None,
@@ -104,8 +105,11 @@ def fit_amortized(
         The default follows from the data: `DeepSet`, `Recurrent` or `Flatten`, and `CouplingFlow`;
         whitened: a search of the density finds the mode and the scale of each dataset's posterior,
         and the network learns what is left. ``Network(whiten=False)`` learns all of it.
-    steps, batch_size : int
-        Most training steps, and simulations in each.
+    steps : int, optional
+        Most training steps: 1,500 by default, and 6,000 where nothing is searched
+        (``whiten=False``, or no likelihood) and the network has all to learn.
+    batch_size : int
+        Simulations in each step.
     simulations : int, optional
         So many are made once, with their searches, a tenth of them at most held back for
         `validation`, and seen again and again: 4,096 by default, fewer where they are large. For a
@@ -178,7 +182,7 @@ def fit_amortized(
     seed = seed_of(random_seed, None)
     mesh_of(devices)  # a wrong one is refused before anything is compiled
     settings = PretrainingSettings(
-        steps=positive("steps", steps),
+        steps=_STEPS if steps is None else positive("steps", steps),
         batch_size=positive("batch_size", batch_size),
         learning_rate=positive_rate(learning_rate),
         warmup=warmup,
@@ -212,9 +216,10 @@ def fit_amortized(
                 )
                 _, few = simulated_task(source, structure.row, 8, random_seed=seed)
                 check_masked(compiled, few)
-            chosen = default_network(structure, network)
-            if compiled.implicit:
-                chosen = replace(chosen, whiten=False)
+            chosen = default_network(structure, network, compiled)
+            if steps is None:
+                most = _STEPS if chosen.whiten else _STEPS_ALONE
+                settings = replace(settings, steps=most)
             number = _STANDARD if simulations is None else min(simulations, _STANDARD)
             first = Simulated.of(source, number, random_seed=seed)
             first = jax.tree.map(np.asarray, first)

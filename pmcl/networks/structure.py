@@ -24,6 +24,8 @@ from pmcl.search.search import Search
 # Accuracy against cost, measured on the regression: with the affine layer two small
 # couplings are as accurate as six large ones, and draw several times as fast.
 DEFAULT_FLOW = CouplingFlow(layers=2, width=64, knots=5, activation="silu")
+# g-and-k, 200 rows: the validation loss after 1,500 steps is 1.6 without, -0.5 with eight
+_FREQUENCIES = 8
 
 
 class Structure(NamedTuple):
@@ -132,10 +134,19 @@ def _invariant(compiled: CompiledModel, simulator: Simulator, dim: str) -> bool:
     return bool(finite.any())
 
 
-def default_network(structure: Structure, network: Network | AbstractSummary | None) -> Network:
-    """Complete the user's choice of a network by the default for the structure of the data."""
+def default_network(
+    structure: Structure,
+    network: Network | AbstractSummary | None,
+    compiled: CompiledModel | None = None,
+) -> Network:
+    """Complete the user's choice of a network by the default for the structure of the data.
+
+    Where the model has no likelihood nothing is searched, and rows of one or two numbers, whose
+    distribution is then all there is to learn from, go in with their sines and cosines, too.
+    """
+    implicit = compiled is not None and compiled.implicit
     if isinstance(network, Network):
-        return network
+        return dataclasses.replace(network, whiten=False) if implicit else network
     summary: AbstractSummary
     if network is not None:
         if not isinstance(network, AbstractSummary):
@@ -146,11 +157,19 @@ def default_network(structure: Structure, network: Network | AbstractSummary | N
         summary = network
     elif structure.kind == "exchangeable":
         summary = DeepSet()
+        if compiled is not None and implicit and _numbers(compiled, structure.row) <= 2:
+            summary = DeepSet(frequencies=_FREQUENCIES)
     elif structure.kind == "sequence":
         summary = Recurrent()
     else:
         summary = Flatten()
-    return Network(summary, DEFAULT_FLOW)
+    return Network(summary, DEFAULT_FLOW, whiten=not implicit)
+
+
+def _numbers(compiled: CompiledModel, row: str | None) -> int:
+    """How many numbers there are in a row."""
+    along = [i for i in compiled.data if row in i.dims]
+    return sum(int(np.prod(i.shape)) // max(i.shape[i.dims.index(row)], 1) for i in along)
 
 
 def skeleton(
