@@ -21,6 +21,7 @@ from pmcl.draws.results import warn_of_doubts
 from pmcl.levels.reading import Reading
 from pmcl.levels.sizes import Groups
 from pmcl.networks import Amortizer, Network, Structure
+from pmcl.reference.warm_start import MetricLike, WarmStart, warm_starts
 from pmcl.refinement.settings import (
     Asked,
     CorrectLike,
@@ -229,6 +230,33 @@ class MultilevelPosterior:
         tree = sampler.sample(read, asked, devices=devices, progressbar=progressbar)
         warn_of_doubts(read.task.names, tree)
         return sampler.named(tree, read)
+
+    def warm_start(
+        self,
+        data: TaskLike | None = None,
+        *,
+        chains: int = 4,
+        metric: MetricLike = "auto",
+        draws: int = 1000,
+        refine: RefineLike = "auto",
+        random_seed: int | None = None,
+    ) -> dict[str, WarmStart]:
+        """Give starting points and a metric to a sampler of one's own, as `AmortizedPosterior`.
+
+        Raises
+        ------
+        NotImplementedError
+            Where a dataset has fewer groups than the model that it is put in.
+        """
+        asked = self._asked(draws, refine, "psis", None, None, random_seed, Extra())
+        read = self._read(data)
+        if read.padded:
+            instead = "`pmcl.warm_start` with results of `pmcl.refine`, of a model of the size"
+            refuse("warm_start with `groups`", instead)
+        tree = self.sampler.sample(read, asked)
+        return warm_starts(
+            read.sized.compiled, read.task, tree, chains=chains, metric=metric, seed=asked.seed
+        )
 
     def predict(
         self,

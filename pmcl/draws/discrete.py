@@ -98,7 +98,7 @@ def recovered(
     UnsupportedModelError
         Where the variables depend on each other in too large groups, or not by terms of a sum.
     """
-    shapes = _shapes(model, data)
+    shapes = shapes_of(model, data)
     work = _Work.of(model.compiled, data)
     with precision.scope():
         structure, apart = like, np.inf
@@ -178,7 +178,7 @@ def _padded(array: np.ndarray, size: int) -> np.ndarray:
     return array[np.where(index < len(array), index, 0)]
 
 
-def _shapes(model: DiscreteModel, data: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+def shapes_of(model: DiscreteModel, data: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
     """Shape of each discrete variable, with the lengths of this dataset's dims."""
     lengths = {
         d: n
