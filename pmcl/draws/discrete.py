@@ -99,15 +99,16 @@ def recovered(
         Where the variables depend on each other in too large groups, or not by terms of a sum.
     """
     shapes = shapes_of(model, data)
+    trying = np.random.default_rng(0)  # what is tried out is no part of the draws
     work = _Work.of(model.compiled, data)
     with precision.scope():
         structure, apart = like, np.inf
         tables: dict[Scope, np.ndarray] = {}
         if structure is not None and structure.shapes == shapes:
-            tables, apart = _factored(structure, shapes, work, z, rng)
+            tables, apart = _factored(structure, shapes, work, z, trying)
         if structure is None or apart:
-            structure = _structure(model, shapes, work, z, rng)
-            tables, apart = _factored(structure, shapes, work, z, rng)
+            structure = _structure(model, shapes, work, z, trying)
+            tables, apart = _factored(structure, shapes, work, z, trying)
     if apart:
         raise UnsupportedModelError(
             f"recover_discrete: the density is no sum of terms of {[*shapes]} (off by {apart:.2g} "
