@@ -14,6 +14,7 @@ from pmcl.data.task import Task, TaskLike
 from pmcl.draws.network import draw
 from pmcl.draws.results import unconstrained_dataset
 from pmcl.networks.contexts import placed
+from pmcl.refinement.known import whole_names
 from pmcl.refinement.settings import FEWEST_STARTS, Asked
 from pmcl.refinement.standalone import refine
 from pmcl.runtime import precision
@@ -64,7 +65,7 @@ def sample_given(
         refine=asked.refine,
         correct=asked.correct,
         fallback=asked.fallback,
-        var_names=[n for n in asked.names if n not in given],
+        var_names=[n for n in asked.names if n not in whole_names(given)],
         log_likelihood=asked.extra.log_likelihood,
         log_prior=asked.extra.log_prior,
         posterior_predictive=asked.extra.posterior_predictive,
