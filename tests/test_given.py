@@ -214,6 +214,42 @@ def test_a_network_gives_the_rest(model):
         posterior.sample({"y": Y}, given={"mu": 1.0}, refine=False)
 
 
+@pytest.mark.slow
+def test_a_network_with_levels_gives_the_rest_and_takes_another_prior():
+    """Of a model whose levels are found: the network is one of the global parameters."""
+    posterior = pmcl.fit_amortized(
+        levels(), levels=True, simulations=128, steps=20, random_seed=1, progressbar=False
+    )
+    assert isinstance(posterior, pmcl.MultilevelPosterior)
+    for given in (GIVEN["a vector"], GIVEN["the local level"]):
+        check(posterior.sample({"y": Y}, given=given, random_seed=2), given)
+    part = PARTS["a group and a global level"]
+    check_parts(posterior.sample({"y": Y}, given=part, random_seed=2), part)
+    with pm.Model(coords={"group": range(GROUPS), "x": range(2)}) as other:
+        mu = pm.Normal("mu", 4, 0.1)
+        beta = pm.Normal("beta", 0, 1, dims="x")
+        theta = pm.Normal("theta", mu + pm.math.dot(Z, beta), 1, dims="group")
+        pm.Normal("y", theta, SE, observed=np.zeros(GROUPS), dims="group")
+    found = posterior.sample({"y": Y}, model=other, random_seed=2)
+    for i, y in enumerate(Y):
+        precise = np.linalg.inv(Z @ Z.T + (1 + SE**2) * np.eye(GROUPS))
+        variance = 1 / (100 + precise.sum())
+        mean = variance * (400 + precise.sum(axis=1) @ y)
+        own = found["posterior"]["mu"].values[0, :, i]
+        np.testing.assert_allclose(own.mean(), mean, atol=4.5 * np.sqrt(variance / 700))
+        np.testing.assert_allclose(own.std(), np.sqrt(variance), rtol=0.15)
+    with pytest.raises(ValueError, match="'mu' is missing"):
+        posterior.sample({"y": Y}, model=_without_mu())
+
+
+def _without_mu() -> pm.Model:
+    with pm.Model(coords={"group": range(GROUPS), "x": range(2)}) as model:
+        beta = pm.Normal("beta", 0, 1, dims="x")
+        theta = pm.Normal("theta", pm.math.dot(Z, beta), 1, dims="group")
+        pm.Normal("y", theta, SE, observed=np.zeros(GROUPS), dims="group")
+    return model
+
+
 def test_predictions_hold_what_is_known(model):
     """Had `theta` been drawn anew, the replicates would be wider by far."""
     tree = pmcl.refine(

@@ -4,12 +4,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
+import pymc as pm
 import xarray as xr
+from numpy.typing import ArrayLike
 
 from pmcl.amortized.further import pretrained_further
+from pmcl.amortized.given import sample_levels
 from pmcl.amortized.groups import Sized
 from pmcl.amortized.level_sampler import Checked, LevelSampler, refuse
 from pmcl.compile import CompiledModel, Density, Simulator
@@ -186,8 +189,8 @@ class MultilevelPosterior:
         data: TaskLike | None = None,
         draws: int = 1000,
         *,
-        model: object = None,
-        given: object = None,
+        model: pm.Model | CompiledModel | None = None,
+        given: Mapping[str, ArrayLike] | None = None,
         refine: RefineLike = "auto",
         correct: CorrectLike = "auto",
         fallback: FallbackLike = "auto",
@@ -204,7 +207,8 @@ class MultilevelPosterior:
         """Draw from the posterior of every dataset: global parameters, and each group's.
 
         Parameters are those of `AmortizedPosterior.sample`. Refinement, where it is needed, fits
-        proposals for the global parameters, as :func:`pmcl.refine` does.
+        proposals for the global parameters, as :func:`pmcl.refine` does; under another `model`, or
+        where something is `given`, everywhere, from the network's draws.
 
         Returns
         -------
@@ -215,19 +219,18 @@ class MultilevelPosterior:
         Raises
         ------
         NotImplementedError
-            With `store` or `client`: sample some hundred datasets in each call. With `model` or
-            `given`, which :func:`pmcl.refine` takes.
+            With `store` or `client`: sample some hundred datasets in each call.
         """
-        if model is not None:
-            refuse("sample(model=...)", "`pmcl.refine` takes the other model")
-        if given is not None:
-            refuse("sample(given=...)", "`pmcl.refine` takes `given`")
         if store is not None or client is not None:
             refuse("sample(store=..., client=...)", "sample some hundred datasets in each call")
         extra = Extra(log_likelihood, log_prior, posterior_predictive)
         asked = self._asked(draws, refine, correct, fallback, var_names, random_seed, extra)
         read, sampler = self._read(data), self.sampler
-        tree = sampler.sample(read, asked, devices=devices, progressbar=progressbar)
+        here: Any = {"devices": devices, "progressbar": progressbar}
+        if model is not None or given is not None:
+            other: Any = {"data": data, "model": model, "given": given}
+            return sampler.named(sample_levels(sampler, read, asked, **other, **here), read)
+        tree = sampler.sample(read, asked, **here)
         warn_of_doubts(read.task.names, tree)
         return sampler.named(tree, read)
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 type ModelLike = pm.Model | AmortizedPosterior
 SIMULATION, TRUE, BIN = "simulation", "true_model", "bin"
 _BINS = 10
+_HELD = 1000  # datasets whose draws are in memory together; those of more are in a folder
 
 
 def model_recovery(
@@ -222,7 +223,8 @@ def _sampled(
     """What evidences are read from; datasets whose posterior does not stand keep their warning."""
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore", UserWarning)
-        store = None if client is None else Path(folder) / "draws.zarr"
+        many = client is not None or data.sizes[DATASET] > _HELD
+        store = Path(folder) / "draws.zarr" if many else None
         if isinstance(model, AmortizedPosterior):
             tree = model.sample(
                 data,
