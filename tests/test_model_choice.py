@@ -82,6 +82,21 @@ def test_nested_regressions_have_their_closed_evidences(few):
     check(*few)
 
 
+def test_results_in_a_store_are_compared_alike(few, tmp_path):
+    y, trees = few
+    names = ("one", "two")
+    stored = {
+        n: pmcl.refine(
+            regression(SLOPES[n]), {"y": y}, draws=500, random_seed=i, log_likelihood=True,
+            store=tmp_path / n, progressbar=False,
+        )
+        for i, n in enumerate(names)
+    }  # fmt: skip
+    found, there = pmcl.compare_models(stored), pmcl.compare_models({n: trees[n] for n in names})
+    xr.testing.assert_allclose(found.drop_vars("refused"), there.drop_vars("refused"))
+    assert (found["refused"].values == "").all()
+
+
 @pytest.mark.slow
 def test_two_hundred_datasets_have_their_closed_evidences():
     y, _ = made(200)

@@ -95,7 +95,9 @@ def refine(
         with another prior, say).
     given : mapping of str to array, optional
         Values of some free variables that are known, by name: one value for all datasets, or one
-        each (leading dim `dataset`). The posterior of the others is drawn, given data and these:
+        each (leading dim `dataset`). Of a variable with independent entries some may be known, NaN
+        leaves the others open: they are drawn as `<name>_unobserved`, and the variable is there as
+        a whole, too. The posterior of the others is drawn, given data and these:
         conditioning, no intervention, so that what is known of one level of a model tells of the
         levels above. What is known stands in `constant_data`; the evidence is that of data and
         known values together.
