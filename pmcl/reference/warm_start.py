@@ -226,11 +226,11 @@ def warm_start(
     if isinstance(model, CompiledModel):
         compiled = model
     else:
-        model = model_or_context(model)
+        given = model_or_context(model)
         group = tree["constant_data"].data_vars if "constant_data" in tree.children else ()
-        came = {*map(str, group)} - {*holders(model)}
-        names = [v.name for v in model.data_vars if v.name in came]
-        compiled = compile_model(model, covariates=names)
+        came = {*map(str, group)} - {*holders(given)}
+        names = [v.name for v in given.data_vars if v.name in came]
+        compiled = compile_model(given, covariates=names)
     wanted = [i.name for i in compiled.data]
     groups = ("posterior", "unconstrained_posterior", "sample_stats", "dataset_stats", *DATA)
     found: dict[str, WarmStart] = {}
@@ -253,9 +253,9 @@ def warm_starts(
 ) -> dict[str, WarmStart]:
     """Starting points and metrics of the datasets of a task, whose draws these are."""
     z, weights = z_of(compiled, tree, "idata"), log_weights_of(tree)
-    warnings = np.full(len(task), "", dtype=object)
+    warnings = [""] * len(task)
     if "dataset_stats" in tree.children:
-        warnings = tree["dataset_stats"]["warning"].values
+        warnings = [str(v) for v in tree["dataset_stats"].to_dataset()["warning"].values]
     names = tuple(i.name for i in compiled.free)
     chains = positive("chains", chains)
     found = {}
@@ -280,7 +280,7 @@ def warm_starts(
             initvals=[{n: v[0, c] for n, v in values.items()} for c in range(chains)],
             mean=draws.mean(axis=0),
             inverse_mass_matrix=covariance_of(draws, metric),
-            warning=str(warnings[i]),
+            warning=warnings[i],
             _compiled=compiled,
             _task=alone,
         )
