@@ -11,6 +11,8 @@ import pymc as pm
 import xarray as xr
 
 from pmcl.amortized.fit import simulator_of
+from pmcl.amortized.level_sampler import MODEL_INSTEAD, refuse
+from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.compile import Simulator
 from pmcl.compile.covariates import SourcesLike
@@ -179,6 +181,8 @@ def _shared(total: int, weight: np.ndarray) -> np.ndarray:
 def _simulator(model: ModelLike, covariates: SourcesLike | None) -> Simulator:
     if isinstance(model, AmortizedPosterior):
         return model.simulator
+    if isinstance(model, MultilevelPosterior):
+        refuse("model_recovery", MODEL_INSTEAD)
     if not isinstance(model, pm.Model):
         raise TypeError(
             f"models: expected PyMC models or amortized posteriors, got {type(model).__name__}."

@@ -13,6 +13,8 @@ import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike
 
+from pmcl.amortized.level_sampler import MODEL_INSTEAD, refuse
+from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.compile import CompiledModel, compile_model
 from pmcl.compile.variables import own_value
@@ -94,6 +96,8 @@ def sensitivity(
     ------
     ValueError
         Where a setting is no `pm.Data` of the model, naming those that there are.
+    NotImplementedError
+        Of a posterior with levels: its PyMC model will do.
 
     Warns
     -----
@@ -104,6 +108,8 @@ def sensitivity(
     --------
     psense : sensitivity to a power of the prior and of the likelihood, from draws at hand.
     """
+    if isinstance(posterior, MultilevelPosterior):
+        refuse("sensitivity", MODEL_INSTEAD)
     known = isinstance(posterior, AmortizedPosterior)
     model = posterior.compiled.model if isinstance(posterior, AmortizedPosterior) else posterior
     grid = _grid(model, settings)
