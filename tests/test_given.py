@@ -208,7 +208,7 @@ def test_a_network_gives_the_rest(model):
     )
     tree = posterior.sample({"y": Y}, given=GIVEN["a vector"], random_seed=2)
     check(tree, GIVEN["a vector"])
-    part = PARTS["a group and a global level"]
+    part = PARTS["one group"]
     check_parts(posterior.sample({"y": Y}, given=part, random_seed=2), part)
     with pytest.raises(ValueError, match="given: expected refinement"):
         posterior.sample({"y": Y}, given={"mu": 1.0}, refine=False)
@@ -260,6 +260,25 @@ def test_predictions_hold_what_is_known(model):
     np.testing.assert_allclose(drawn.mean(axis=0), Y, atol=4 * SE / np.sqrt(1000))
     np.testing.assert_allclose(drawn.std(axis=0), SE, rtol=0.15)
     assert [*tree["log_likelihood"].data_vars] == ["y"]
+
+
+def test_starts_go_to_a_store_with_their_datasets(model, tmp_path, monkeypatch):
+    """Part by part, from draws in a store of their own; the draws are the same."""
+    from pmcl.parts import datasets
+
+    monkeypatch.setattr(datasets, "TOGETHER", 1)
+    asked = {"random_seed": 1, "progressbar": False, "fallback": None, "draws": 1000}
+    start = pmcl.refine(model, {"y": Y}, store=tmp_path / "start.zarr", **asked)
+    given = GIVEN["a vector"]
+    here = pmcl.refine(model, {"y": Y}, start=start, given=given, **asked)
+    there = pmcl.refine(
+        model, {"y": Y}, start=start, given=given, store=tmp_path / "draws.zarr", **asked
+    )
+    check(there, given)
+    np.testing.assert_allclose(there["posterior"]["mu"], here["posterior"]["mu"], rtol=1e-6)
+    short = start["posterior"].to_dataset().isel(dataset=slice(2))
+    with pytest.raises(ValueError, match="expected draws of 3 datasets, got 2"):
+        pmcl.refine(model, {"y": Y}, start=xr.DataTree.from_dict({"posterior": short}), **asked)
 
 
 def test_what_is_known_goes_to_a_store(model, tmp_path):

@@ -44,7 +44,7 @@ def sample_given(
     """Refine what is left, from the network's draws given what is known.
 
     The network has the posterior of all parameters; its draws are moved to what is known as those
-    of a normal would be, and the search begins there. (With a `store`, from the prior.)
+    of a normal would be, and the search begins there.
 
     Raises
     ------
@@ -57,10 +57,8 @@ def sample_given(
             "all parameters."
         )
     task = sampler.checked(data)
-    start = None
-    if store is None:
-        with device_scope(devices), precision.scope():
-            start = _network_draws(sampler, task, asked.seed)
+    with device_scope(devices), precision.scope():
+        start = _network_draws(sampler, task, asked.seed)
     return refine(
         sampler.target,
         task,

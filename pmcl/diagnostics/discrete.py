@@ -25,8 +25,6 @@ from pmcl.parts.run import run
 if TYPE_CHECKING:
     from distributed import Client
 
-_GROUPS = ("posterior", "unconstrained_posterior", "sample_stats", *DATA)
-
 
 def recover_discrete(
     idata: xr.DataTree,
@@ -86,7 +84,7 @@ def recover_discrete(
     """
     alone = DATASET not in idata["posterior"].dims
     tree = by_dataset(idata)
-    tree = some_of(tree, slice(None), _GROUPS)
+    tree = some_of(tree, slice(None))
     came: set[str] = set()
     for group in DATA:
         if group in tree.children:
@@ -168,7 +166,7 @@ class DiscreteJob(Job):
 
     def label(self) -> dict[str, Any]:
         """Tell this job by its draws (those of the first dataset) and by what was asked for."""
-        z = z_of(self.compiled, some_of(self.idata, slice(1), _GROUPS), "idata")
+        z = z_of(self.compiled, some_of(self.idata, slice(1)), "idata")
         return {"discrete": [*self.names, self.seed], "draws": zlib.crc32(np.ascontiguousarray(z))}
 
     def work(self, task: Task) -> tuple[xr.DataTree, dict[str, Any]]:
@@ -178,7 +176,7 @@ class DiscreteJob(Job):
 
     def recovered(self, which: slice, shapes: Mapping[str, tuple] | None) -> xr.DataTree:
         """Recover, of some datasets; `shapes` are those of the variables in the longest dataset."""
-        begin, tree = time.perf_counter(), some_of(self.idata, which, _GROUPS)
+        begin, tree = time.perf_counter(), some_of(self.idata, which)
         z, log_weight = z_of(self.compiled, tree, "idata"), log_weights_of(tree)
         if log_weight is None:
             log_weight = np.zeros(z.shape[:3])

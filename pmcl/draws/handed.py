@@ -11,12 +11,14 @@ from pmcl.draws.densities import unconstrain
 from pmcl.draws.results import SAMPLE, flat_z, one
 from pmcl.runtime import precision
 
+UNCONSTRAINED = "unconstrained_posterior"
 DATA = ("observed_data", "constant_data")
+GROUPS = ("posterior", UNCONSTRAINED, "sample_stats", *DATA)
 
 
 def by_dataset(tree: xr.DataTree) -> xr.DataTree:
     """Give the results of one dataset, such as PyMC's own, a dim `dataset`."""
-    if DATASET in tree["posterior"].dims:
+    if any(DATASET in node.dims for node in tree.children.values()):
         return tree
     groups = {}
     for name, node in tree.children.items():
@@ -26,7 +28,9 @@ def by_dataset(tree: xr.DataTree) -> xr.DataTree:
     return xr.DataTree.from_dict(groups)
 
 
-def some_of(tree: xr.DataTree, which: slice | np.ndarray, groups: Collection[str]) -> xr.DataTree:
+def some_of(
+    tree: xr.DataTree, which: slice | np.ndarray, groups: Collection[str] = GROUPS
+) -> xr.DataTree:
     """Return some groups of some datasets; of a store, what is read when it is used."""
     return xr.DataTree.from_dict(
         {
@@ -93,9 +97,8 @@ def z_of(compiled: CompiledModel, tree: xr.DataTree, what: str) -> np.ndarray:
     ValueError
         Naming the variables that are missing or have another shape.
     """
-    group = "unconstrained_posterior"
-    if group in tree.children:
-        found = tree[group].to_dataset()
+    if UNCONSTRAINED in tree.children:
+        found = tree[UNCONSTRAINED].to_dataset()
         shapes = {v.name: v.shape for v in compiled.values}
         if DATASET in found.dims and all(
             n in found and _shape(found[n]) == shape for n, shape in shapes.items()

@@ -16,7 +16,7 @@ from pmcl.data.reading import as_task, layout_of
 from pmcl.data.task import DATASET, Task
 from pmcl.draws.densities import constrain
 from pmcl.draws.handed import (
-    DATA,
+    GROUPS,
     by_dataset,
     data_of,
     log_weights_of,
@@ -232,10 +232,9 @@ def warm_start(
         names = [v.name for v in given.data_vars if v.name in came]
         compiled = compile_model(given, covariates=names)
     wanted = [i.name for i in compiled.data]
-    groups = ("posterior", "unconstrained_posterior", "sample_stats", "dataset_stats", *DATA)
     found: dict[str, WarmStart] = {}
     for begin in range(0, len(names_of(tree)), _READ):
-        some = some_of(tree, slice(begin, begin + _READ), groups)
+        some = some_of(tree, slice(begin, begin + _READ), (*GROUPS, "dataset_stats"))
         data = data_of(some, wanted, "warm_start")
         task = replace(as_task(data, layout_of(compiled)), first=begin)
         found |= warm_starts(compiled, task, some, chains=chains, metric=metric, seed=random_seed)
