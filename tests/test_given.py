@@ -114,6 +114,8 @@ def model() -> pm.Model:
 def test_the_rest_is_the_conditional_normal(model, what):
     tree = pmcl.refine(model, {"y": Y}, given=GIVEN[what], random_seed=1, progressbar=False)
     check(tree, GIVEN[what])
+    if what == "a vector":  # a known global parameter leaves the levels as they are
+        assert tree["posterior"].attrs["levels"].startswith("levels: 5 groups along 'group'")
     for name, value in GIVEN[what].items():
         for i in range(3):
             held = np.ravel(tree["constant_data"][name].values[i])
@@ -137,6 +139,8 @@ PARTS = {
 def test_entries_that_are_known_leave_the_others(model, what):
     tree = pmcl.refine(model, {"y": Y}, given=PARTS[what], random_seed=1, progressbar=False)
     check_parts(tree, PARTS[what])
+    groups = np.isnan(PARTS[what].get("theta", np.full(GROUPS, np.nan))).sum()
+    assert tree["posterior"].attrs["levels"].startswith(f"levels: {groups} groups along")
     assert ("mu" in tree["posterior"]) == ("mu" not in PARTS[what])
 
 
