@@ -83,6 +83,7 @@ from .online.latent_posterior import LatentPosterior as LatentPosterior
 from .online.posterior import OnlinePosterior as OnlinePosterior
 from .reference import sample_reference as sample_reference
 from .reference.warm_start import WarmStart as WarmStart
+from .reference.warm_start import warm_start as warm_start
 from .refinement import Refine as Refine
 from .refinement.standalone import refine as refine
 from .runtime.caching import compilation_cache as compilation_cache
@@ -178,4 +179,5 @@ __all__ = [
     "sample_reference",
     "save",
     "sensitivity",
+    "warm_start",
 ]

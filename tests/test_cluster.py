@@ -141,6 +141,45 @@ def test_references_and_refinement_without_a_network(client, tmp_path, together)
     same(found, pmcl.refine(model(), data, progressbar=False, **aligned))
 
 
+@pytest.mark.slow
+def test_questions_to_many_datasets_on_a_cluster(client, tmp_path, together):
+    """Discrete variables given back, models compared, and sensitivity, as in this process."""
+    quiet = {"random_seed": 1, "progressbar": False}
+    rng = np.random.default_rng(0)
+    with pm.Model(coords={"obs": range(6)}) as mixture:
+        mu = pm.Normal("mu", [-2, 2], 1, shape=2)
+        k = pm.Bernoulli("k", 0.4, dims="obs")
+        pm.Normal("y", mu[k], 1, observed=np.zeros(6), dims="obs")
+    draws = xr.DataTree.from_dict(
+        {
+            "posterior": xr.Dataset(
+                {"mu": (("chain", "draw", "dataset", "mu_dim_0"), rng.normal(size=(1, 50, 9, 2)))},
+                coords={"dataset": [str(i) for i in range(9)]},
+            ),
+            "observed_data": xr.Dataset({"y": (("dataset", "obs"), rng.normal(size=(9, 6)))}),
+        }
+    )
+    stored = pmcl.recover_discrete(draws, mixture, store=tmp_path / "k.zarr", client=client)
+    here = pmcl.recover_discrete(draws, mixture)
+    np.testing.assert_array_equal(stored["posterior"]["k"], here["posterior"]["k"])
+    np.testing.assert_allclose(stored["probability"]["k"], here["probability"]["k"])
+
+    def normal(sd: float) -> pm.Model:
+        with pm.Model(coords={"obs": range(6)}) as built:
+            mu = pm.Normal("mu", 0, pm.Data("prior_sd", sd))
+            pm.Normal("y", mu, 1, observed=np.zeros(6), dims="obs")
+        return built
+
+    models = {"narrow": normal(0.1), "wide": normal(3.0)}
+    there = pmcl.model_recovery(models, 10, draws=200, client=client, **quiet)
+    here = pmcl.model_recovery(models, 10, draws=200, **quiet)
+    np.testing.assert_allclose(there["probability"], here["probability"], rtol=1e-4)
+    given = (normal(1.0), {"y": rng.normal(size=(5, 6))}, {"prior_sd": [0.5, 2.0]})
+    there = pmcl.sensitivity(*given, draws=200, client=client)
+    here = pmcl.sensitivity(*given, draws=200)
+    np.testing.assert_allclose(there["mean"]["mu"], here["mean"]["mu"], rtol=1e-4)
+
+
 def test_nuts_is_compiled_once_for_all_parts(tmp_path, together, monkeypatch):
     import nutpie
 

@@ -72,6 +72,58 @@ def test_the_members_of_a_mixture_are_those_of_bayes_rule():
         close_to(found["posterior"]["k"].values[0, :, i], chance)
 
 
+def test_many_datasets_go_to_a_store(tmp_path, monkeypatch):
+    """Part by part, from draws in a store: what is found is the same."""
+    from pmcl.parts import datasets
+
+    monkeypatch.setattr(datasets, "TOGETHER", 1)
+    tree, model = mixture_draws(), mixture()
+    tree.to_zarr(tmp_path / "draws.zarr")
+    lazy = xr.open_datatree(tmp_path / "draws.zarr", engine="zarr")
+    stored = pmcl.recover_discrete(lazy, model, store=tmp_path / "found.zarr", random_seed=3)
+    found = pmcl.recover_discrete(tree, model, random_seed=3)
+    assert {*stored.children} == {"posterior", "probability"}
+    for group in found.children:
+        xr.testing.assert_allclose(stored[group].to_dataset().load(), found[group].to_dataset())
+    with pytest.raises(FileExistsError, match="is there already"):
+        pmcl.recover_discrete(lazy, model, store=tmp_path / "found.zarr")
+    with pytest.raises(ValueError, match="client: expected `store=`"):
+        pmcl.recover_discrete(tree, model, client=object())
+
+
+def test_shorter_datasets_have_as_much_room_in_every_part(tmp_path, monkeypatch):
+    from pmcl.parts import datasets
+
+    monkeypatch.setattr(datasets, "TOGETHER", 1)
+    y = Y.copy()
+    y[0, 5:] = np.nan
+    tree = mixture_draws(y)
+    tree["observed_data"] = xr.DataTree(
+        tree["observed_data"].to_dataset().assign(obs_length=("dataset", [5, N]))
+    )
+    found = pmcl.recover_discrete(tree, mixture(), random_seed=3)
+    stored = pmcl.recover_discrete(tree, mixture(), store=tmp_path / "found.zarr", random_seed=3)
+    for result in (found, stored):
+        drawn, chance = result["posterior"]["k"].values, result["probability"]["k"].values
+        assert (drawn[0, :, 0, 5:] == -1).all() and (drawn[0, :, 0, :5] >= 0).all()
+        assert np.isnan(chance[0, 5:]).all() and np.isfinite(chance[1]).all()
+    np.testing.assert_array_equal(stored["posterior"]["k"], found["posterior"]["k"])
+
+
+def test_the_job_travels():
+    from distributed.protocol.pickle import dumps, loads
+
+    from pmcl.compile.discrete import discrete_model
+    from pmcl.diagnostics.discrete import DiscreteJob
+
+    discrete = discrete_model(mixture(), {"y"})
+    job = DiscreteJob(discrete.compiled, discrete.values, mixture_draws(), ("k",), 3)
+    task = job.task()
+    arrived = loads(dumps(job))
+    ours, theirs = (j.work(task.select([0, 1]))[0]["posterior"]["k"] for j in (job, arrived))
+    np.testing.assert_array_equal(ours, theirs)
+
+
 def test_missing_values_leave_the_prior():
     y = Y.copy()
     y[1, 3] = np.nan

@@ -59,6 +59,30 @@ GIVEN = {
 }
 
 
+def check_parts(tree: xr.DataTree, given: dict[str, np.ndarray]) -> None:
+    """As :func:`check`, where entries of variables are known."""
+    draws = tree["posterior"].to_dataset()
+    places = {n: np.asarray(PLACES[n]) for n in NAMES}
+    at = np.concatenate([places[n][~np.isnan(np.ravel(v))] for n, v in given.items()])
+    value = np.concatenate([np.ravel(v)[~np.isnan(np.ravel(v))] for v in given.values()])
+    order = np.argsort(at)
+    left = np.setdiff1d(np.arange(8), at)
+    for i, y in enumerate(Y):
+        mean, covariance = conditional(y, at[order].tolist(), value[order])
+        columns = [draws[n].values[0, :, i].reshape(1000, -1) for n in NAMES if n in draws]
+        names = np.concatenate([places[n] for n in NAMES if n in draws])
+        found = np.concatenate(columns, axis=1)
+        own = found[:, [np.flatnonzero(names == p)[0] for p in left]]
+        sd = np.sqrt(np.diag(covariance))
+        assert (np.abs(own.mean(axis=0) - mean) < 4.5 * sd / np.sqrt(700)).all()
+        size = np.outer(sd, sd)
+        np.testing.assert_allclose(np.cov(own.T) / size, covariance / size, atol=0.15)
+        for p, v in zip(at, value, strict=True):
+            if p in names:
+                assert (found[:, np.flatnonzero(names == p)[0]] == v).all()
+    assert (tree["dataset_stats"]["warning"].values == "").all()
+
+
 def check(tree: xr.DataTree, given: dict) -> None:
     draws = tree["posterior"].to_dataset()
     left = [n for n in NAMES if n not in given]
@@ -90,10 +114,83 @@ def model() -> pm.Model:
 def test_the_rest_is_the_conditional_normal(model, what):
     tree = pmcl.refine(model, {"y": Y}, given=GIVEN[what], random_seed=1, progressbar=False)
     check(tree, GIVEN[what])
+    if what == "a vector":  # a known global parameter leaves the levels as they are
+        assert tree["posterior"].attrs["levels"].startswith("levels: 5 groups along 'group'")
     for name, value in GIVEN[what].items():
         for i in range(3):
             held = np.ravel(tree["constant_data"][name].values[i])
             np.testing.assert_allclose(held, _of(value, name, i))
+
+
+PARTS = {
+    "one group": {"theta": np.array([np.nan, np.nan, 1.5, np.nan, np.nan])},
+    "a group and a global level": {
+        "theta": np.array([0.5, np.nan, np.nan, np.nan, -1.0]),
+        "mu": np.array(0.3),
+    },
+    "an entry of a global level": {"beta": np.array([np.nan, 0.7])},
+}
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["one group", *(pytest.param(n, marks=pytest.mark.slow) for n in [*PARTS][1:])],
+)
+def test_entries_that_are_known_leave_the_others(model, what):
+    tree = pmcl.refine(model, {"y": Y}, given=PARTS[what], random_seed=1, progressbar=False)
+    check_parts(tree, PARTS[what])
+    groups = np.isnan(PARTS[what].get("theta", np.full(GROUPS, np.nan))).sum()
+    assert tree["posterior"].attrs["levels"].startswith(f"levels: {groups} groups along")
+    assert ("mu" in tree["posterior"]) == ("mu" not in PARTS[what])
+
+
+def test_the_evidence_of_one_known_group_is_that_of_data_and_the_group(model):
+    from scipy import stats
+
+    given = {"theta": np.array([np.nan, np.nan, 1.5, np.nan, np.nan])}
+    tree = pmcl.refine(
+        model, {"y": Y}, given=given, posterior_predictive=True, random_seed=1, progressbar=False
+    )
+    design = np.concatenate([np.ones((GROUPS, 1)), Z], axis=1)
+    prior = design @ np.diag([4.0, 1.0, 1.0]) @ design.T + np.eye(GROUPS)
+    whole = np.block(
+        [[prior + SE**2 * np.eye(GROUPS), prior[:, 2:3]], [prior[2:3], prior[2:3, 2:3]]]
+    )
+    for i, y in enumerate(Y):
+        truth = stats.multivariate_normal(np.zeros(GROUPS + 1), whole).logpdf([*y, 1.5])
+        found = tree["dataset_stats"].to_dataset().isel(dataset=i)
+        error = max(float(found["log_evidence_error"]), 1e-6)
+        assert abs(float(found["log_evidence"]) - truth) < 4 * error
+    drawn = tree["posterior_predictive"]["y"].values[0, :, :, 2]
+    np.testing.assert_allclose(drawn.mean(axis=0), 1.5, atol=4 * SE / np.sqrt(1000))
+    np.testing.assert_allclose(drawn.std(axis=0), SE, rtol=0.15)
+    assert (tree["constant_data"]["theta_observed"].values == 1.5).all()
+
+
+def test_entries_of_bounded_variables_are_given_on_the_models_scale():
+    with pm.Model(coords={"group": range(3)}) as model:
+        rate = pm.Gamma("rate", [1.0, 2.0, 3.0], 1.0, dims="group")
+        pm.Poisson("y", rate, observed=np.zeros(3, int), dims="group")
+    y = np.array([[2, 0, 5], [1, 3, 9]])
+    given = {"rate": np.array([[np.nan, 2.0, np.nan], [np.nan, 4.0, np.nan]])}
+    tree = pmcl.refine(model, {"y": y}, given=given, random_seed=1, progressbar=False)
+    rate = tree["posterior"]["rate"].values[0]
+    assert (rate[:, 0, 1] == 2).all() and (rate[:, 1, 1] == 4).all()
+    for j, prior in ((0, 1.0), (2, 3.0)):
+        for i in range(2):
+            shape = prior + y[i, j]
+            np.testing.assert_allclose(rate[:, i, j].mean(), shape / 2, rtol=0.15)
+            np.testing.assert_allclose(rate[:, i, j].std(), shape**0.5 / 2, rtol=0.15)
+    with pytest.raises(ValueError, match="expected values that its prior allows"):
+        pmcl.refine(model, {"y": y}, given={"rate": [-1.0, np.nan, np.nan]}, progressbar=False)
+
+
+def test_entries_that_are_not_independent_are_refused():
+    with pm.Model() as model:
+        p = pm.Dirichlet("p", np.ones(3))
+        pm.Multinomial("y", 5, p, observed=[1, 2, 2])
+    with pytest.raises(ValueError, match="'p'.: expected all entries, some are NaN"):
+        pmcl.refine(model, given={"p": [0.5, np.nan, np.nan]}, progressbar=False)
 
 
 def test_the_evidence_is_that_of_data_and_what_is_known(model):
@@ -115,8 +212,46 @@ def test_a_network_gives_the_rest(model):
     )
     tree = posterior.sample({"y": Y}, given=GIVEN["a vector"], random_seed=2)
     check(tree, GIVEN["a vector"])
+    part = PARTS["one group"]
+    check_parts(posterior.sample({"y": Y}, given=part, random_seed=2), part)
     with pytest.raises(ValueError, match="given: expected refinement"):
         posterior.sample({"y": Y}, given={"mu": 1.0}, refine=False)
+
+
+@pytest.mark.slow
+def test_a_network_with_levels_gives_the_rest_and_takes_another_prior():
+    """Of a model whose levels are found: the network is one of the global parameters."""
+    posterior = pmcl.fit_amortized(
+        levels(), levels=True, simulations=128, steps=20, random_seed=1, progressbar=False
+    )
+    assert isinstance(posterior, pmcl.MultilevelPosterior)
+    for given in (GIVEN["a vector"], GIVEN["the local level"]):
+        check(posterior.sample({"y": Y}, given=given, random_seed=2), given)
+    part = PARTS["a group and a global level"]
+    check_parts(posterior.sample({"y": Y}, given=part, random_seed=2), part)
+    with pm.Model(coords={"group": range(GROUPS), "x": range(2)}) as other:
+        mu = pm.Normal("mu", 4, 0.1)
+        beta = pm.Normal("beta", 0, 1, dims="x")
+        theta = pm.Normal("theta", mu + pm.math.dot(Z, beta), 1, dims="group")
+        pm.Normal("y", theta, SE, observed=np.zeros(GROUPS), dims="group")
+    found = posterior.sample({"y": Y}, model=other, random_seed=2)
+    for i, y in enumerate(Y):
+        precise = np.linalg.inv(Z @ Z.T + (1 + SE**2) * np.eye(GROUPS))
+        variance = 1 / (100 + precise.sum())
+        mean = variance * (400 + precise.sum(axis=1) @ y)
+        own = found["posterior"]["mu"].values[0, :, i]
+        np.testing.assert_allclose(own.mean(), mean, atol=4.5 * np.sqrt(variance / 700))
+        np.testing.assert_allclose(own.std(), np.sqrt(variance), rtol=0.15)
+    with pytest.raises(ValueError, match="'mu' is missing"):
+        posterior.sample({"y": Y}, model=_without_mu())
+
+
+def _without_mu() -> pm.Model:
+    with pm.Model(coords={"group": range(GROUPS), "x": range(2)}) as model:
+        beta = pm.Normal("beta", 0, 1, dims="x")
+        theta = pm.Normal("theta", pm.math.dot(Z, beta), 1, dims="group")
+        pm.Normal("y", theta, SE, observed=np.zeros(GROUPS), dims="group")
+    return model
 
 
 def test_predictions_hold_what_is_known(model):
@@ -129,6 +264,25 @@ def test_predictions_hold_what_is_known(model):
     np.testing.assert_allclose(drawn.mean(axis=0), Y, atol=4 * SE / np.sqrt(1000))
     np.testing.assert_allclose(drawn.std(axis=0), SE, rtol=0.15)
     assert [*tree["log_likelihood"].data_vars] == ["y"]
+
+
+def test_starts_go_to_a_store_with_their_datasets(model, tmp_path, monkeypatch):
+    """Part by part, from draws in a store of their own; the draws are the same."""
+    from pmcl.parts import datasets
+
+    monkeypatch.setattr(datasets, "TOGETHER", 1)
+    asked = {"random_seed": 1, "progressbar": False, "fallback": None, "draws": 1000}
+    start = pmcl.refine(model, {"y": Y}, store=tmp_path / "start.zarr", **asked)
+    given = GIVEN["a vector"]
+    here = pmcl.refine(model, {"y": Y}, start=start, given=given, **asked)
+    there = pmcl.refine(
+        model, {"y": Y}, start=start, given=given, store=tmp_path / "draws.zarr", **asked
+    )
+    check(there, given)
+    np.testing.assert_allclose(there["posterior"]["mu"], here["posterior"]["mu"], rtol=1e-6)
+    short = start["posterior"].to_dataset().isel(dataset=slice(2))
+    with pytest.raises(ValueError, match="expected draws of 3 datasets, got 2"):
+        pmcl.refine(model, {"y": Y}, start=xr.DataTree.from_dict({"posterior": short}), **asked)
 
 
 def test_what_is_known_goes_to_a_store(model, tmp_path):
@@ -167,13 +321,19 @@ def test_bounded_parameters_are_given_on_the_models_scale():
 
 def test_the_conditional_model_is_compiled_once(model):
     compiled = compile_model(model)
-    assert conditional_model(compiled, ("mu",)) is conditional_model(compile_model(model), ("mu",))
+    known = {"mu": np.ones((), bool)}
+    assert conditional_model(compiled, known) is conditional_model(compile_model(model), known)
+    some = {"theta": np.arange(GROUPS) < 2}
+    assert conditional_model(compiled, some) is conditional_model(compiled, some)
+    assert conditional_model(compiled, some) is not conditional_model(
+        compiled, {"theta": np.arange(GROUPS) > 2}
+    )
 
 
 def test_the_job_of_what_is_left_travels(model):
     from distributed.protocol.pickle import dumps, loads
 
-    rest = conditional_model(compile_model(model), ("theta",))
+    rest = conditional_model(compile_model(model), {"theta": np.ones(GROUPS, bool)})
     arrived = loads(dumps(RefineJob(rest, np.zeros((3, rest.dim)), None, None, row="group")))
     assert [i.name for i in arrived.compiled.covariates] == ["theta"]
     data = {"y": Y[0], "theta": Y[1]}
@@ -215,7 +375,9 @@ def test_what_cannot_be_given_is_refused(model):
         ({}, "expected values of some free variables"),
         ({"y": Y[0]}, r"expected values of some free variables, \['mu', 'beta', 'theta'\], got"),
         ({"beta": [1.0, 2.0, 3.0]}, r"'beta'.: expected shape \(2,\), or \(3, 2\)"),
-        ({"beta": [1.0, np.nan]}, "Parts of a variable cannot be left open"),
+        ({"beta": [1.0, np.inf]}, "expected finite numbers, or NaN for entries that are not"),
+        ({"beta": [np.nan, np.nan]}, "expected finite numbers, or NaN for entries that are not"),
+        ({"beta": [[1.0, np.nan]] * 2 + [[np.nan, 1.0]]}, "expected the same entries known in all"),
         ({"mu": 0.0, "beta": [0, 0], "theta": Y}, "some free variable without a value"),
     ):
         with pytest.raises(ValueError, match=said):

@@ -9,7 +9,7 @@ import xarray as xr
 from numpy.polynomial.hermite_e import hermegauss
 from scipy import stats
 from scipy.integrate import quad
-from scipy.special import expit, log_softmax, logsumexp, softmax
+from scipy.special import expit, log_softmax, logit, logsumexp, softmax
 
 import pmcl
 from pmcl.metrics import model_frequencies, model_probabilities
@@ -80,6 +80,21 @@ def few() -> tuple[np.ndarray, dict[str, xr.DataTree]]:
 
 def test_nested_regressions_have_their_closed_evidences(few):
     check(*few)
+
+
+def test_results_in_a_store_are_compared_alike(few, tmp_path):
+    y, trees = few
+    names = ("one", "two")
+    stored = {
+        n: pmcl.refine(
+            regression(SLOPES[n]), {"y": y}, draws=500, random_seed=i, log_likelihood=True,
+            store=tmp_path / n, progressbar=False,
+        )
+        for i, n in enumerate(names)
+    }  # fmt: skip
+    found, there = pmcl.compare_models(stored), pmcl.compare_models({n: trees[n] for n in names})
+    xr.testing.assert_allclose(found.drop_vars("refused"), there.drop_vars("refused"))
+    assert (found["refused"].values == "").all()
 
 
 @pytest.mark.slow
@@ -256,18 +271,68 @@ def test_the_recovery_is_plotted(recovered):
     assert f"{float(recovered['p_value']):.2g}" in right.get_title()
 
 
+LEVEL = 0.01  # of either test: right probabilities fail both together in one run of fifty, at most
+
+
+def p_values(probability: np.ndarray, right: np.ndarray) -> tuple[float, float]:
+    """Of Spiegelhalter's test, which sees confidence, and of Hosmer's and Lemeshow's, by bins.
+
+    Nothing was fitted, so that there is a degree of freedom for every bin.
+    """
+    from pmcl.metrics import trust_of
+
+    edges = np.linspace(0, 1 + 1e-9, 11)
+    both = np.stack([1 - probability, probability], axis=1)
+    spread = probability * (1 - probability)
+    which = np.digitize(probability, edges)
+    bins = [b for b in np.unique(which) if spread[which == b].sum() > 2]
+    off = [(right - probability)[which == b].sum() ** 2 / spread[which == b].sum() for b in bins]
+    p_value = trust_of(both, right.astype(int), edges).p_value
+    return p_value, float(stats.chi2.sf(sum(off), len(bins)))
+
+
+def sharpened(probability: np.ndarray, by: float) -> np.ndarray:
+    return expit(by * logit(np.clip(probability, 1e-12, 1 - 1e-12)))
+
+
+def test_the_tests_of_calibration_have_their_level_and_power():
+    """On closed evidences, a hundred times a thousand datasets: the next test can fail."""
+    rng = np.random.default_rng(5)
+    truth = np.repeat([False, True], 500)
+    failed = {by: 0 for by in (1.0, 1.3, 1 / 1.3)}
+    models = [stats.multivariate_normal(np.zeros(N), covariance(s)) for s in (1, 3)]
+    for _ in range(100):
+        y = np.concatenate([m.rvs(500, random_state=rng) for m in models])
+        odds = models[1].logpdf(y) - models[0].logpdf(y)
+        for by in failed:
+            failed[by] += min(p_values(sharpened(expit(odds), by), truth)) < LEVEL
+    assert failed[1.0] <= 6 and failed[1.3] >= 85 and failed[1 / 1.3] >= 85
+
+
 @pytest.mark.slow
 def test_probabilities_of_a_thousand_datasets_are_calibrated():
-    models = {k: regression(SLOPES[k]) for k in ("one", "two")}
-    found = pmcl.model_recovery(
-        models, 1000, prior={"one": 0.3, "two": 0.7}, random_seed=4, progressbar=False
-    )
+    models = {k: regression(SLOPES[k]) for k in ("one", "three")}
+    found = pmcl.model_recovery(models, 1000, random_seed=4, progressbar=False)
     check_recovery(found, 1000)
-    assert (found["truth"].values == "two").sum() == 700
-    there = found.isel(bin=np.flatnonzero(found["number"].values > 20))
-    inside = (there["found"] >= there["low"]) & (there["found"] <= there["high"])
-    # of two models every bin is there twice: one of five may be outside in one run of twenty
-    assert inside.mean() > 0.75
+    assert ((found["truth"] == "three").sum(), int(found["left_out"])) == (500, 0)
+    right = (found["truth"] == "three").values
+    probability = found["probability"].sel(model="three").values
+    np.testing.assert_allclose(p_values(probability, right)[0], found["p_value"])
+    assert min(p_values(probability, right)) > LEVEL
+    # the same datasets tell probabilities that are too sure, and such as are not sure enough
+    for by in (1.3, 1 / 1.3):
+        assert min(p_values(sharpened(probability, by), right)) < LEVEL
+
+
+@pytest.mark.slow
+def test_other_prior_probabilities_have_their_share_of_datasets():
+    models = {k: regression(SLOPES[k]) for k in ("one", "three")}
+    prior = {"one": 0.2, "three": 0.8}
+    found = pmcl.model_recovery(models, 300, prior=prior, random_seed=4, progressbar=False)
+    check_recovery(found, 300)
+    right = (found["truth"] == "three").values
+    assert right.sum() == 240
+    assert min(p_values(found["probability"].sel(model="three").values, right)) > LEVEL
 
 
 def test_wrong_probabilities_are_found_out():

@@ -282,7 +282,9 @@ def test_what_is_not_there_is_refused_by_name(schools):
         lambda: pmcl.report(schools, "page.html"),
         lambda: schools.sample(data, store="x"),
         lambda: schools.sample(data, given={"tau": 1.0}),
-        lambda: schools.sample(data, model=models.eight_schools()),
+        lambda: schools.warm_start(data),
+        lambda: pmcl.sensitivity(schools, data, {"sigma": [1.0]}),
+        lambda: pmcl.model_recovery({"a": schools, "b": schools}, 4),
         lambda: schools.sample(data, fallback="nuts"),
         lambda: schools.sample(data, log_prior=True),
     ):

@@ -237,6 +237,21 @@ def test_combinations_of_settings_have_a_dim_each(sensitive):
                 assert abs(chance - truth.sf(1.5)) < 4 * error + 1e-3
 
 
+def test_sensitivity_of_many_datasets_is_read_in_parts(knowing, tmp_path, monkeypatch):
+    from pmcl.diagnostics import hyperparameters
+
+    data, settings = {"y": Y, "prior_sd": np.ones(3)}, {"prior_sd": SDS}
+    whole = pmcl.sensitivity(knowing, data, settings)
+    monkeypatch.setattr(hyperparameters, "_READ", 2)
+    stored = pmcl.sensitivity(knowing, data, settings, store=tmp_path / "draws.zarr")
+    assert (tmp_path / "draws.zarr").is_dir()
+    assert [*stored["mean"]["dataset"].values] == [*whole["mean"]["dataset"].values]
+    check_sensitivity(stored)
+    for group in ("mean", "sd_ratio", "baseline_sd"):
+        a, b = (t[group]["a"].transpose("dataset", ...) for t in (stored, whole))
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
 def test_sensitivity_is_plotted(sensitive):
     import matplotlib
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pymc as pm
 import pytest
+import xarray as xr
 
 import pmcl
 from pmcl.compile import compile_model
@@ -62,6 +63,96 @@ def test_metric_and_centre_are_those_of_the_posterior(warm):
         for position, values in zip(start.positions, start.initvals, strict=True):
             np.testing.assert_allclose(position[:2], values["beta"])
             np.testing.assert_allclose(position[2], np.log(values["sigma"]))
+
+
+def same(found: pmcl.WarmStart, other: pmcl.WarmStart) -> None:
+    np.testing.assert_allclose(found.positions, other.positions)
+    np.testing.assert_allclose(found.inverse_mass_matrix, other.inverse_mass_matrix)
+    assert found.dataset == other.dataset and found.warning == other.warning
+
+
+def test_draws_at_hand_give_the_same_start(posterior, warm, tmp_path):
+    """In memory, or in a store, from which they are read part by part."""
+    asked = {"fallback": None, "random_seed": 2}
+    model = posterior.compiled.model
+    tree = posterior.sample({"y": Y}, **asked)
+    stored = posterior.sample({"y": Y}, correct="psis", store=tmp_path / "draws.zarr", **asked)
+    for draws in (tree, stored):
+        found = pmcl.warm_start(draws, model, chains=3, random_seed=2)
+        assert [*found] == ["0", "1"]
+        for name, start in found.items():
+            same(start, warm[name])
+            np.testing.assert_allclose(start._task.dataset(0)["y"], Y[int(name)])
+
+
+def test_weighted_draws_and_those_of_another_sampler_are_a_start():
+    """Of one dataset, as `pm.sample` gives them: a group `posterior` and the data."""
+    mean, covariance = closed(Y[0])
+    beta = RNG.multivariate_normal(mean, 4 * covariance, size=(2, 4000))
+    apart = np.einsum("cdi,ij,cdj->cd", beta - mean, np.linalg.inv(covariance), beta - mean)
+    posterior = {
+        "beta": (("chain", "draw", "x"), beta),
+        "sigma": (("chain", "draw"), np.exp(RNG.normal(0, 0.05, (2, 4000)))),
+    }
+    weight = {"log_weight": (("chain", "draw"), -0.375 * apart)}  # of a normal half as wide
+    groups = {
+        "posterior": xr.Dataset(posterior),
+        "sample_stats": xr.Dataset(weight),
+        "observed_data": xr.Dataset({"y": ("obs", Y[0])}),
+    }
+    start = pmcl.warm_start(xr.DataTree.from_dict(groups), regression(Y[0]))["0"]
+    sd = np.sqrt(np.diag(covariance))
+    found = start.inverse_mass_matrix[:2, :2]
+    np.testing.assert_allclose(found / np.outer(sd, sd), covariance / np.outer(sd, sd), atol=0.12)
+    assert start.warning == "" and [*start.initvals[0]] == ["beta", "sigma"]
+    del groups["observed_data"]
+    with pytest.raises(ValueError, match=r"warm_start: expected the data \['y'\]"):
+        pmcl.warm_start(xr.DataTree.from_dict(groups), regression(Y[0]))
+
+
+GROUPS = 5
+
+
+def levels() -> pm.Model:
+    with pm.Model(coords={"group": range(GROUPS)}) as model:
+        mu = pm.Normal("mu", 0, 2)
+        theta = pm.Normal("theta", mu, 1, dims="group")
+        pm.Normal("y", theta, 0.8, observed=np.zeros(GROUPS), dims="group")
+    return model
+
+
+def check_levels(start: pmcl.WarmStart, y: np.ndarray) -> None:
+    prior = np.block(
+        [
+            [np.full((1, 1), 4.0), np.full((1, GROUPS), 4.0)],
+            [np.full((GROUPS, 1), 4.0), np.full((GROUPS, GROUPS), 4.0) + np.eye(GROUPS)],
+        ]
+    )
+    gain = prior[:, 1:] @ np.linalg.inv(prior[1:, 1:] + 0.64 * np.eye(GROUPS))
+    covariance = prior - gain @ prior[1:]
+    sd = np.sqrt(np.diag(covariance))
+    assert (np.abs(start.mean - gain @ y) < 0.2 * sd).all()
+    size = np.outer(sd, sd)
+    np.testing.assert_allclose(start.inverse_mass_matrix / size, covariance / size, atol=0.12)
+
+
+def test_levels_give_the_metric_of_all_parameters():
+    model, y = levels(), RNG.normal(1, 1.5, size=(2, GROUPS))
+    tree = pmcl.refine(model, {"y": y}, levels=True, random_seed=1, progressbar=False)
+    for start, own in zip(pmcl.warm_start(tree, model).values(), y, strict=True):
+        check_levels(start, own)
+
+
+@pytest.mark.slow
+def test_a_network_with_levels_gives_a_warm_start():
+    y = RNG.normal(1, 1.5, size=(2, GROUPS))
+    posterior = pmcl.fit_amortized(
+        levels(), simulations=128, steps=20, random_seed=1, progressbar=False
+    )
+    assert isinstance(posterior, pmcl.MultilevelPosterior)
+    for start, own in zip(posterior.warm_start({"y": y}, chains=2).values(), y, strict=True):
+        check_levels(start, own)
+        assert start.positions.shape == (2, 1 + GROUPS)
 
 
 def test_draws_of_no_correlation_give_a_diagonal_and_others_a_low_rank():

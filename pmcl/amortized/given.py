@@ -6,14 +6,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike
 
+from pmcl.amortized.level_sampler import Checked, LevelSampler, refuse
+from pmcl.amortized.other import compiled_other
 from pmcl.amortized.sampler import Sampler
+from pmcl.compile import CompiledModel
 from pmcl.data.task import Task, TaskLike
 from pmcl.draws.network import draw
+from pmcl.draws.prediction import Extra
 from pmcl.draws.results import unconstrained_dataset
 from pmcl.networks.contexts import placed
+from pmcl.refinement.known import whole_names
 from pmcl.refinement.settings import FEWEST_STARTS, Asked
 from pmcl.refinement.standalone import refine
 from pmcl.runtime import precision
@@ -38,7 +44,7 @@ def sample_given(
     """Refine what is left, from the network's draws given what is known.
 
     The network has the posterior of all parameters; its draws are moved to what is known as those
-    of a normal would be, and the search begins there. (With a `store`, from the prior.)
+    of a normal would be, and the search begins there.
 
     Raises
     ------
@@ -51,10 +57,8 @@ def sample_given(
             "all parameters."
         )
     task = sampler.checked(data)
-    start = None
-    if store is None:
-        with device_scope(devices), precision.scope():
-            start = _network_draws(sampler, task, asked.seed)
+    with device_scope(devices), precision.scope():
+        start = _network_draws(sampler, task, asked.seed)
     return refine(
         sampler.target,
         task,
@@ -64,12 +68,57 @@ def sample_given(
         refine=asked.refine,
         correct=asked.correct,
         fallback=asked.fallback,
-        var_names=[n for n in asked.names if n not in given],
+        var_names=[n for n in asked.names if n not in whole_names(given)],
         log_likelihood=asked.extra.log_likelihood,
         log_prior=asked.extra.log_prior,
         posterior_predictive=asked.extra.posterior_predictive,
         store=store,
         client=client,
+        devices=devices,
+        random_seed=asked.seed,
+        progressbar=progressbar,
+    )
+
+
+def sample_levels(
+    sampler: LevelSampler,
+    read: Checked,
+    asked: Asked,
+    *,
+    data: TaskLike,
+    model: pm.Model | CompiledModel | None,
+    given: Mapping[str, ArrayLike] | None,
+    devices: DevicesLike,
+    progressbar: bool,
+) -> xr.DataTree:
+    """Refine a multilevel model under another prior, or where something is known.
+
+    From the network's draws of its own model; the levels of what is left are looked for anew.
+    """
+    instead = "`pmcl.refine` with a model of the size"
+    if read.padded:
+        refuse("sample(model=..., given=...) with `groups`", instead)
+    if asked.refine is None:
+        refuse("sample(model=..., given=..., refine=False)", "refine=True")
+    own = read.sized.compiled
+    compiled = own if model is None else compiled_other(own, model, data)
+    alone = asked._replace(
+        draws=FEWEST_STARTS, names=(), refine=None, correct=None, fallback=None, extra=Extra()
+    )
+    known = {} if given is None else given
+    return refine(
+        compiled,
+        read.task if compiled.covariates == own.covariates else data,
+        draws=asked.draws,
+        start=sampler.sample(read, alone, devices=devices),
+        given=given,
+        refine=asked.refine,
+        correct=asked.correct,
+        fallback=asked.fallback,
+        var_names=[n for n in asked.names if n not in whole_names(known)],
+        log_likelihood=asked.extra.log_likelihood,
+        log_prior=asked.extra.log_prior,
+        posterior_predictive=asked.extra.posterior_predictive,
         devices=devices,
         random_seed=asked.seed,
         progressbar=progressbar,

@@ -30,6 +30,8 @@ from pmcl.runtime.arguments import listed
 from pmcl.runtime.devices import DevicesLike
 from pmcl.runtime.devices import scope as device_scope
 
+MODEL_INSTEAD = "the PyMC model in its place, which is refined without a network, levels found"
+
 
 class Checked(NamedTuple):
     """Datasets as a task, all that depends on their size, and the names of each one's groups.

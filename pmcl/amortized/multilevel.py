@@ -4,12 +4,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
+import pymc as pm
 import xarray as xr
+from numpy.typing import ArrayLike
 
 from pmcl.amortized.further import pretrained_further
+from pmcl.amortized.given import sample_levels
 from pmcl.amortized.groups import Sized
 from pmcl.amortized.level_sampler import Checked, LevelSampler, refuse
 from pmcl.compile import CompiledModel, Density, Simulator
@@ -21,6 +24,7 @@ from pmcl.draws.results import warn_of_doubts
 from pmcl.levels.reading import Reading
 from pmcl.levels.sizes import Groups
 from pmcl.networks import Amortizer, Network, Structure
+from pmcl.reference.warm_start import MetricLike, WarmStart, warm_starts
 from pmcl.refinement.settings import (
     Asked,
     CorrectLike,
@@ -185,8 +189,8 @@ class MultilevelPosterior:
         data: TaskLike | None = None,
         draws: int = 1000,
         *,
-        model: object = None,
-        given: object = None,
+        model: pm.Model | CompiledModel | None = None,
+        given: Mapping[str, ArrayLike] | None = None,
         refine: RefineLike = "auto",
         correct: CorrectLike = "auto",
         fallback: FallbackLike = "auto",
@@ -203,7 +207,8 @@ class MultilevelPosterior:
         """Draw from the posterior of every dataset: global parameters, and each group's.
 
         Parameters are those of `AmortizedPosterior.sample`. Refinement, where it is needed, fits
-        proposals for the global parameters, as :func:`pmcl.refine` does.
+        proposals for the global parameters, as :func:`pmcl.refine` does; under another `model`, or
+        where something is `given`, everywhere, from the network's draws.
 
         Returns
         -------
@@ -214,21 +219,47 @@ class MultilevelPosterior:
         Raises
         ------
         NotImplementedError
-            With `store` or `client`: sample some hundred datasets in each call. With `model` or
-            `given`, which :func:`pmcl.refine` takes.
+            With `store` or `client`: sample some hundred datasets in each call.
         """
-        if model is not None:
-            refuse("sample(model=...)", "`pmcl.refine` takes the other model")
-        if given is not None:
-            refuse("sample(given=...)", "`pmcl.refine` takes `given`")
         if store is not None or client is not None:
             refuse("sample(store=..., client=...)", "sample some hundred datasets in each call")
         extra = Extra(log_likelihood, log_prior, posterior_predictive)
         asked = self._asked(draws, refine, correct, fallback, var_names, random_seed, extra)
         read, sampler = self._read(data), self.sampler
-        tree = sampler.sample(read, asked, devices=devices, progressbar=progressbar)
+        here: Any = {"devices": devices, "progressbar": progressbar}
+        if model is not None or given is not None:
+            other: Any = {"data": data, "model": model, "given": given}
+            return sampler.named(sample_levels(sampler, read, asked, **other, **here), read)
+        tree = sampler.sample(read, asked, **here)
         warn_of_doubts(read.task.names, tree)
         return sampler.named(tree, read)
+
+    def warm_start(
+        self,
+        data: TaskLike | None = None,
+        *,
+        chains: int = 4,
+        metric: MetricLike = "auto",
+        draws: int = 1000,
+        refine: RefineLike = "auto",
+        random_seed: int | None = None,
+    ) -> dict[str, WarmStart]:
+        """Give starting points and a metric to a sampler of one's own, as `AmortizedPosterior`.
+
+        Raises
+        ------
+        NotImplementedError
+            Where a dataset has fewer groups than the model that it is put in.
+        """
+        asked = self._asked(draws, refine, "psis", None, None, random_seed, Extra())
+        read = self._read(data)
+        if read.padded:
+            instead = "`pmcl.warm_start` with results of `pmcl.refine`, of a model of the size"
+            refuse("warm_start with `groups`", instead)
+        tree = self.sampler.sample(read, asked)
+        return warm_starts(
+            read.sized.compiled, read.task, tree, chains=chains, metric=metric, seed=asked.seed
+        )
 
     def predict(
         self,

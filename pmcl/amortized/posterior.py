@@ -581,6 +581,10 @@ class AmortizedPosterior:
         -------
         dict of str to WarmStart
             By the dataset's name: for nutpie, `pm.sample`, blackjax and CmdStan.
+
+        See Also
+        --------
+        pmcl.warm_start : from draws at hand, in a `store` for one.
         """
         data = self._own() if data is None else data
         seed = seed_of(random_seed, self.seed)
@@ -588,9 +592,7 @@ class AmortizedPosterior:
             data, draws, refine=refine, correct="psis", fallback=None, random_seed=seed
         )
         task = self.sampler.checked(data)
-        return warm_starts(
-            self.compiled, task, tree, chains=positive("chains", chains), metric=metric, seed=seed
-        )
+        return warm_starts(self.compiled, task, tree, chains=chains, metric=metric, seed=seed)
 
     def log_prob(self, parameters: xr.DataTree | xr.Dataset, data: TaskLike) -> xr.DataArray:
         """Log density of the amortized posterior, log q(z | h(x)), on the unconstrained scale.

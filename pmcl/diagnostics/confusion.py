@@ -11,6 +11,8 @@ import pymc as pm
 import xarray as xr
 
 from pmcl.amortized.fit import simulator_of
+from pmcl.amortized.level_sampler import MODEL_INSTEAD, refuse
+from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.compile import Simulator
 from pmcl.compile.covariates import SourcesLike
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 type ModelLike = pm.Model | AmortizedPosterior
 SIMULATION, TRUE, BIN = "simulation", "true_model", "bin"
 _BINS = 10
+_HELD = 1000  # datasets whose draws are in memory together; those of more are in a folder
 
 
 def model_recovery(
@@ -178,6 +181,8 @@ def _shared(total: int, weight: np.ndarray) -> np.ndarray:
 def _simulator(model: ModelLike, covariates: SourcesLike | None) -> Simulator:
     if isinstance(model, AmortizedPosterior):
         return model.simulator
+    if isinstance(model, MultilevelPosterior):
+        refuse("model_recovery", MODEL_INSTEAD)
     if not isinstance(model, pm.Model):
         raise TypeError(
             f"models: expected PyMC models or amortized posteriors, got {type(model).__name__}."
@@ -222,7 +227,8 @@ def _sampled(
     """What evidences are read from; datasets whose posterior does not stand keep their warning."""
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore", UserWarning)
-        store = None if client is None else Path(folder) / "draws.zarr"
+        many = client is not None or data.sizes[DATASET] > _HELD
+        store = Path(folder) / "draws.zarr" if many else None
         if isinstance(model, AmortizedPosterior):
             tree = model.sample(
                 data,

@@ -1,18 +1,29 @@
 """Discrete variables that were summed out of a model, given back for every draw."""
 
-from collections.abc import Sequence
+import os
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pmcl.compile import CompiledModel
 from pmcl.compile.discrete import DiscreteModel, discrete_model
-from pmcl.data.task import DATASET
-from pmcl.draws.discrete import Recovered, recovered, weights_of
-from pmcl.draws.handed import z_of
-from pmcl.draws.results import one
+from pmcl.data.reading import as_task, layout_of
+from pmcl.data.task import DATASET, Task
+from pmcl.draws.discrete import Recovered, recovered, shapes_of, weights_of
+from pmcl.draws.handed import DATA, by_dataset, data_of, log_weights_of, names_of, some_of, z_of
+from pmcl.draws.results import attributes
+from pmcl.parts.datasets import Parts
+from pmcl.parts.job import Job, need_store
+from pmcl.parts.run import run
 
-_DATA = ("observed_data", "constant_data")
+if TYPE_CHECKING:
+    from distributed import Client
 
 
 def recover_discrete(
@@ -20,7 +31,10 @@ def recover_discrete(
     model: pm.Model,
     *,
     var_names: Sequence[str] | None = None,
+    store: str | os.PathLike | None = None,
+    client: "Client | None" = None,
     random_seed: int = 0,
+    progressbar: bool = False,
 ) -> xr.DataTree:
     """Draw discrete variables that were summed out, exactly, given each draw of all others.
 
@@ -38,7 +52,14 @@ def recover_discrete(
         The model *with* its discrete variables; or one out of which pymc-extras has summed them.
     var_names : sequence of str, optional
         Discrete variables to give back; all by default.
+    store : path, optional
+        A new folder, to which results are written as Zarr, part by part, as `sample` does; with
+        `idata` from a store no more than a part is in memory. The draws are the same.
+    client : distributed.Client, optional
+        The Dask cluster to work on, as in `AmortizedPosterior.sample`.
     random_seed : int
+    progressbar : bool
+        With a `store`.
 
     Returns
     -------
@@ -62,9 +83,10 @@ def recover_discrete(
     for a chain it is forward filtering and backward sampling (Fruehwirth-Schnatter, 1994).
     """
     alone = DATASET not in idata["posterior"].dims
-    tree = _with_dataset(idata) if alone else idata
+    tree = by_dataset(idata)
+    tree = some_of(tree, slice(None))
     came: set[str] = set()
-    for group in _DATA:
+    for group in DATA:
         if group in tree.children:
             came |= {str(n) for n in tree[group].data_vars}
     discrete = discrete_model(model, came)
@@ -72,69 +94,128 @@ def recover_discrete(
     unknown = [n for n in names if n not in discrete.values]
     if unknown:
         raise ValueError(f"var_names: expected some of {[*discrete.values]}, got {unknown}.")
-    z = z_of(discrete.compiled, tree, "idata")
-    chains, draws, number = z.shape[:3]
-    log_weight = np.zeros((chains, draws, number))
-    if "sample_stats" in tree.children and "log_weight" in tree["sample_stats"]:
-        log_weight = tree["sample_stats"]["log_weight"].transpose("chain", "draw", DATASET).values
-    labels = [str(n) for n in tree["posterior"].to_dataset()[DATASET].values]
-    parts: list[Recovered] = []
-    structure = None
-    for i, label in enumerate(labels):
-        data = _data_of(discrete, tree, label)
-        rng = np.random.default_rng([random_seed, i])
-        flat = z[:, :, i].reshape(chains * draws, -1)
-        weight = weights_of(log_weight[:, :, i].ravel())
-        part, structure = recovered(discrete, flat, data, weight, rng, like=structure)
-        parts.append(part)
-    found = _labelled(discrete, parts, names, labels, (chains, draws))
-    if alone:
-        found = {k: v.isel({DATASET: 0}, drop=True) for k, v in found.items()}
-    return xr.DataTree.from_dict(found)
+    job = DiscreteJob(discrete.compiled, discrete.values, tree, tuple(names), random_seed)
+    if store is None:
+        need_store(client)
+        found = job.recovered(slice(None), None)
+        if alone:
+            groups = {k: v.to_dataset() for k, v in found.children.items()}
+            found = xr.DataTree.from_dict(
+                {k: v.isel({DATASET: 0}, drop=True) for k, v in groups.items()}
+            )
+        return found
+    parts = _Results.of(job.task(), job.layout, job.bytes_of)
+    return run(job, parts, store, client=client, progressbar=progressbar)[0]
 
 
-def _with_dataset(idata: xr.DataTree) -> xr.DataTree:
-    """Give the results of one dataset a dim `dataset`."""
-    groups = {}
-    for name in ("posterior", *_DATA):
-        if name in idata.children:
-            axis = 2 if name == "posterior" else 0
-            groups[name] = idata[name].to_dataset().expand_dims({DATASET: ["0"]}, axis=axis)
-    return xr.DataTree.from_dict(groups)
+class _Results(Parts):
+    """Datasets cut in parts, of which nothing is written but what is found."""
+
+    def whole(self, compiled: CompiledModel) -> dict[str, xr.Dataset]:
+        return {}
 
 
-def _data_of(discrete: DiscreteModel, tree: xr.DataTree, label: str) -> dict[str, np.ndarray]:
-    some = {k: tree[k].to_dataset() for k in ("posterior", *_DATA) if k in tree.children}
-    alone = one(xr.DataTree.from_dict(some), label)
-    found: dict[str, np.ndarray] = {}
-    for group in _DATA:
-        if group in alone.children:
-            found |= {str(k): v.values for k, v in alone[group].data_vars.items()}
-    wanted = [i.name for i in discrete.compiled.data if i.name not in discrete.values]
-    missing = [n for n in wanted if n not in found]
-    if missing:
-        raise ValueError(
-            f"recover_discrete: expected the data {missing} in `observed_data` or `constant_data` "
-            f"of the results, got {[*found]}."
-        )
-    return {n: found[n] for n in wanted}
+@dataclass(frozen=True, eq=False)
+class DiscreteJob(Job):
+    """Discrete variables of results, part by part.
+
+    Attributes
+    ----------
+    compiled : CompiledModel
+        Whose discrete variables are data.
+    values : dict of str to array of int
+        What each of them can be.
+    idata : xarray.DataTree
+        With a dim `dataset`.
+    names : tuple of str
+        Discrete variables to give back.
+    seed : int
+    """
+
+    description: ClassVar[str] = "Discrete variables"
+
+    compiled: CompiledModel
+    values: dict[str, np.ndarray]
+    idata: xr.DataTree
+    names: tuple[str, ...]
+    seed: int
+
+    @property
+    def discrete(self) -> DiscreteModel:
+        """The model."""
+        return DiscreteModel(self.compiled, self.values)
+
+    @property
+    def wanted(self) -> list[str]:
+        """Names of the data that have to come with the draws."""
+        return [i.name for i in self.compiled.data if i.name not in self.values]
+
+    def task(self) -> Task:
+        """The data of the draws; discrete variables have some value."""
+        found = data_of(self.idata, self.wanted, "recover_discrete")
+        for data in found.values():
+            for name, shape in shapes_of(self.discrete, data).items():
+                data[name] = np.full(shape, self.values[name][0])
+        return as_task(found, layout_of(self.compiled))
+
+    def bytes_of(self, first: Mapping[str, np.ndarray]) -> int:
+        """Size of what is found of a dataset, and of its draws, about."""
+        chains, draws = (self.idata["posterior"].sizes[d] for d in ("chain", "draw"))
+        elements = sum(first[name].size for name in self.values)
+        return 8 * chains * draws * (self.compiled.dim + elements)
+
+    def label(self) -> dict[str, Any]:
+        """Tell this job by its draws (those of the first dataset) and by what was asked for."""
+        z = z_of(self.compiled, some_of(self.idata, slice(1)), "idata")
+        return {"discrete": [*self.names, self.seed], "draws": zlib.crc32(np.ascontiguousarray(z))}
+
+    def work(self, task: Task) -> tuple[xr.DataTree, dict[str, Any]]:
+        """Recover, of the datasets of a task."""
+        shapes = {name: task.values[name].shape[1:] for name in self.names}
+        return self.recovered(slice(task.first, task.first + len(task)), shapes), {}
+
+    def recovered(self, which: slice, shapes: Mapping[str, tuple] | None) -> xr.DataTree:
+        """Recover, of some datasets; `shapes` are those of the variables in the longest dataset."""
+        begin, tree = time.perf_counter(), some_of(self.idata, which)
+        z, log_weight = z_of(self.compiled, tree, "idata"), log_weights_of(tree)
+        if log_weight is None:
+            log_weight = np.zeros(z.shape[:3])
+        first = which.start or 0
+        parts: list[Recovered] = []
+        structure = None
+        datasets = data_of(tree, self.wanted, "recover_discrete")
+        for i, data in enumerate(datasets.values()):
+            rng = np.random.default_rng([self.seed, first + i])
+            flat = z[:, :, i].reshape(-1, z.shape[-1])
+            weight = weights_of(log_weight[:, :, i].ravel())
+            part, structure = recovered(self.discrete, flat, data, weight, rng, like=structure)
+            parts.append(part)
+        if shapes is None:
+            each = {n: [p.probability[n].shape[:-1] for p in parts] for n in self.names}
+            shapes = {n: tuple(np.max(s, axis=0)) for n, s in each.items()}
+        found = _labelled(self.discrete, parts, shapes, names_of(tree), z.shape[:2])
+        seconds = time.perf_counter() - begin
+        found["posterior"] = found["posterior"].assign_attrs(attributes("exact", seconds))
+        return xr.DataTree.from_dict(found)
 
 
 def _labelled(
     discrete: DiscreteModel,
     parts: Sequence[Recovered],
-    names: Sequence[str],
+    shapes: Mapping[str, tuple[int, ...]],
     labels: Sequence[str],
     sample: tuple[int, int],
 ) -> dict[str, xr.Dataset]:
     infos = {i.name: i for i in discrete.compiled.covariates}
     drawn, chance = {}, {}
-    for name in names:
+    for name, shape in shapes.items():
         dims = infos[name].dims
-        values = _stacked([p.values[name] for p in parts], -1)
+        drawn_of = [p.values[name] for p in parts]
+        values = _stacked(drawn_of, (drawn_of[0].shape[0], *shape), -1)
         values = np.moveaxis(values, 0, 1).reshape(*sample, len(labels), *values.shape[2:])
         drawn[name] = (("chain", "draw", DATASET, *dims), values)
-        share = _stacked([p.probability[name] for p in parts], np.nan)
+        whole = (*shape, len(discrete.values[name]))
+        share = _stacked([p.probability[name] for p in parts], whole, np.nan)
         chance[name] = ((DATASET, *dims, f"{name}_value"), share)
     known = discrete.compiled.coords
 
@@ -145,13 +226,12 @@ def _labelled(
         return found.assign_coords(fits)
 
     posterior = dataset(drawn).assign_coords(chain=range(sample[0]), draw=range(sample[1]))
-    options = {f"{n}_value": discrete.values[n] for n in names}
+    options = {f"{n}_value": discrete.values[n] for n in shapes}
     return {"posterior": posterior, "probability": dataset(chance).assign_coords(options)}
 
 
-def _stacked(arrays: Sequence[np.ndarray], fill: float) -> np.ndarray:
-    """Stack arrays of different lengths."""
-    shape = tuple(np.max([a.shape for a in arrays], axis=0))
+def _stacked(arrays: Sequence[np.ndarray], shape: tuple[int, ...], fill: float) -> np.ndarray:
+    """Stack arrays of different lengths in arrays of one shape."""
     found = np.full((len(arrays), *shape), fill, arrays[0].dtype)
     for i, a in enumerate(arrays):
         found[i][tuple(slice(n) for n in a.shape)] = a

@@ -1,5 +1,6 @@
 """What a posterior would be with other hyperparameters: a grid of them, and the change."""
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +13,8 @@ import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike
 
+from pmcl.amortized.level_sampler import MODEL_INSTEAD, refuse
+from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.compile import CompiledModel, compile_model
 from pmcl.compile.variables import own_value
@@ -19,12 +22,15 @@ from pmcl.data.own import own_data
 from pmcl.data.reading import as_task, covariates_among, layout_of
 from pmcl.data.task import DATASET, Layout, Task, TaskLike
 from pmcl.draws.densities import pick
+from pmcl.draws.handed import some_of
 from pmcl.refinement.settings import Refine, RefineLike
 from pmcl.refinement.standalone import refine as refine_alone
 
 if TYPE_CHECKING:
     from distributed import Client
     from matplotlib.axes import Axes
+
+_READ = 64  # datasets whose draws are read together
 
 type Quantity = Callable[[xr.Dataset], xr.DataArray]
 
@@ -38,6 +44,7 @@ def sensitivity(
     quantities: Mapping[str, Quantity] | None = None,
     draws: int = 1000,
     refine: Refine | None = None,
+    store: str | os.PathLike | None = None,
     client: "Client | None" = None,
     random_seed: int = 0,
     progressbar: bool = False,
@@ -66,8 +73,12 @@ def sensitivity(
         Of each dataset and setting.
     refine : Refine, optional
         Hyper-parameters of refinement.
+    store : path, optional
+        A new folder for the draws of all datasets and settings, as in `sample`: memory does not
+        grow with their number. The result is in memory, and small.
     client : distributed.Client, optional
-        A Dask cluster whose workers sample the posteriors.
+        A Dask cluster whose workers sample the posteriors; without `store` the draws go to a
+        folder that is removed.
     random_seed : int
     progressbar : bool
 
@@ -85,6 +96,8 @@ def sensitivity(
     ------
     ValueError
         Where a setting is no `pm.Data` of the model, naming those that there are.
+    NotImplementedError
+        Of a posterior with levels: its PyMC model will do.
 
     Warns
     -----
@@ -95,6 +108,8 @@ def sensitivity(
     --------
     psense : sensitivity to a power of the prior and of the likelihood, from draws at hand.
     """
+    if isinstance(posterior, MultilevelPosterior):
+        refuse("sensitivity", MODEL_INSTEAD)
     known = isinstance(posterior, AmortizedPosterior)
     model = posterior.compiled.model if isinstance(posterior, AmortizedPosterior) else posterior
     grid = _grid(model, settings)
@@ -116,14 +131,14 @@ def sensitivity(
         "progressbar": progressbar,
     }
     with tempfile.TemporaryDirectory() as folder:
-        asked["store"] = None if client is None else Path(folder) / "draws.zarr"
+        asked["store"] = Path(folder) / "draws.zarr" if store is None and client else store
         if isinstance(posterior, AmortizedPosterior):
             other = None if {*names} == {*own} else compiled
             how: RefineLike = "auto" if refine is None else refine
             tree = posterior.sample(whole, model=other, refine=how, **asked)
         else:
             tree = refine_alone(compiled, whole, refine=refine, **asked)
-        return _result(tree, base, grid, quantities or {}).load()
+        return _whole(tree, base, grid, quantities or {})
 
 
 class _Grid(dict[str, np.ndarray]):
@@ -193,6 +208,23 @@ def _crossed(base: Task, grid: _Grid) -> Task:
     ]
     names = (*base.names, *(f"{n} ({s})" for s in said for n in base.names))
     return replace(every, values=values, names=names)
+
+
+def _whole(
+    tree: xr.DataTree, base: Task, grid: _Grid, quantities: Mapping[str, Quantity]
+) -> xr.DataTree:
+    """Summaries of all datasets, of which no more than a part's draws are read together."""
+    n, settings = len(base), 1 + len(grid.combinations())
+    parts = []
+    for begin in range(0, n, _READ):
+        rows = np.arange(begin, min(begin + _READ, n))
+        which = (np.arange(settings)[:, None] * n + rows).ravel()
+        some = some_of(tree, which, ("posterior", "sample_stats", "dataset_stats")).load()
+        parts.append(_result(some, base.select(rows), grid, quantities))
+    groups = [{k: v.to_dataset() for k, v in part.children.items()} for part in parts]
+    return xr.DataTree.from_dict(
+        {k: xr.concat([g[k] for g in groups], dim=DATASET) for k in groups[0]}
+    )
 
 
 def _result(

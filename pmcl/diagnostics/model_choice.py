@@ -180,7 +180,7 @@ def _evidence(
     for model, tree in idatas.items():
         stats = tree["dataset_stats"].to_dataset()
         value, error = stats["log_evidence"].values, stats["log_evidence_error"].values
-        note = stats["note"].values.astype(str) if "note" in stats else np.full(len(value), "")
+        note = _text(stats, "note") if "note" in stats else np.full(len(value), "")
         improper = np.char.find(note, "improper prior") >= 0
         if improper.any():
             said = str(note[improper][0]).split("no evidence: ")[-1]
@@ -189,9 +189,9 @@ def _evidence(
                 "constant that the prior leaves open. Give it proper priors."
             )
         why = np.where(
-            stats["engine"].values == "nuts",
+            _text(stats, "engine") == "nuts",
             "NUTS sampled it, and chains have no evidence",
-            stats["warning"].values.astype(str),
+            _text(stats, "warning"),
         )
         why = np.where((why == "") & ~np.isfinite(value), "no evidence", why)
         why = np.where(why == "", "", np.char.add(f"{model}: ", why.astype(str))).astype(object)
@@ -199,6 +199,11 @@ def _evidence(
         values.append(value)
         errors.append(error)
     return np.stack(values, axis=1).astype(float), np.stack(errors, axis=1).astype(float), refused
+
+
+def _text(stats: xr.Dataset, name: str) -> np.ndarray:
+    """Text as NumPy's own; that of a store has another type."""
+    return np.array([str(v) for v in stats[name].values])
 
 
 def _population(drawn: np.ndarray) -> dict[str, np.ndarray]:

@@ -98,16 +98,17 @@ def recovered(
     UnsupportedModelError
         Where the variables depend on each other in too large groups, or not by terms of a sum.
     """
-    shapes = _shapes(model, data)
+    shapes = shapes_of(model, data)
+    trying = np.random.default_rng(0)  # what is tried out is no part of the draws
     work = _Work.of(model.compiled, data)
     with precision.scope():
         structure, apart = like, np.inf
         tables: dict[Scope, np.ndarray] = {}
         if structure is not None and structure.shapes == shapes:
-            tables, apart = _factored(structure, shapes, work, z, rng)
+            tables, apart = _factored(structure, shapes, work, z, trying)
         if structure is None or apart:
-            structure = _structure(model, shapes, work, z, rng)
-            tables, apart = _factored(structure, shapes, work, z, rng)
+            structure = _structure(model, shapes, work, z, trying)
+            tables, apart = _factored(structure, shapes, work, z, trying)
     if apart:
         raise UnsupportedModelError(
             f"recover_discrete: the density is no sum of terms of {[*shapes]} (off by {apart:.2g} "
@@ -178,7 +179,7 @@ def _padded(array: np.ndarray, size: int) -> np.ndarray:
     return array[np.where(index < len(array), index, 0)]
 
 
-def _shapes(model: DiscreteModel, data: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+def shapes_of(model: DiscreteModel, data: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
     """Shape of each discrete variable, with the lengths of this dataset's dims."""
     lengths = {
         d: n

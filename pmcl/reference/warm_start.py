@@ -9,20 +9,35 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pmcl.compile import CompiledModel
+from pmcl.compile import CompiledModel, compile_model
+from pmcl.compile.refuse import model_or_context
+from pmcl.compile.variables import holders
+from pmcl.data.reading import as_task, layout_of
 from pmcl.data.task import DATASET, Task
 from pmcl.draws.densities import constrain
-from pmcl.draws.results import flat_z, labelled
+from pmcl.draws.handed import (
+    GROUPS,
+    by_dataset,
+    data_of,
+    log_weights_of,
+    names_of,
+    some_of,
+    z_of,
+)
+from pmcl.draws.results import labelled
+from pmcl.metrics import resample
 from pmcl.reference.checks import check_datasets
 from pmcl.reference.shared_model import share_data
 from pmcl.reference.whitened import WHITE, Metric, whitened
 from pmcl.runtime import precision
+from pmcl.runtime.arguments import positive
 
 type MetricLike = Literal["auto", "dense", "low-rank", "diagonal"]
 _MOST_DENSE, _MOST = 50, 500  # parameters up to which a metric is dense, or has correlations at all
 _TELLING = 1.5  # variance along a direction, relative to the rest's, that a low-rank metric keeps
 _PASSES = 3  # until it is known what the rest is
 _WHOLE = 200  # parameters up to which a whitened model has a matrix
+_READ = 256  # datasets whose draws are read together
 _SHRUNK = 0.01  # of a correlation: resampled draws may lie in fewer dimensions than z has
 # transforms that Stan has, too: there the metric is the same
 _STANS = ("", "log", "logodds", "interval", "lowerbound", "upperbound", "ordered", "logexpm1")
@@ -30,7 +45,7 @@ _STANS = ("", "log", "logodds", "interval", "lowerbound", "upperbound", "ordered
 
 @dataclass(frozen=True, eq=False)
 class WarmStart:
-    """Starting points and metric for one dataset; made by `AmortizedPosterior.warm_start`.
+    """Starting points and metric for one dataset; made by :func:`pmcl.warm_start`.
 
     The order of unconstrained values is that of `model.value_vars`, as PyMC and nutpie have it.
 
@@ -172,6 +187,60 @@ class WarmStart:
         return self._metric.to(self.positions[int(seed) % len(self.positions)])
 
 
+def warm_start(
+    idata: xr.DataTree,
+    model: pm.Model | CompiledModel | None = None,
+    *,
+    chains: int = 4,
+    metric: MetricLike = "auto",
+    random_seed: int = 0,
+) -> dict[str, WarmStart]:
+    """Give starting points and a metric to a sampler of one's own, from draws at hand.
+
+    Parameters
+    ----------
+    idata : xarray.DataTree
+        Draws of `sample` or `refine`, of many datasets or of one, in memory or in a `store` (from
+        which they are read part by part); or PyMC's own, of a pilot run for one.
+    model : pymc.Model or CompiledModel, optional
+        Whose parameters these are; None takes it from the context. Data are read from `idata`.
+    chains : int
+        Starting points of each dataset, taken from its draws.
+    metric : "auto", "dense", "low-rank" or "diagonal"
+        Covariance of the draws; of it what draws can tell from none; or variances alone.
+        "auto": dense up to 50 parameters, low-rank up to 500.
+    random_seed : int
+
+    Returns
+    -------
+    dict of str to WarmStart
+        By the dataset's name ("0" of results without a dim `dataset`): for nutpie, `pm.sample`,
+        blackjax and CmdStan.
+
+    Raises
+    ------
+    ValueError
+        Naming variables or data that `idata` lacks, or a dataset without two usable draws.
+    """
+    tree = by_dataset(idata)
+    if isinstance(model, CompiledModel):
+        compiled = model
+    else:
+        given = model_or_context(model)
+        group = tree["constant_data"].data_vars if "constant_data" in tree.children else ()
+        came = {*map(str, group)} - {*holders(given)}
+        names = [v.name for v in given.data_vars if v.name in came]
+        compiled = compile_model(given, covariates=names)
+    wanted = [i.name for i in compiled.data]
+    found: dict[str, WarmStart] = {}
+    for begin in range(0, len(names_of(tree)), _READ):
+        some = some_of(tree, slice(begin, begin + _READ), (*GROUPS, "dataset_stats"))
+        data = data_of(some, wanted, "warm_start")
+        task = replace(as_task(data, layout_of(compiled)), first=begin)
+        found |= warm_starts(compiled, task, some, chains=chains, metric=metric, seed=random_seed)
+    return found
+
+
 def warm_starts(
     compiled: CompiledModel,
     task: Task,
@@ -181,16 +250,26 @@ def warm_starts(
     metric: MetricLike,
     seed: int,
 ) -> dict[str, WarmStart]:
-    """Starting points and metrics of all datasets, of draws that count alike."""
-    z = flat_z(compiled, tree)
-    stats = tree["dataset_stats"].to_dataset()
+    """Starting points and metrics of the datasets of a task, whose draws these are."""
+    z, weights = z_of(compiled, tree, "idata"), log_weights_of(tree)
+    warnings = [""] * len(task)
+    if "dataset_stats" in tree.children:
+        warnings = [str(v) for v in tree["dataset_stats"].to_dataset()["warning"].values]
     names = tuple(i.name for i in compiled.free)
+    chains = positive("chains", chains)
     found = {}
     for i, name in enumerate(task.names):
         alone = replace(task.select([i]), place=None)
         draws = z[:, :, i].reshape(-1, compiled.dim)
-        draws = draws[np.isfinite(draws).all(axis=1)]
         rng = np.random.default_rng([seed, task.first + i])
+        if weights is not None and np.ptp(weights[:, :, i]) > 0:
+            draws = draws[resample(weights[:, :, i].ravel(), len(draws), rng)]
+        draws = draws[np.isfinite(draws).all(axis=1)]
+        if len(draws) < 2:
+            raise ValueError(
+                f"idata: expected draws within the model's support of dataset {name!r}, got "
+                f"{len(draws)} of {z.shape[0] * z.shape[1]}."
+            )
         positions = draws[rng.choice(len(draws), chains, replace=len(draws) < chains)]
         with precision.scope():
             values = constrain(compiled, positions[None], alone, names)
@@ -200,7 +279,7 @@ def warm_starts(
             initvals=[{n: v[0, c] for n, v in values.items()} for c in range(chains)],
             mean=draws.mean(axis=0),
             inverse_mass_matrix=covariance_of(draws, metric),
-            warning=str(stats["warning"].values[i]),
+            warning=warnings[i],
             _compiled=compiled,
             _task=alone,
         )

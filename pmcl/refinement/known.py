@@ -1,6 +1,6 @@
 """Parameters that are known: the model of what is left, given them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from pmcl.compile import CompiledModel, compile_model
 from pmcl.compile.as_data import as_data
+from pmcl.compile.parting import KNOWN, LEFT, parted
 from pmcl.data.batching import over_chunks
 from pmcl.data.task import DATASET, Layout, Task
 from pmcl.runtime import precision
@@ -31,22 +32,22 @@ class Conditioned(NamedTuple):
         The datasets, known parameters beside them.
     known : array of shape (dataset, known)
         Unconstrained values of these.
-    places : array of int of shape (known,)
-        Where they lie in the z of the whole model.
+    places, left : array of int of shape (known,) and (dim,)
+        Where they lie in the z of the whole model, and where what is left does.
     """
 
     compiled: CompiledModel
     task: Task
     known: np.ndarray
     places: np.ndarray
+    left: np.ndarray
 
     def starts(self, z: np.ndarray) -> np.ndarray:
         """Move draws of all parameters, (dataset, draw, dim), to those that are left.
 
         As for a normal of the draws' covariance: by a regression on what is known.
         """
-        left = np.setdiff1d(np.arange(z.shape[-1]), self.places)
-        moved = np.empty((*z.shape[:2], len(left)))
+        left, moved = self.left, np.empty((*z.shape[:2], len(self.left)))
         for i, own in enumerate(z):
             centred = own - own.mean(axis=0)
             slope = np.linalg.lstsq(centred[:, self.places], centred[:, left], rcond=1e-6)[0]
@@ -67,7 +68,7 @@ def conditioned(compiled: CompiledModel, task: Task, given: Mapping[str, ArrayLi
         Of that model.
     given : mapping of str to array
         Free variables, on the scale of the model: one value for all datasets, or a leading dim
-        `dataset`.
+        `dataset`; NaN where an entry is not known, the same ones in all datasets.
 
     Raises
     ------
@@ -75,23 +76,42 @@ def conditioned(compiled: CompiledModel, task: Task, given: Mapping[str, ArrayLi
         Naming the variable that there is not, whose shape is wrong or which cannot have the value.
     """
     values = values_of(compiled, task, given)
-    known, index = known_z(compiled, task, values)
-    rest = conditional_model(compiled, tuple(i.name for i in compiled.free if i.name in values))
+    there = {i.name: np.isfinite(values[i.name][0]) for i in compiled.free if i.name in values}
+    rest = conditional_model(compiled, there)
+    known, places = known_z(compiled, task, values)
+    as_they_are = {n: v for n, v in values.items() if there[n].all()}
+    some = {KNOWN.format(n): v[:, there[n]] for n, v in values.items() if n not in as_they_are}
     layout = Layout.of(rest, task.layout.row)
-    task = replace(task, layout=layout, values={**task.values, **values}, place=None)
-    return Conditioned(rest, task, known, index)
+    task = replace(task, layout=layout, values={**task.values, **as_they_are, **some}, place=None)
+    whole = {v.variable: np.arange(v.start, v.start + v.size) for v in compiled.values}
+    for name in values:
+        if name not in as_they_are:
+            whole[LEFT.format(name)] = whole[name][~there[name].ravel()]
+    left = np.concatenate([whole[v.variable] for v in rest.values])
+    return Conditioned(rest, task, known, places, left)
 
 
-def conditional_model(compiled: CompiledModel, names: Sequence[str]) -> CompiledModel:
-    """Compile the model in which free variables of these names are data; once for each set."""
+def whole_names(given: Mapping[str, ArrayLike]) -> set[str]:
+    """Names of variables all of whose entries are known."""
+    return {n for n, v in given.items() if not np.isnan(np.asarray(v, float)).any()}
+
+
+def conditional_model(compiled: CompiledModel, known: Mapping[str, np.ndarray]) -> CompiledModel:
+    """Compile the model in which entries of free variables are data; once for each set.
+
+    `known` says which entries, by variable.
+    """
+    partly = {n: v for n, v in known.items() if not v.all()}
+    names = [KNOWN.format(n) if n in partly else n for n in known]
     covariates = {i.name for i in compiled.covariates}
 
     def make() -> CompiledModel:
-        model = as_data(compiled.model, names)
-        known = [v.name for v in model.data_vars if v.name in {*covariates, *names}]
-        return compile_model(model, covariates=known)
+        model = as_data(parted(compiled.model, partly) if partly else compiled.model, names)
+        data = [v.name for v in model.data_vars if v.name in {*covariates, *names}]
+        return compile_model(model, covariates=data)
 
-    return compiled.keep(("given", tuple(names)), make)
+    key = tuple((n, v.tobytes()) for n, v in known.items())
+    return compiled.keep(("given", key), make)
 
 
 def values_of(
@@ -104,8 +124,6 @@ def values_of(
         raise ValueError(
             f"given: expected values of some free variables, {[*infos]}, got {list(given)}."
         )
-    if {*given} == {*infos}:
-        raise ValueError("given: expected some free variable without a value, all have one.")
     found = {}
     for name, value in given.items():
         info = infos[name]
@@ -117,12 +135,20 @@ def values_of(
                 f"given[{name!r}]: expected shape {info.shape}, or {(len(task), *info.shape)} with "
                 f"a leading dim {DATASET!r}, got {np.shape(value)}."
             )
-        if not np.isfinite(array).all():
+        there = ~np.isnan(array) if array.dtype.kind == "f" else np.ones(array.shape, bool)
+        if np.isinf(array).any() or not there.any():
             raise ValueError(
-                f"given[{name!r}]: expected finite numbers, got some that are not. Parts of a "
-                "variable cannot be left open: write it as two variables."
+                f"given[{name!r}]: expected finite numbers, or NaN for entries that are not known, "
+                f"got {np.array2string(array[0], threshold=5)}."
+            )
+        if (there != there[:1]).any():
+            raise ValueError(
+                f"given[{name!r}]: expected the same entries known in all datasets, NaN elsewhere; "
+                "they differ. Call once for each set of entries."
             )
         found[name] = array
+    if {*given} == {*infos} and all(np.isfinite(v).all() for v in found.values()):
+        raise ValueError("given: expected some free variable without a value, all have one.")
     return found
 
 
@@ -139,7 +165,12 @@ def known_z(
         Naming a variable whose values its prior does not allow.
     """
     parts = [v for v in compiled.values if v.variable in given]
-    index = np.concatenate([np.arange(v.start, v.start + v.size) for v in parts])
+    places = []
+    for v in parts:
+        there = np.isfinite(given[v.variable][0]).ravel()
+        # what is known in part has an unconstrained value for each entry
+        places.append(v.start + (np.arange(v.size) if there.all() else np.flatnonzero(there)))
+    index = np.concatenate(places)
     batch, n = task.batch(), len(task)
     with precision.scope():
         z = over_chunks(
@@ -168,6 +199,8 @@ def _unconstrained(
     initial = jnp.asarray(compiled.initial)
 
     def one(data: dict[str, Array], known: dict[str, Array]) -> Array:
-        return compiled.unconstrain({**compiled.constrain(initial, data), **known}, data)
+        start = compiled.constrain(initial, data)
+        filled = {n: jnp.where(jnp.isnan(v), start[n], v) for n, v in known.items()}
+        return compiled.unconstrain({**start, **filled}, data)
 
     return jax.vmap(one)(data, known)

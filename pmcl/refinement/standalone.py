@@ -19,20 +19,20 @@ from pmcl.data.masked import check_masked
 from pmcl.data.own import own_data
 from pmcl.data.possible import check_possible
 from pmcl.data.reading import as_task, covariates_among, task_of
-from pmcl.data.task import Layout, Task, TaskLike
+from pmcl.data.task import DATASET, Layout, Task, TaskLike
 from pmcl.draws.densities import pick
-from pmcl.draws.handed import z_of
+from pmcl.draws.handed import UNCONSTRAINED, by_dataset, some_of, z_of
 from pmcl.draws.prediction import Extra
 from pmcl.draws.prior import prior_draws
 from pmcl.draws.results import warn_of_doubts
 from pmcl.levels.find import find
 from pmcl.levels.structure import Levels, NoLevels
-from pmcl.parts.datasets import Parts
+from pmcl.parts.datasets import TOGETHER, Parts
 from pmcl.parts.job import Job, bytes_of, check_devices, need_store
 from pmcl.parts.run import run
 from pmcl.refinement.correction import as_tree
 from pmcl.refinement.correction import correct as corrected_task
-from pmcl.refinement.known import conditioned
+from pmcl.refinement.known import Conditioned, conditioned
 from pmcl.refinement.settings import (
     FEWEST_STARTS,
     Asked,
@@ -46,6 +46,7 @@ from pmcl.runtime import precision
 from pmcl.runtime.arguments import positive, seed_of
 from pmcl.runtime.devices import DevicesLike
 from pmcl.runtime.devices import scope as device_scope
+from pmcl.runtime.files import check_sum
 from pmcl.search.search import Search
 from pmcl.search.starts import from_draws
 
@@ -92,10 +93,12 @@ def refine(
     start : xarray.DataTree, optional
         Draws to start from: a result of `sample`, `sample_reference` or `refine` for the same
         datasets, in the same order; of this model, or of another one with the same variables (one
-        with another prior, say).
+        with another prior, say). From a `store` some draws of each are read.
     given : mapping of str to array, optional
         Values of some free variables that are known, by name: one value for all datasets, or one
-        each (leading dim `dataset`). The posterior of the others is drawn, given data and these:
+        each (leading dim `dataset`). Of a variable with independent entries some may be known, NaN
+        leaves the others open: they are drawn as `<name>_unobserved`, and the variable is there as
+        a whole, too. The posterior of the others is drawn, given data and these:
         conditioning, no intervention, so that what is known of one level of a model tells of the
         levels above. What is known stands in `constant_data`; the evidence is that of data and
         known values together.
@@ -172,20 +175,17 @@ def refine(
         need_store(client)
         task = as_task(data, Layout.of(compiled, row))
         prior = prior_draws(compiled, task.dataset(0), FEWEST_STARTS, seed=seed)
+        z = _given(whole, start, len(task), known, seed)
         job = RefineJob(compiled, prior, asked, devices, levels, row)
-        z = None if start is None else _given(whole, start, len(task), seed)
-        if known is not None and z is not None:
-            z = known.starts(z)
         tree, names = job.refined(task, z, progressbar=progressbar), task.names
     else:
-        if start is not None:
-            raise ValueError("start: expected none where results go to a `store`, part by part.")
         check_devices(client, devices)
         each = partial(bytes_of, compiled, asked.draws, asked.names, terms=asked.extra.terms)
         layout = Layout.of(compiled, row)
         parts = Parts.of(data, layout, each)
         prior = prior_draws(compiled, parts.first(layout), FEWEST_STARTS, seed=seed)
-        job = RefineJob(compiled, prior, asked, devices, levels, row)
+        z = _given(whole, start, len(parts), known, seed)
+        job = RefineJob(compiled, prior, asked, devices, levels, row, z)
         tree, _ = run(job, parts, store, client=client, progressbar=progressbar)
         names = parts.names
     warn_of_doubts(names, tree)
@@ -207,6 +207,8 @@ class RefineJob(Job):
         Whether levels are looked for; True: there have to be some.
     row : str, optional
         The dim along which datasets may have different lengths.
+    starts : array of shape (dataset, draw, dim), optional
+        Draws at hand of all datasets; searches start there.
     """
 
     description: ClassVar[str] = "Refining"
@@ -217,6 +219,7 @@ class RefineJob(Job):
     devices: DevicesLike
     levels: bool | None = None
     row: str | None = None
+    starts: np.ndarray | None = None
 
     @property
     def layout(self) -> Layout:
@@ -225,11 +228,14 @@ class RefineJob(Job):
 
     def label(self) -> dict[str, Any]:
         """Tell this job by what was asked for."""
-        return {"refine": repr(self.asked), "levels": self.levels}
+        known = None if self.starts is None else check_sum(self.starts)
+        return {"refine": repr(self.asked), "levels": self.levels, "start": known}
 
     def work(self, task: Task) -> tuple[xr.DataTree, dict[str, Any]]:
         """Refine, silently."""
-        return self.refined(task, None, progressbar=False), {}
+        some = slice(task.first, task.first + len(task))
+        start = None if self.starts is None else self.starts[some]
+        return self.refined(task, start, progressbar=False), {}
 
     def refined(self, task: Task, start: np.ndarray | None, *, progressbar: bool) -> xr.DataTree:
         """Refine the datasets of a task, from draws (dataset, draw, dim) or from the prior."""
@@ -272,12 +278,27 @@ class RefineJob(Job):
         return found
 
 
-def _given(compiled: CompiledModel, start: xr.DataTree, number: int, seed: int) -> np.ndarray:
-    """Return draws at hand, of shape (dataset, draw, dim)."""
-    given = z_of(compiled, start, "start")
-    if given.shape[2] != number:
-        raise ValueError(f"start: expected draws of {number} datasets, got {given.shape[2]}.")
-    z = np.moveaxis(given.reshape(-1, *given.shape[2:]), 0, 1)
-    # what another support does not have starts at the model's initial point
-    z = np.where(np.isfinite(z).all(axis=-1, keepdims=True), z, compiled.initial)
-    return z[:, np.random.default_rng(seed).integers(z.shape[1], size=FEWEST_STARTS)]
+def _given(
+    compiled: CompiledModel,
+    start: xr.DataTree | None,
+    number: int,
+    known: Conditioned | None,
+    seed: int,
+) -> np.ndarray | None:
+    """Return some draws at hand of all datasets, (dataset, draw, dim), read part by part."""
+    if start is None:
+        return None
+    tree = by_dataset(start)
+    sizes = tree["posterior" if "posterior" in tree.children else UNCONSTRAINED].sizes
+    if sizes[DATASET] != number:
+        raise ValueError(f"start: expected draws of {number} datasets, got {sizes[DATASET]}.")
+    which = np.random.default_rng(seed).integers(sizes["chain"] * sizes["draw"], size=FEWEST_STARTS)
+    parts = []
+    for begin in range(0, number, TOGETHER):
+        some = some_of(tree, slice(begin, begin + TOGETHER))
+        z = z_of(compiled, some, "start")
+        z = np.moveaxis(z.reshape(-1, *z.shape[2:]), 0, 1)[:, which]
+        # what another support does not have starts at the model's initial point
+        parts.append(np.where(np.isfinite(z).all(axis=-1, keepdims=True), z, compiled.initial))
+    found = np.concatenate(parts)
+    return found if known is None else known.starts(found)
