@@ -21,8 +21,8 @@ from pmcl.compile import (
     read_covariates,
 )
 from pmcl.compile.covariates import SourcesLike
+from pmcl.compile.labelled import model_or_context
 from pmcl.compile.made import SimulatorFunction
-from pmcl.compile.refuse import model_or_context
 from pmcl.data.masked import check_masked
 from pmcl.data.simulated import simulated_task
 from pmcl.data.sources import aligned_sources

@@ -19,12 +19,12 @@ from pmcl.compile.conversion import graphs
 from pmcl.compile.copies import copies_in
 from pmcl.compile.indices import Indices
 from pmcl.compile.joining import joined
+from pmcl.compile.labelled import model_or_context
 from pmcl.compile.model import COMPILED, CompiledModel, Function
 from pmcl.compile.refuse import (
     UnsupportedModelError,
     check_differentiable,
     check_model,
-    model_or_context,
     trace_or_name,
 )
 from pmcl.compile.simulable import has_density, is_improper

@@ -13,7 +13,6 @@ from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors, applys_between
-from pytensor.xtensor.type import XTensorType
 from scipy.sparse.csgraph import connected_components
 
 from pmcl.compile.conversion.graphs import ShapedFunction, host_mode
@@ -39,19 +38,6 @@ class UnsupportedModelError(ValueError):
     """A PyMC model that pmcl cannot compile; the message names the variable and the way out."""
 
 
-def model_or_context(model: pm.Model | None) -> pm.Model:
-    """Return the model, or that of the context where none is given.
-
-    Raises
-    ------
-    TypeError
-        If it is something else, or there is none.
-    """
-    if model is not None and not isinstance(model, pm.Model):
-        raise TypeError(f"model: expected a pymc.Model, got {type(model).__name__}.")
-    return pm.modelcontext(model)
-
-
 def check_model(model: pm.Model) -> None:
     """Refuse models whose density cannot be derived.
 
@@ -61,7 +47,6 @@ def check_model(model: pm.Model) -> None:
         Naming the variable, what is wrong with it and what to do.
     """
     _check_names(model)
-    _check_kind(model)
     _check_imputed(model)  # first: imputation also changes the free and the observed variables
     _check_observed(model)
     _check_discrete(model)
@@ -200,17 +185,6 @@ def _check_names(model: pm.Model) -> None:
                     f"{kind} {name!r}: expected a name of its own, as {list(_RESERVED)} are dims "
                     f"of all results. Rename it in the model ({name + '_number'!r}, say)."
                 )
-
-
-def _check_kind(model: pm.Model) -> None:
-    for rv in model.basic_RVs:
-        if isinstance(rv.type, XTensorType):
-            raise UnsupportedModelError(
-                f"Variable {rv.name!r} is of `pymc.dims`, which is not compiled. Write it with "
-                f"`pm` in place of `pymc.dims`, and its dims by name: "
-                f"`pm.Normal({rv.name!r}, ..., dims={[*rv.type.dims]!r})`; arrays are then "
-                "broadcast by position."
-            )
 
 
 def _check_imputed(model: pm.Model) -> None:

@@ -7,6 +7,7 @@ import pymc as pm
 import xarray as xr
 
 from pmcl.compile.discrete import DiscreteModel, discrete_model
+from pmcl.compile.labelled import model_or_context
 from pmcl.data.task import DATASET
 from pmcl.draws.discrete import Recovered, recovered, weights_of
 from pmcl.draws.handed import z_of
@@ -67,7 +68,7 @@ def recover_discrete(
     for group in _DATA:
         if group in tree.children:
             came |= {str(n) for n in tree[group].data_vars}
-    discrete = discrete_model(model, came)
+    discrete = discrete_model(model_or_context(model), came)
     names = [*discrete.values] if var_names is None else list(var_names)
     unknown = [n for n in names if n not in discrete.values]
     if unknown:
