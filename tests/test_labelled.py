@@ -44,7 +44,7 @@ def regression_plain() -> None:
 
 
 def multilevel() -> None:
-    site = pmd.Data("site_of", SITE, dims="obs")
+    site = pmd.Data("site_of", SITE.astype("int32"), dims="obs")
     mu = pmd.Normal("mu", 0.0, 1.0)
     tau = pmd.HalfNormal("tau", 1.0)
     a = pmd.Normal("a", mu, tau, dims="site")
@@ -74,7 +74,9 @@ def many_kinds() -> None:
     pmd.Potential("soft", -((u.sum("predictor") - 1.0) ** 2))
     mean = t.mean("predictor") + p * (w * effect).sum("kind")
     cut = pmd.Normal.dist(mean, 1.0)
-    pmd.Censored("y", cut, lower=None, upper=1.0, observed=as_x(np.full((3, 5), 0.4), "kind", "site"))
+    pmd.Censored(
+        "y", cut, lower=None, upper=1.0, observed=as_x(np.full((3, 5), 0.4), "kind", "site")
+    )
 
 
 def many_kinds_plain() -> None:
@@ -102,7 +104,7 @@ def model_of(build: Callable[[], None]) -> pm.Model:
 PAIRS = [
     (regression, regression_plain, ("X",)),
     (multilevel, multilevel_plain, ("site_of", "x")),
-    (many_kinds, many_kinds_plain, ()),
+    pytest.param(many_kinds, many_kinds_plain, (), marks=pytest.mark.slow),
 ]
 
 
@@ -128,6 +130,58 @@ def test_is_the_same_model_in_plain_pymc(
             np.testing.assert_allclose(here[name].shape, value.shape)
 
 
+def distributions() -> None:
+    """The distributions of `pymc.dims` that the other models leave out."""
+    half, by_site = as_x([0.5, 1.5, 2.5], "kind"), {"dims": ("site", "kind")}
+    pmd.Flat("flat", dims="site")
+    pmd.HalfFlat("half_flat", dims="site")
+    pmd.Triangular("triangular", lower=0.0, upper=3.0, c=1.0)
+    pmd.TruncatedNormal("cut_normal", half, 1.0, lower=0.0, **by_site)
+    pmd.Logistic("logistic", half, 2.0, **by_site)
+    pmd.LogNormal("log_normal", half, 0.5, **by_site)
+    pmd.StudentT("student", nu=half, mu=1.0, sigma=2.0, **by_site)
+    pmd.VonMises("angle", 0.3, half, **by_site)
+    pmd.Cauchy("cauchy", half, 1.0, **by_site)
+    pmd.HalfCauchy("half_cauchy", 2.0, **by_site)
+    pmd.Kumaraswamy("kumaraswamy", 2.0, 3.0, **by_site)
+    pmd.Laplace("laplace", half, 1.0, **by_site)
+    pmd.Exponential("exponential", half, **by_site)
+    pmd.Gamma("gamma", mu=half, sigma=1.0, **by_site)
+    pmd.Gumbel("gumbel", half, 1.0, **by_site)
+    pmd.InverseGamma("inverse_gamma", 2.0, half, **by_site)
+    pmd.Weibull("weibull", 2.0, 1.0, **by_site)
+    pmd.Pareto("pareto", 2.0, 1.0, dims="site")
+    cov = as_x(np.eye(3) + 0.3, "kind", "kind2")
+    pmd.MvNormal("vector", half, cov, core_dims=("kind", "kind2"), dims=("kind", "site"))
+    counts = {"observed": as_x(np.ones((5, 3)), "site", "kind").astype(int), **by_site}
+    chance = as_x([0.2, 0.3, 0.5], "kind")
+    pmd.NegativeBinomial("nb", mu=half, alpha=2.0, **counts)
+    pmd.BetaBinomial("bb", alpha=2.0, beta=half, n=4, **counts)
+    pmd.Bernoulli("bernoulli", logit_p=half, **counts)
+    pmd.Binomial("binomial", n=3, p=chance, **counts)
+    pmd.Geometric("geometric", chance, **counts)
+    of_site = as_x(np.ones(5), "site").astype(int)
+    pmd.Categorical("category", p=chance, core_dims="kind", observed=of_site, dims="site")
+
+
+@pytest.mark.slow
+def test_the_density_is_that_of_pymc() -> None:
+    model = model_of(distributions)
+    compiled = compile_model(model)
+    points = np.random.default_rng(4).normal(size=(3, compiled.dim)) * 0.4
+    theirs = model.compile_logp(mode="FAST_COMPILE")
+    observed = {i.name: own_value(compiled.model, i.name) for i in compiled.observed}
+    for z in points:
+        parts = {v.name: z[v.start : v.start + v.size].reshape(v.shape) for v in compiled.values}
+        # a vector lies along the last of its dims here
+        parts["vector"] = parts["vector"].T
+        ours = compiled.log_prior(z) + compiled.log_likelihood(z, observed)
+        np.testing.assert_allclose(ours, theirs(parts), rtol=1e-9)
+    infos = {i.name: i for i in compiled.free}
+    assert infos["vector"].dims == ("site", "kind") and infos["vector"].shape == (5, 3)
+    assert infos["gamma"].dims == ("site", "kind")
+
+
 @pytest.mark.parametrize(("labelled", "plain", "covariates"), PAIRS[:2])
 def test_simulates_the_same_joint(
     labelled: Callable[[], None], plain: Callable[[], None], covariates: tuple[str, ...]
@@ -142,3 +196,79 @@ def test_simulates_the_same_joint(
     error = (a.mean(axis=0) - b.mean(axis=0)) / (spread * np.sqrt(2 / n))
     assert a.shape == b.shape and np.abs(error).max() < 4.5
     np.testing.assert_allclose(a.std(axis=0), spread, rtol=0.15)
+
+
+QUIET = {"random_seed": 0, "progressbar": False}
+NETWORK = pmcl.Network(
+    pmcl.DeepSet(outputs=4, width=8, depth=1, pooled=4, head_width=8, head_depth=1),
+    pmcl.CouplingFlow(layers=1, width=8, depth=1, knots=4, affine_width=8),
+)
+
+
+def means(tree: xr.DataTree) -> dict[str, np.ndarray]:
+    return {k: v.mean(("chain", "draw")).values for k, v in tree["posterior"].data_vars.items()}
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[pm.Model, pmcl.AmortizedPosterior]:
+    model = model_of(regression)
+    fit = pmcl.fit_amortized(
+        model, covariates=["X"], exchangeable="obs", network=NETWORK, steps=20, **QUIET
+    )
+    return model, fit
+
+
+@pytest.mark.slow
+def test_doors_take_it(fitted: tuple[pm.Model, pmcl.AmortizedPosterior], tmp_path) -> None:
+    model, posterior = fitted
+    alone = means(pmcl.refine(model, draws=4_000, **QUIET))
+    plain = means(pmcl.refine(model_of(regression_plain), draws=4_000, **QUIET))
+    nuts = pmcl.sample_reference(model, draws=1_000, chains=2, **QUIET)
+    pmcl.save(posterior, tmp_path / "s.zarr.zip")
+    loaded = pmcl.load(tmp_path / "s.zarr.zip", model)
+    drawn = means(loaded.sample(draws=4_000, **QUIET))
+    spread = nuts["posterior"].std(("chain", "draw"))
+    for name, value in means(nuts).items():
+        for other in (alone, plain, drawn):
+            assert np.all(np.abs(other[name] - value) < 0.2 * spread[name].values)
+    table = {"X": X[:7], "y": Y[:7]}
+    adapted = posterior.adapt(table, name="t", steps=2, **QUIET)
+    assert adapted.sample(table, 20, refine=False, random_seed=0)["posterior"].sizes["draw"] == 20
+
+
+@pytest.mark.slow
+def test_a_stream_of_it() -> None:
+    found = []
+    for build in (regression, regression_plain):
+        stream = pmcl.fit_online(model_of(build), row="obs", random_seed=0)
+        stream = stream.update({"X": X[:20], "y": Y[:20]}, random_seed=0, progressbar=False)
+        found.append(means(stream.sample(2_000, random_seed=0)))
+    for name, value in found[1].items():
+        np.testing.assert_allclose(found[0][name], value, atol=0.02)
+
+
+@pytest.mark.slow
+def test_groups_are_seen() -> None:
+    ours, theirs = (
+        pmcl.refine(model_of(build), draws=2_000, levels=True, **QUIET)
+        for build in (multilevel, multilevel_plain)
+    )
+    assert ours["posterior"].attrs["levels"] == theirs["posterior"].attrs["levels"]
+    assert "5 groups along 'site'" in str(ours["posterior"].attrs["levels"])
+    spread = theirs["posterior"].std(("chain", "draw"))
+    for name, value in means(theirs).items():
+        assert np.all(np.abs(means(ours)[name] - value) < 0.1 * spread[name].values)
+
+
+def test_follows_its_own_data_and_coordinates() -> None:
+    model = model_of(regression)
+    first = ordinary(model)
+    with model:
+        pm.set_data({"X": X[:4], "held": Y[:4]}, coords={"obs": range(4)})
+    second = ordinary(model)
+    assert second is first and second["X"].get_value().shape == (4, 2)
+    assert compile_model(model, covariates=("X",)).observed[0].shape == (4,)
+    with model:
+        pmd.Normal("late", 0.0, 1.0)
+    assert ordinary(model) is not first and "late" in ordinary(model).named_vars
+    assert ordinary(first) is first

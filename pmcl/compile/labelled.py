@@ -128,7 +128,7 @@ def _ordinary_variable(
         if order != dims:
             raise UnsupportedModelError(
                 f"Variable {op.name!r}: expected the dims of one draw to be the last of its dims, "
-                f"got {dims}. Write `dims={(..., *order[-1:])}`, and its data in that order."
+                f"got {dims}. Write `dims={order}`, and its data in that order."
             )
         return ModelObservedRV(op.name, order)(rv, _tensor(inputs[1]))
     transform = _transform(op.name, op.transform, order)
