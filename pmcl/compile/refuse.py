@@ -200,7 +200,8 @@ def _check_imputed(model: pm.Model) -> None:
                 "parameters: observe what is there, "
                 f"`pm.Normal('{name}', ..., observed=x[there])`, "
                 f"give the rest the same prior, `gaps = pm.Normal('{name}_gaps', ..., "
-                "shape=(~there).sum())`, and use `pt.set_subtensor(pt.as_tensor(x)[~there], gaps)`."
+                "shape=int((~there).sum()))`, and use "
+                "`pt.set_subtensor(pt.as_tensor(x)[~there], gaps)`."
             )
         value = model.rvs_to_values[rv]
         for source in ancestors([value]):
