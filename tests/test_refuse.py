@@ -201,7 +201,6 @@ def no_jax_conversion() -> None:
             "'y': expected the dims of one draw",
             "dims=('day', 'group')",
         ),
-        (own_past, "`pm.Data` 'series' holds the observations of 'y'", "pm.AR"),
         (nameless_randomness, "'noisy'", "give it a name"),
         (free_scale_of_icar, "'phi' is a `pm.ICAR` whose `sigma`", "sigma * pm.ICAR('phi'"),
         (unconnected_places, "'phi' is a `pm.ICAR` of places", "each connected part"),
@@ -234,6 +233,7 @@ def simulator_of(build: Callable[[], None], backend: str = "auto") -> Simulator:
         (density_only, "'y' is a `pm.CustomDist` with only `logp`", "Give it `random=`"),
         (density_only_prior, "'mu' is a `pm.CustomDist` with only `logp`", "Give it `random=`"),
         (improper, "'mu' has an improper prior", "a proper one"),
+        (own_past, "`pm.Data` 'series' holds the observations of 'y'", "pm.AR"),
     ],
 )
 def test_has_a_density_and_cannot_be_simulated(

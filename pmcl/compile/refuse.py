@@ -17,7 +17,6 @@ from scipy.sparse.csgraph import connected_components
 
 from pmcl.compile.conversion.graphs import ShapedFunction, host_mode
 from pmcl.compile.marginal import how_to_sum_out, is_discrete
-from pmcl.compile.variables import content
 
 _STEPS = """    def until_next(y, p):  # four or so of these reach the next time
         for _ in range(4):
@@ -54,7 +53,6 @@ def check_model(model: pm.Model) -> None:
         _check_operation(rv)
     for rv in model.observed_RVs:
         _check_minibatch(rv, model.rvs_to_values[rv])
-        _check_own_data(model, rv)
 
 
 def check_host(outputs: Sequence[Variable], reason: str) -> None:
@@ -280,16 +278,4 @@ def _check_minibatch(rv: Variable, value: Variable) -> None:
         raise UnsupportedModelError(
             f"Variable {rv.name!r} depends on `pm.Minibatch`, a random part of the data. Give the "
             "model the whole of one dataset: pmcl batches over datasets by itself."
-        )
-
-
-def _check_own_data(model: pm.Model, rv: Variable) -> None:
-    """Refuse observations that also enter the model as a constant: it would not follow the data."""
-    own = {v for v in ancestors([model.rvs_to_values[rv]]) if v in model.data_vars}
-    for data in own & content([*model.basic_RVs, *model.potentials]):
-        raise UnsupportedModelError(
-            f"`pm.Data` {data.name!r} holds the observations of {rv.name!r} and also enters the "
-            "model's distributions, which cannot be simulated. Write the dependence as a "
-            "distribution (`pm.AR`, or `pm.CustomDist` with `dist=`), or put what is known "
-            "beforehand in a `pm.Data` of its own and name it as a covariate."
         )
