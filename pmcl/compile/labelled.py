@@ -193,22 +193,20 @@ def _from_first(dims: tuple[str, ...], param: Variable) -> tuple[str, ...]:
 
 
 def _transform(name: str, labelled: Transform | None, dims: tuple[str, ...]) -> Transform | None:
-    match labelled:
-        case None:
+    # by name: not every PyMC that pmcl works with has all of them
+    own = type(labelled).__module__ == dim_transforms.__name__
+    match type(labelled).__name__ if own or labelled is None else "":
+        case "NoneType":
             return None
-        case dim_transforms.LogTransform():
-            return transforms.log
-        case dim_transforms.LogOddsTransform():
-            return transforms.logodds
-        case dim_transforms.CircularTransform():
-            return transforms.circular
-        case dim_transforms.SimplexTransform():
-            return transforms.simplex
-        case dim_transforms.ZeroSumTransform():
-            return transforms.ZeroSumTransform([dims.index(d) - len(dims) for d in labelled.dims])
-        case dim_transforms.IntervalTransform():
-            bounds = [_bound(each, dims) for each in (labelled.lower, labelled.upper)]
-            return transforms.Interval(bounds_fn=lambda *_: tuple(bounds))
+        case "LogTransform" | "LogOddsTransform" | "CircularTransform" | "SimplexTransform" as kind:
+            return getattr(transforms, kind.removesuffix("Transform").lower())
+        case "ZeroSumTransform":
+            axes = [dims.index(d) - len(dims) for d in labelled.dims]  # type: ignore[union-attr]
+            return transforms.ZeroSumTransform(axes)
+        case "IntervalTransform":
+            lower, upper = labelled.lower, labelled.upper  # type: ignore[union-attr]
+            bounds = _bound(lower, dims), _bound(upper, dims)
+            return transforms.Interval(bounds_fn=lambda *_: bounds)
         case _:
             raise UnsupportedModelError(
                 f"Variable {name!r} of `pymc.dims` has the transform {type(labelled).__name__}: "
