@@ -173,3 +173,28 @@ def test_a_hierarchy_with_a_potential_among_its_priors() -> None:
     found = tree["unconstrained_posterior"]["tau_log__"].values
     assert found.mean() == pytest.approx(mean, abs=0.12 * sd)
     assert found.std() == pytest.approx(sd, rel=0.15)
+
+
+def test_observations_that_the_distributions_depend_on() -> None:
+    """A lag of the model's own `pm.Data`, as state spaces have it: it follows the data."""
+    with pm.Model() as model:
+        y = pm.Data("series", np.random.default_rng(0).normal(size=30))
+        rho = pm.Normal("rho")
+        pm.Normal("y", rho * pt.concatenate([[0.0], y[:-1]]), 1, observed=y)
+    other = np.cumsum(np.random.default_rng(1).normal(size=30))
+    for data in (None, {"y": other}):
+        here = y.get_value() if data is None else other
+        precision = 1 + np.sum(here[:-1] ** 2)
+        mean, sd = np.sum(here[:-1] * here[1:]) / precision, precision**-0.5
+        tree = pmcl.refine(model, data, draws=4000, **QUIET)
+        nuts = pmcl.sample_reference(model, data, draws=1000, chains=2, **QUIET)
+        for found in (tree["posterior"]["rho"].values, nuts["posterior"]["rho"].values):
+            assert found.mean() == pytest.approx(mean, abs=0.12 * sd)
+            assert found.std() == pytest.approx(sd, rel=0.1)
+    gap = np.where(np.arange(30) == 5, np.nan, other)
+    with pytest.raises(pmcl.DataError, match=r"\['y'\] are missing"):
+        pmcl.refine(model, {"y": gap}, **QUIET)
+    with pytest.raises(UnsupportedModelError, match="'series' holds the observations of 'y'"):
+        pmcl.refine(model, {"y": other}, posterior_predictive=True, **QUIET)
+    with pytest.raises(UnsupportedModelError, match="'series' holds the observations of 'y'"):
+        pmcl.fit_amortized(model, **QUIET)

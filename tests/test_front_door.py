@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pyarrow
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 import xarray as xr
 
@@ -361,3 +362,30 @@ def test_training_that_takes_long_is_said_before(irregular, monkeypatch) -> None
     monkeypatch.setattr("pmcl.training.run._LONG", 1e-6)
     with pytest.warns(UserWarning, match="a step takes .* s, so that 20 steps .*1 parameters"):
         irregular.pretrain(20, progressbar=False)
+
+
+def test_a_loop_over_rows_is_said_before_it_is_compiled(monkeypatch) -> None:
+    monkeypatch.setattr("pmcl.compile.size._NODES", 40)
+    y = np.random.default_rng(0).normal(size=20)
+    with pm.Model() as model:
+        a = pm.Beta("a", 2, 2)
+        level = [pt.zeros(())]
+        for t in range(1, 20):
+            level.append(a * y[t - 1] + (1 - a) * level[-1])
+        pm.Normal("y", pt.stack(level), 1, observed=y)
+    with pytest.warns(UserWarning, match="'y' is a graph of .* operations.*`pytensor.scan`"):
+        compile_model(model)
+
+
+def test_more_parameters_than_can_be_are_said_before(irregular, monkeypatch) -> None:
+    monkeypatch.setattr("pmcl.compile.size._PARAMETERS", 2)
+    with pm.Model() as model:
+        b = pm.Normal("b", shape=3)
+        pm.Normal("y", b, 1, observed=pm.Data("held", np.arange(3.0)))
+    said = r"3 parameters \('b' has 3\), for 3 observed values.*pmcl.sample_reference"
+    with pytest.warns(UserWarning, match=f"refine: the model has {said}"):
+        pmcl.refine(model, draws=50, levels=False, **QUIET)
+    with pytest.warns(UserWarning, match=f"fit_amortized: the model has {said}"):
+        pmcl.fit_amortized(
+            model, network=irregular.network, exchangeable=None, steps=2, levels=False, **QUIET
+        )

@@ -9,6 +9,7 @@ from itertools import product
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
@@ -19,6 +20,7 @@ from scipy.special import logsumexp
 import pmcl
 from pmcl.compile import compile_model, make_simulator, read_covariates
 from pmcl.compile.conversion.graphs import host_mode
+from pmcl.data.own import own_data
 
 pymc_extras = pytest.importorskip(
     "pymc_extras", reason="needs pymc-extras, which has an environment of its own: make marginal"
@@ -223,3 +225,35 @@ def test_members_of_a_mixture_are_those_that_pymc_extras_gives_back() -> None:
     for v in range(3):
         often = (theirs["k"].values[0] == v).mean(axis=0)
         assert (np.abs(often - found["probability"]["k"][:, v].values) < 0.05).all()
+
+
+def test_a_state_space_leaves_gaps_out() -> None:
+    """pymc-extras' Kalman filter, of a series with gaps in the middle, against a dense normal."""
+    from pymc_extras.statespace import structural
+
+    y = np.cumsum(np.random.default_rng(0).normal(size=20))
+    y[[5, 6, 11]] = np.nan
+    there, steps = ~np.isnan(y), np.arange(20)
+    parts = structural.LevelTrendComponent(order=1, innovations_order=1)
+    space = (parts + structural.MeasurementError("obs")).build(verbose=False)
+    with pm.Model(coords=space.coords) as model, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pymc-extras' own, of the gaps
+        pm.Deterministic("P0", pt.eye(1), dims=space.param_dims["P0"])
+        pm.Normal("initial_level_trend", dims=space.param_dims["initial_level_trend"])
+        pm.HalfNormal("sigma_level_trend", dims=space.param_dims["sigma_level_trend"])
+        pm.HalfNormal("sigma_obs")
+        space.build_statespace_graph(pd.DataFrame({"y": y}))
+    compiled = compile_model(model)
+    for z in np.random.default_rng(1).normal(size=(4, 3)):
+        values = compiled.constrain(z, own_data(model, say=False))
+        first, walk, noise = (
+            np.ravel(values[n]) for n in ("initial_level_trend", "sigma_level_trend", "sigma_obs")
+        )
+        cov = 1 + walk**2 * np.minimum(steps[:, None], steps) + noise**2 * np.eye(20)
+        exact = stats.multivariate_normal.logpdf(
+            y[there], np.full(there.sum(), first), cov[np.ix_(there, there)]
+        )
+        found = compiled.log_likelihood(z, own_data(model, say=False))
+        assert float(found) == pytest.approx(exact, rel=1e-6)  # the filter has a jitter
+    tree = pmcl.refine(model, random_seed=0, progressbar=False)
+    assert tree["dataset_stats"]["khat"].item() < 0.7

@@ -105,11 +105,38 @@ def improper() -> None:
     pm.Normal("y", mu, 1, observed=ZEROS)
 
 
-def labelled_dims() -> None:
+def transform_of_dims() -> None:
+    import pymc.dims as pmd
+    from pymc.dims.distributions.transforms import DimTransform
+
+    class Own(DimTransform):
+        name = "own"
+
+        def forward(self, value, *inputs):  # noqa: ANN001, ANN202
+            return value
+
+        log_jac_det = backward = forward
+
+    a = pmd.Normal("a", transform=Own(), dims="group")
+    pmd.Normal("y", a, 1.0, observed=pmd.Data("x", ZEROS, dims="group"))
+
+
+def part_of_a_random_vector() -> None:
+    import pymc.dims as pmd
+
+    pmd.Normal("a", dims="group")
+    drawn = pmd.Normal.dist(0.0, 1.0, dim_lengths={"group": 4})
+    value = pmd.Data("x", ZEROS, dims="group")
+    pm.modelcontext(None).register_rv(pmd.math.exp(drawn), "y", observed=value, dims=("group",))
+
+
+def vectors_along_the_first_dim() -> None:
     import pymc.dims as pmd
 
     a = pmd.Normal("a", dims="group")
-    pmd.Normal("y", a, 1.0, observed=pmd.Data("x", ZEROS, dims="group"))
+    cov = pmd.as_xtensor(np.eye(4), dims=("group", "again"))
+    value = pmd.Data("x", np.zeros((4, 2)), dims=("group", "day"))
+    pmd.MvNormal("y", a, cov, core_dims=("group", "again"), observed=value, dims=("group", "day"))
 
 
 def own_past() -> None:
@@ -167,8 +194,13 @@ def no_jax_conversion() -> None:
         (masked, "'y' has missing values in `observed`", "placeholder values"),
         (nothing_observed, "no observed variable", "Give the likelihood `observed=`"),
         (nothing_free, "no free variable", "nothing to infer"),
-        (labelled_dims, "'a' is of `pymc.dims`", "`pm` in place of `pymc.dims`"),
-        (own_past, "`pm.Data` 'series' holds the observations of 'y'", "pm.AR"),
+        (transform_of_dims, "'a' of `pymc.dims` has the transform Own", "Leave `transform=` out"),
+        (part_of_a_random_vector, "'y' is of `pymc.dims`, and made by", "Write it with `pm`"),
+        (
+            vectors_along_the_first_dim,
+            "'y': expected the dims of one draw",
+            "dims=('day', 'group')",
+        ),
         (nameless_randomness, "'noisy'", "give it a name"),
         (free_scale_of_icar, "'phi' is a `pm.ICAR` whose `sigma`", "sigma * pm.ICAR('phi'"),
         (unconnected_places, "'phi' is a `pm.ICAR` of places", "each connected part"),
@@ -176,7 +208,10 @@ def no_jax_conversion() -> None:
     ],
 )
 def test_refused(build: Callable[[], None], names: str, way_out: str) -> None:
-    with pm.Model(coords={"group": range(4)}) as model, warnings.catch_warnings():
+    with (
+        pm.Model(coords={"group": range(4), "day": range(2), "again": range(4)}) as model,
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")  # PyMC's own, of imputation
         build()
     with pytest.raises(UnsupportedModelError) as error:
@@ -198,6 +233,7 @@ def simulator_of(build: Callable[[], None], backend: str = "auto") -> Simulator:
         (density_only, "'y' is a `pm.CustomDist` with only `logp`", "Give it `random=`"),
         (density_only_prior, "'mu' is a `pm.CustomDist` with only `logp`", "Give it `random=`"),
         (improper, "'mu' has an improper prior", "a proper one"),
+        (own_past, "`pm.Data` 'series' holds the observations of 'y'", "pm.AR"),
     ],
 )
 def test_has_a_density_and_cannot_be_simulated(

@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -60,19 +61,18 @@ def test_a_differential_equation_in_steps() -> None:
 def test_imputed_values_as_parameters() -> None:
     """As the message has it, against PyMC's own imputation."""
     said = refusal("imputed brains")
-    for line in ("observed=x[there]", "shape=(~there).sum()", "pt.as_tensor(x)[~there], gaps"):
+    for line in ("observed=x[there]", "shape=int((~there).sum())", "pt.as_tensor(x)[~there], gaps"):
         assert line in said
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         imputed = PROGRAMS["imputed brains"]()
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=29)
+    x, y = (np.random.default_rng(seed).normal(size=29) for seed in (0, 1))  # the program's
     x[[2, 5, 11]] = np.nan
-    there, y = ~np.isnan(x), rng.normal(size=29)
+    there = ~np.isnan(x)
     with pm.Model() as model:
         nu = pm.Normal("nu", 0, 0.5)
         pm.Normal("B", nu, 1, observed=x[there])
-        gaps = pm.Normal("B_gaps", nu, 1, shape=(~there).sum())
+        gaps = pm.Normal("B_gaps", nu, 1, shape=int((~there).sum()))
         B = pt.set_subtensor(pt.as_tensor(x)[~there], gaps)
         mu = pm.Normal("a", 0, 0.5) + pm.Normal("bB", 0, 0.5) * B
         pm.Normal("K", mu, pm.Exponential("sigma", 1), observed=y)
@@ -120,3 +120,100 @@ def test_an_interval_is_a_potential_and_its_simulator_a_function() -> None:
         found = tree[name].values.ravel()
         assert found.mean() == pytest.approx(mean, abs=0.08 * sd)
         assert found.std() == pytest.approx(sd, rel=0.06)
+
+
+STEPS = np.arange(12)
+THERE = ~np.isin(STEPS, [3, 4, 8])
+WALK = np.where(THERE, np.cumsum(np.random.default_rng(5).normal(size=12)), np.nan)
+
+
+def grid_of(log_likelihood: Callable[[float], float], end: float = 4) -> tuple[float, float]:
+    """Mean and sd of a standard normal parameter's posterior."""
+    grid = np.linspace(-end, end, 801)
+    log_p = stats.norm.logpdf(grid) + np.array([log_likelihood(v) for v in grid])
+    weight = np.exp(log_p - log_p.max())
+    mean = np.average(grid, weights=weight)
+    return mean, np.sqrt(np.average((grid - mean) ** 2, weights=weight))
+
+
+def is_near(values: np.ndarray, mean: float, sd: float) -> None:
+    assert values.mean() == pytest.approx(mean, abs=0.08 * sd)
+    assert values.std() == pytest.approx(sd, rel=0.06)
+
+
+def series_with_gaps() -> str:
+    with pm.Model() as model:
+        rho = pm.Normal("rho")
+        pm.AR("y", rho[None], 1, init_dist=pm.Normal.dist(0, 1), observed=np.arange(12.0))
+    with pytest.raises(pmcl.DataError) as error:
+        pmcl.refine(model, {"y": WALK}, **QUIET)
+    return str(error.value)
+
+
+def test_gaps_of_a_series_as_parameters() -> None:
+    """As the message has it, against a grid on which the gaps are integrated out."""
+    said = series_with_gaps()
+    assert "['y'] are missing (NaN; dataset '0' lacks most)" in said
+    for line in (
+        "pm.Flat('gaps', shape=int((~there).sum()))",
+        "pt.as_tensor(values)[~there], gaps)",
+    ):
+        assert line in said
+    with pm.Model() as model:
+        rho = pm.Normal("rho")
+        gaps = pm.Flat("gaps", shape=int((~THERE).sum()))
+        series = pt.set_subtensor(pt.as_tensor(WALK)[~THERE], gaps)
+        of = pm.AR.dist(rho[None], 1, init_dist=pm.Normal.dist(0, 1), shape=12)
+        pm.Potential("series", pm.logp(of, series))
+
+    def exact(rho: float) -> float:
+        forward = np.where(STEPS[:, None] >= STEPS, rho ** np.abs(STEPS[:, None] - STEPS), 0.0)
+        cov = (forward @ forward.T)[np.ix_(THERE, THERE)]
+        return stats.multivariate_normal.logpdf(WALK[THERE], cov=cov)
+
+    tree = pmcl.refine(model, draws=4000, **QUIET)
+    is_near(tree["posterior"]["rho"].values, *grid_of(exact, 2))
+
+
+def test_gaps_of_a_series_by_a_filter() -> None:
+    """A local level by Kalman, whose step skips what is not there, against a dense normal."""
+    assert "Kalman filter in a `pm.Potential`" in series_with_gaps()
+
+    def step(y: pt.TensorVariable, there: pt.TensorVariable, m, v, q):  # noqa: ANN001, ANN202
+        v = v + q
+        term = pt.where(there, pm.logp(pm.Normal.dist(m, pt.sqrt(v + 1)), y), 0.0)
+        gain = pt.where(there, v / (v + 1), 0.0)
+        return m + gain * (y - m), (1 - gain) * v, term
+
+    with pm.Model() as model:
+        log_q = pm.Normal("log_q")
+        terms = pytensor.scan(
+            step,
+            sequences=[pt.as_tensor(np.nan_to_num(WALK)), pt.as_tensor(THERE)],
+            outputs_info=[pt.zeros(()), pt.zeros(()), None],
+            non_sequences=[pt.exp(log_q)],
+            return_updates=False,
+        )[2]
+        pm.Potential("series", terms)
+
+    def exact(log_q: float) -> float:
+        cov = np.exp(log_q) * (np.minimum(STEPS[:, None], STEPS) + 1.0) + np.eye(12)
+        return stats.multivariate_normal.logpdf(WALK[THERE], cov=cov[np.ix_(THERE, THERE)])
+
+    tree = pmcl.refine(model, draws=4000, **QUIET)
+    is_near(tree["posterior"]["log_q"].values, *grid_of(exact))
+
+
+def test_gaps_of_what_a_latent_series_gave_are_left_out() -> None:
+    """The same level as a latent walk, its values rows of their own."""
+    assert "make the series latent" in series_with_gaps()
+    with pm.Model(coords={"time": STEPS}) as model:
+        walk = pm.GaussianRandomWalk("walk", 0, 1, init_dist=pm.Normal.dist(0, 1), dims="time")
+        pm.Normal("y", walk + pm.Normal("shift"), 1, observed=np.arange(12.0), dims="time")
+
+    def exact(shift: float) -> float:
+        cov = (np.minimum(STEPS[:, None], STEPS) + 1.0 + np.eye(12))[np.ix_(THERE, THERE)]
+        return stats.multivariate_normal.logpdf(WALK[THERE] - shift, cov=cov)
+
+    tree = pmcl.refine(model, {"y": WALK}, draws=4000, **QUIET)
+    is_near(tree["posterior"]["shift"].values, *grid_of(exact))

@@ -1,5 +1,6 @@
 """Fit: from a PyMC model to a pretrained amortized posterior."""
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,8 +22,9 @@ from pmcl.compile import (
     read_covariates,
 )
 from pmcl.compile.covariates import SourcesLike
+from pmcl.compile.labelled import model_or_context
 from pmcl.compile.made import SimulatorFunction
-from pmcl.compile.refuse import model_or_context
+from pmcl.compile.size import say_parameters
 from pmcl.data.masked import check_masked
 from pmcl.data.simulated import simulated_task
 from pmcl.data.sources import aligned_sources
@@ -256,6 +258,7 @@ def _flat(fit: Fit, first: Simulated) -> AmortizedPosterior:
     """A posterior of all parameters alike, whose network is as it was made."""
     compiled, row, chosen = fit.source.compiled, fit.structure.row, fit.network
     search = None
+    say_parameters(compiled, sum(math.prod(i.shape) for i in compiled.observed), "fit_amortized")
     if chosen.whiten:
         density = Density(compiled, row)
         search = Search.of(density, compiled.initial, np.asarray(first.z), starts=_STARTS)

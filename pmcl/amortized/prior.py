@@ -24,6 +24,7 @@ from pytensor.tensor.variable import TensorVariable
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.compile import CompiledModel, ValueSlice, compile_model
 from pmcl.compile.conversion import graphs
+from pmcl.compile.labelled import model_or_context
 from pmcl.data.task import DATASET, TaskLike
 from pmcl.draws.densities import unconstrain
 from pmcl.draws.results import flat_z
@@ -130,6 +131,7 @@ def _draws(
             "as_prior: draws do not say how the variables are transformed; pass `model=`, the "
             "PyMC model that they are of."
         )
+    model = model_or_context(model)
     constant = source["constant_data"].data_vars if "constant_data" in source.children else ()
     covariates = [v.name for v in model.data_vars if v.name in constant]
     return model, compile_model(model, covariates=covariates), source

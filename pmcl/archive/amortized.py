@@ -35,8 +35,8 @@ from pmcl.compile import (
     read_covariates,
 )
 from pmcl.compile.covariates import SourcesLike, sources_of
+from pmcl.compile.labelled import model_or_context
 from pmcl.compile.made import SimulatorFunction
-from pmcl.compile.refuse import model_or_context
 from pmcl.continual import Memory, memory_of
 from pmcl.data.task import Batch
 from pmcl.networks import Amortizer, Network, Structure

@@ -13,8 +13,8 @@ from pmcl.compile import (
     UnsupportedModelError,
 )
 from pmcl.compile.covariates import SourcesLike
+from pmcl.compile.labelled import model_or_context
 from pmcl.compile.made import SimulatorFunction
-from pmcl.compile.refuse import model_or_context
 from pmcl.online.stream import AbstractStream
 
 

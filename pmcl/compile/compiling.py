@@ -19,15 +19,16 @@ from pmcl.compile.conversion import graphs
 from pmcl.compile.copies import copies_in
 from pmcl.compile.indices import Indices
 from pmcl.compile.joining import joined
+from pmcl.compile.labelled import model_or_context
 from pmcl.compile.model import COMPILED, CompiledModel, Function
 from pmcl.compile.refuse import (
     UnsupportedModelError,
     check_differentiable,
     check_model,
-    model_or_context,
     trace_or_name,
 )
 from pmcl.compile.simulable import has_density, is_improper
+from pmcl.compile.size import say_graph
 from pmcl.compile.support import Support
 from pmcl.compile.variables import VariableInfo, fingerprint
 from pmcl.runtime import precision
@@ -59,6 +60,11 @@ def compile_model(
     ------
     UnsupportedModelError
         If the model cannot be compiled, naming the variable and the way out.
+
+    Warns
+    -----
+    UserWarning
+        Where its graph is so large that this takes minutes.
     """
     model = model_or_context(model)
     check_model(model)
@@ -67,6 +73,7 @@ def compile_model(
     before = COMPILED.setdefault(model, {}).get(tuple(covariates))
     if before is not None and before[0] == now:
         return replace(before[1], model=model)
+    say_graph(model)
     with compiling(), precision.scope():
         compiled = joined(_compile(model, data))
     COMPILED[model][tuple(covariates)] = now, compiled.without_model()

@@ -13,12 +13,10 @@ from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors, applys_between
-from pytensor.xtensor.type import XTensorType
 from scipy.sparse.csgraph import connected_components
 
 from pmcl.compile.conversion.graphs import ShapedFunction, host_mode
 from pmcl.compile.marginal import how_to_sum_out, is_discrete
-from pmcl.compile.variables import content
 
 _STEPS = """    def until_next(y, p):  # four or so of these reach the next time
         for _ in range(4):
@@ -39,19 +37,6 @@ class UnsupportedModelError(ValueError):
     """A PyMC model that pmcl cannot compile; the message names the variable and the way out."""
 
 
-def model_or_context(model: pm.Model | None) -> pm.Model:
-    """Return the model, or that of the context where none is given.
-
-    Raises
-    ------
-    TypeError
-        If it is something else, or there is none.
-    """
-    if model is not None and not isinstance(model, pm.Model):
-        raise TypeError(f"model: expected a pymc.Model, got {type(model).__name__}.")
-    return pm.modelcontext(model)
-
-
 def check_model(model: pm.Model) -> None:
     """Refuse models whose density cannot be derived.
 
@@ -61,7 +46,6 @@ def check_model(model: pm.Model) -> None:
         Naming the variable, what is wrong with it and what to do.
     """
     _check_names(model)
-    _check_kind(model)
     _check_imputed(model)  # first: imputation also changes the free and the observed variables
     _check_observed(model)
     _check_discrete(model)
@@ -69,7 +53,6 @@ def check_model(model: pm.Model) -> None:
         _check_operation(rv)
     for rv in model.observed_RVs:
         _check_minibatch(rv, model.rvs_to_values[rv])
-        _check_own_data(model, rv)
 
 
 def check_host(outputs: Sequence[Variable], reason: str) -> None:
@@ -202,17 +185,6 @@ def _check_names(model: pm.Model) -> None:
                 )
 
 
-def _check_kind(model: pm.Model) -> None:
-    for rv in model.basic_RVs:
-        if isinstance(rv.type, XTensorType):
-            raise UnsupportedModelError(
-                f"Variable {rv.name!r} is of `pymc.dims`, which is not compiled. Write it with "
-                f"`pm` in place of `pymc.dims`, and its dims by name: "
-                f"`pm.Normal({rv.name!r}, ..., dims={[*rv.type.dims]!r})`; arrays are then "
-                "broadcast by position."
-            )
-
-
 def _check_imputed(model: pm.Model) -> None:
     for rv in model.observed_RVs:
         # PyMC splits "y" into "y_observed" and "y_unobserved", which it infers.
@@ -226,7 +198,8 @@ def _check_imputed(model: pm.Model) -> None:
                 "parameters: observe what is there, "
                 f"`pm.Normal('{name}', ..., observed=x[there])`, "
                 f"give the rest the same prior, `gaps = pm.Normal('{name}_gaps', ..., "
-                "shape=(~there).sum())`, and use `pt.set_subtensor(pt.as_tensor(x)[~there], gaps)`."
+                "shape=int((~there).sum()))`, and use "
+                "`pt.set_subtensor(pt.as_tensor(x)[~there], gaps)`."
             )
         value = model.rvs_to_values[rv]
         for source in ancestors([value]):
@@ -305,16 +278,4 @@ def _check_minibatch(rv: Variable, value: Variable) -> None:
         raise UnsupportedModelError(
             f"Variable {rv.name!r} depends on `pm.Minibatch`, a random part of the data. Give the "
             "model the whole of one dataset: pmcl batches over datasets by itself."
-        )
-
-
-def _check_own_data(model: pm.Model, rv: Variable) -> None:
-    """Refuse observations that also enter the model as a constant: it would not follow the data."""
-    own = {v for v in ancestors([model.rvs_to_values[rv]]) if v in model.data_vars}
-    for data in own & content([*model.basic_RVs, *model.potentials]):
-        raise UnsupportedModelError(
-            f"`pm.Data` {data.name!r} holds the observations of {rv.name!r} and also enters the "
-            "model's distributions, which cannot be simulated. Write the dependence as a "
-            "distribution (`pm.AR`, or `pm.CustomDist` with `dist=`), or put what is known "
-            "beforehand in a `pm.Data` of its own and name it as a covariate."
         )

@@ -6,6 +6,7 @@ import pytensor.tensor as pt
 from pymc.model.fgraph import clone_model
 from pytensor.compile.sharedvalue import SharedVariable
 
+from pmcl.compile.labelled import in_order_of
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.variables import dims_of, own_value
 
@@ -27,10 +28,7 @@ def resized(model: pm.Model, dim: str, number: int) -> pm.Model:
         Where something of the model keeps its length, naming it.
     """
     new = clone_model(model)
-    # a copy has its variables in another order
-    for kind in ("free_RVs", "observed_RVs", "deterministics", "potentials"):
-        place = {v.name: i for i, v in enumerate(getattr(model, kind))}
-        getattr(new, kind).sort(key=lambda v, place=place: place[v.name])
+    in_order_of(model, new)
 
     def filled(name: str) -> np.ndarray:
         value, dims = own_value(new, name), dims_of(new, new[name])

@@ -8,9 +8,11 @@ from pymc.distributions.custom import CustomDistRV
 from pymc.distributions.simulator import SimulatorRV
 from pymc.logprob.abstract import _logprob_helper
 from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
 
 from pmcl.compile.model import CompiledModel
 from pmcl.compile.refuse import UnsupportedModelError
+from pmcl.compile.variables import content
 
 _DENSITY_IS_ENOUGH = (
     "(`pmcl.refine` and `pmcl.sample_reference` need no simulator, and `fit_amortized` takes a "
@@ -39,6 +41,9 @@ def check_simulable(model: pm.Model, variables: Sequence[Variable] | None = None
                 "The model has no observed variable: nothing says which are simulated. Give the "
                 f"likelihood `observed=` (placeholder values will do). {_DENSITY_IS_ENOUGH}"
             )
+    for rv in model.observed_RVs:
+        if variables is None or rv in variables:
+            _check_own_data(model, rv)
     for rv in model.basic_RVs if variables is None else variables:
         if not can_draw(rv):
             _refuse_to_draw(rv)
@@ -91,6 +96,19 @@ def _check_potentials(model: pm.Model) -> None:
             f"Potential {names} adds to the log density but cannot be simulated from. Write it as "
             "a distribution (`pm.CustomDist` with `dist=` or `random=`, `pm.Truncated`, "
             f"`pm.Censored`) so that the simulator knows it too. {_DENSITY_IS_ENOUGH}"
+        )
+
+
+def _check_own_data(model: pm.Model, rv: Variable) -> None:
+    """Refuse observations that the model's distributions depend on: draws would not follow them."""
+    own = {v for v in ancestors([model.rvs_to_values[rv]]) if v in model.data_vars}
+    for data in own & content([*model.basic_RVs, *model.potentials]):
+        raise UnsupportedModelError(
+            f"`pm.Data` {data.name!r} holds the observations of {rv.name!r} and also enters the "
+            "model's distributions, which cannot be simulated. Write the dependence as a "
+            "distribution (`pm.AR`, or `pm.CustomDist` with `dist=`), or put what is known "
+            "beforehand in a `pm.Data` of its own and name it as a covariate. "
+            f"{_DENSITY_IS_ENOUGH}"
         )
 
 

@@ -22,9 +22,14 @@ _PADDING = (
 )
 
 _MISSING = (
-    "Values of {names} are missing (NaN), but the likelihood depends on them beyond a term of "
-    "their own (it is not elementwise, or other variables depend on them). Drop the datasets, or "
-    "cut a series before its first gap."
+    "Values of {names} are missing (NaN; dataset {name!r} lacks most), but the likelihood depends "
+    "on them beyond a term of their own (it is not elementwise, or other variables depend on "
+    "them). Make them parameters: `gaps = pm.Flat('gaps', shape=int((~there).sum()))`, "
+    "`series = pt.set_subtensor(pt.as_tensor(values)[~there], gaps)` and "
+    "`pm.Potential('series', pm.logp(pm.AR.dist(...), series))`, or what the distribution is; or "
+    "sum them out, by a Kalman filter in a `pm.Potential` whose step skips what is not there; or "
+    "make the series latent (`pm.AR`) and its values rows of their own (`pm.Normal`). Else drop "
+    "the datasets, or cut a series before its first gap."
 )
 
 
@@ -56,7 +61,7 @@ def check_masked(compiled: CompiledModel, task: Task) -> Task:
     if task.there:
         gaps = np.sum([(~v).reshape(len(task), -1).sum(axis=1) for v in task.there.values()], 0)
         i = int(np.argmax(gaps))
-        refusal = _MISSING.format(names=[n for n in names if n in task.there])
+        refusal = _MISSING.format(names=[n for n in names if n in task.there], name=task.names[i])
         values, mask = _one(task, i)
         assert mask is not None
         other = {

@@ -16,6 +16,7 @@ from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.compile import Simulator
 from pmcl.compile.covariates import SourcesLike
+from pmcl.compile.labelled import model_or_context
 from pmcl.data.simulated import simulated_task
 from pmcl.data.task import DATASET, Task
 from pmcl.diagnostics.model_choice import AGAINST, MODEL, compare_models, prior_of
@@ -187,6 +188,7 @@ def _simulator(model: ModelLike, covariates: SourcesLike | None) -> Simulator:
         raise TypeError(
             f"models: expected PyMC models or amortized posteriors, got {type(model).__name__}."
         )
+    model = model_or_context(model)
     known = {v.name for v in model.data_vars}
     if isinstance(covariates, Mapping):
         covariates = {k: v for k, v in covariates.items() if k in known}

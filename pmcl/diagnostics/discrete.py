@@ -13,6 +13,7 @@ import xarray as xr
 
 from pmcl.compile import CompiledModel
 from pmcl.compile.discrete import DiscreteModel, discrete_model
+from pmcl.compile.labelled import model_or_context
 from pmcl.data.reading import as_task, layout_of
 from pmcl.data.task import DATASET, Task
 from pmcl.draws.discrete import Recovered, recovered, shapes_of, weights_of
@@ -89,7 +90,7 @@ def recover_discrete(
     for group in DATA:
         if group in tree.children:
             came |= {str(n) for n in tree[group].data_vars}
-    discrete = discrete_model(model, came)
+    discrete = discrete_model(model_or_context(model), came)
     names = [*discrete.values] if var_names is None else list(var_names)
     unknown = [n for n in names if n not in discrete.values]
     if unknown:

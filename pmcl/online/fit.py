@@ -7,7 +7,7 @@ import pymc as pm
 
 from pmcl.compile import localise
 from pmcl.compile.compiling import compile_model
-from pmcl.compile.refuse import model_or_context
+from pmcl.compile.labelled import model_or_context
 from pmcl.compile.simulable import check_simulable, need_density
 from pmcl.continual import AbstractStrategy
 from pmcl.online.drift import AbstractDrift, Static

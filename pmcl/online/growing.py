@@ -11,7 +11,7 @@ from jax import Array
 
 from pmcl.compile import CompiledModel, localise
 from pmcl.compile.compiling import compile_model
-from pmcl.compile.refuse import model_or_context
+from pmcl.compile.labelled import model_or_context
 from pmcl.compile.simulable import check_simulable, need_density
 from pmcl.draws.results import value_infos
 from pmcl.online.families import LARGEST, AnyNormal

@@ -11,7 +11,7 @@ import pymc as pm
 import xarray as xr
 
 from pmcl.compile import CompiledModel, compile_model
-from pmcl.compile.refuse import model_or_context
+from pmcl.compile.labelled import model_or_context
 from pmcl.compile.simulable import need_density
 from pmcl.data.masked import check_masked
 from pmcl.data.own import own_data

@@ -24,6 +24,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type_other import NoneTypeT
 
+from pmcl.compile.labelled import without_initial_values
 from pmcl.compile.variables import holder_of
 
 type Arrays = dict[str, np.ndarray]
@@ -113,7 +114,7 @@ def share_data(model: pm.Model, datasets: Sequence[Arrays]) -> SharedModel:
     ValueError
         If the length of an observed variable is fixed in the model's graph and cannot follow.
     """
-    fgraph, _ = fgraph_from_model(_without_initial_values(model))
+    fgraph, _ = fgraph_from_model(without_initial_values(model))
     # Rebuilt node by node: what is downstream of a resized variable carries its old static shape
     new: dict[Variable, Variable] = {}
     gaps: dict[str, SharedVariable] = {}
@@ -176,14 +177,6 @@ def _part(rv: Variable, value: Variable, there: Variable) -> Variable:
     )[0]
     kept = pt.all(there, axis=tuple(range(terms.type.ndim, there.type.ndim)))
     return pt.where(kept, terms, 0.0).sum()
-
-
-def _without_initial_values(model: pm.Model) -> pm.Model:
-    # PyMC converts no model with initial values; this shell has none and leaves the user's alone
-    shell = object.__new__(type(model))
-    shell.__dict__.update(model.__dict__)
-    shell.rvs_to_initial_values = dict.fromkeys(model.rvs_to_initial_values)
-    return shell
 
 
 def _observe(

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from pmcl.compile import Density
+from pmcl.compile.size import say_parameters
 from pmcl.data.batching import over_chunks, taken
 from pmcl.data.task import Batch, Task
 from pmcl.draws.drawn import Drawn, judge
@@ -68,6 +69,7 @@ def refine_task(
         In the order of `which`.
     treatment : Treatment
     """
+    say_parameters(density.compiled, int(task.counts.max()), "refine")
     parts = []
     with progress_bar("Refining", len(which), enabled=progressbar) as bar:
         for some in np.array_split(which, -(-len(which) // _most(density.compiled.dim))):

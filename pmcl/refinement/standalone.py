@@ -13,7 +13,8 @@ import xarray as xr
 from numpy.typing import ArrayLike
 
 from pmcl.compile import CompiledModel, Density, compile_model
-from pmcl.compile.refuse import UnsupportedModelError, model_or_context
+from pmcl.compile.labelled import model_or_context
+from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.simulable import need_density
 from pmcl.data.masked import check_masked
 from pmcl.data.own import own_data

@@ -8,12 +8,23 @@ from collections.abc import Callable
 
 import pymc as pm
 
-from . import causal, generalised, hierarchies, latent, mixtures, rethinking, series, survival
+from . import (
+    causal,
+    generalised,
+    hierarchies,
+    labelled,
+    latent,
+    mixtures,
+    rethinking,
+    series,
+    survival,
+)
 
 PROGRAMS: dict[str, Callable[[], pm.Model]] = {
     name.replace("_", " "): function
     for module in (
         generalised, rethinking, hierarchies, mixtures, survival, series, latent, causal,
+        labelled,
     )
     for name, function in vars(module).items()
     if callable(function) and getattr(function, "__module__", None) == module.__name__
