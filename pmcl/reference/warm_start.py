@@ -10,7 +10,7 @@ import pymc as pm
 import xarray as xr
 
 from pmcl.compile import CompiledModel, compile_model
-from pmcl.compile.refuse import model_or_context
+from pmcl.compile.labelled import model_or_context
 from pmcl.compile.variables import holders
 from pmcl.data.reading import as_task, layout_of
 from pmcl.data.task import DATASET, Task
