@@ -13,12 +13,12 @@ from pmcl.draws.drawn import Drawn, judge
 from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold
 from pmcl.networks import Amortizer
 from pmcl.networks.contexts import contexts
-from pmcl.refinement import stages
+from pmcl.refinement import stages, wider
 from pmcl.refinement.choice import Pilot, choose, mixture_log_q
 from pmcl.refinement.groups import ProposalArrays
 from pmcl.refinement.settings import Asked, Beginning, Refine
 from pmcl.refinement.stages import BLOCK, Keys
-from pmcl.refinement.treatment import Engine, Treatment, at, replaced
+from pmcl.refinement.treatment import Engine, Treatment, at, joined, replaced
 from pmcl.runtime import devices
 from pmcl.runtime.progress import progress_bar
 from pmcl.search.many import searched, several
@@ -27,6 +27,11 @@ _TOGETHER = 4  # datasets, or parts of their draws, that a device works on toget
 _BYTES = 2**28  # about, for proposals
 _JUDGED = 64  # datasets whose pilot draws are held at once
 _FITTED = 4 * BLOCK  # draws that population Monte Carlo begins with
+_JUDGES = BLOCK  # draws of a wider proposal
+_MOVED = 0.1
+_FAR = 0.2
+_WIDE = 0.15
+_APART = "draws of a wider proposal move the moments"
 
 
 class Verdict(NamedTuple):
@@ -151,20 +156,21 @@ class _Run(NamedTuple):
             done = done._replace(steps=self.step(proposals, rows), gradients=gradients)
             treatment = replaced(treatment, rows, done)
             choice = replaced(choice, rows, self.judge(proposals, rows, stage=3))
-        drawn, engine = self.draw(proposals, choice, everyone, stage=4), choice.engine
+        drawn = self.draw(proposals, choice, everyone, stage=4)
         weak = self.weak(drawn)
         if len(weak):
-            new, choice = self.populate(proposals, weak)
+            new, chosen = self.populate(proposals, weak)
             old, judged = judge(at(drawn, weak)), judge(new)
             worse = (judged.efficiency < old.efficiency) & ~(judged.khat < old.khat)
             rows = weak[~worse]
             drawn = replaced(drawn, rows, at(new, ~worse))
-            engine = replaced(engine, rows, choice.engine[~worse])
+            choice = replaced(choice, rows, at(chosen, ~worse))
             treatment = treatment.noted(rows, "population Monte Carlo")
             treatment = treatment.noted(weak[worse], "population Monte Carlo did not help")
-        rests = unconverged & np.isin(engine, (Engine.ALIGNED, Engine.REFINED))
-        warning = np.where(rests, text, "").astype(object)
-        return drawn, treatment._replace(engine=engine, warning=warning)
+        drawn, choice, apart = self.widen(proposals, choice, drawn)
+        rests = unconverged & np.isin(choice.engine, (Engine.ALIGNED, Engine.REFINED))
+        warning = joined(np.where(rests, text, ""), np.where(apart, _APART, ""))
+        return drawn, treatment._replace(engine=choice.engine, warning=warning)
 
     @property
     def populates(self) -> bool:
@@ -275,10 +281,10 @@ class _Run(NamedTuple):
         inefficient = judged.efficiency < self.settings.efficiency
         return np.flatnonzero((bad & (draws >= FEWEST_DRAWS)) | inefficient)
 
-    def populate(self, proposals: ProposalArrays, rows: np.ndarray) -> tuple[Drawn, Verdict]:
+    def populate(self, proposals: ProposalArrays, rows: np.ndarray, stage: int = 5) -> tuple[Drawn, Verdict]:
         """Fit a mixture by population Monte Carlo, judge again, and draw."""
         settings = self.settings
-        z, pilot = self.pilot(proposals, rows, 5, _FITTED)
+        z, pilot = self.pilot(proposals, rows, stage, _FITTED)
         weight = pilot.there / pilot.there.sum(axis=1, keepdims=True)
         with np.errstate(invalid="ignore"):
             ratio = pilot.log_p - mixture_log_q(pilot.log_q, weight)
@@ -296,14 +302,58 @@ class _Run(NamedTuple):
             rows,
             np.where(np.isfinite(z), z, 0.0),
             np.where(np.isfinite(ratio), ratio, -np.inf),
-            self.keys(8, rows, np.zeros(len(rows), int)),
+            self.keys(stage + 3, rows, np.zeros(len(rows), int)),
         )
         places = jax.tree.leaves(proposals.pool.student)
         for place, value in zip(places, jax.tree.leaves(found), strict=True):
-            place[rows, proposals.kinds.population.start - proposals.kinds.student.start :] = value
+            place[rows, proposals.of_students("population")] = value
         proposals.there[rows, proposals.kinds.population] = True
-        choice = self.judge(proposals, rows, stage=6)
-        return self.draw(proposals, choice, rows, stage=7), choice
+        choice = self.judge(proposals, rows, stage=stage + 1)
+        return self.draw(proposals, choice, rows, stage=stage + 2), choice
+
+    def widen(
+        self, proposals: ProposalArrays, choice: Verdict, drawn: Drawn
+    ) -> tuple[Drawn, Verdict, np.ndarray]:
+        """Judge draws by those of a wider proposal; where these move them it joins the others.
+
+        Returns draws, their choice, and whether they are moved still.
+        """
+        import os
+        rows, apart = np.arange(len(self.part)), np.zeros(len(self.part), bool)
+        if not self.beginning.search.exact:
+            return drawn, choice, apart
+        for stage in (10, 20, 30, 40):
+            by = self.moved(proposals, choice, at(drawn, rows), rows, stage)
+            if os.environ.get("DBG"): print("MOVED", stage, rows, by.round(3), judge(at(drawn,rows)).efficiency, judge(at(drawn,rows)).khat)
+            far = by > _MOVED
+            apart[rows] = by > _FAR
+            rows = rows[far]
+            if stage == 40 or not len(rows):
+                break
+            wide, students = proposals.kinds.wide, proposals.pool.student
+            for place in jax.tree.leaves(students):
+                place[rows, proposals.of_students("wide")] = place[rows, proposals.of_students("judge")]
+            proposals.there[rows, wide] = True
+            chosen = self.judge(proposals, rows, stage=stage + 1)
+            if self.populates:
+                new, chosen = self.populate(proposals, rows, stage + 2)
+            chosen.weights[:] *= 1 - _WIDE
+            chosen.weights[:, wide] += _WIDE
+            drawn = replaced(drawn, rows, self.draw(proposals, chosen, rows, stage=stage + 5))
+            choice = replaced(choice, rows, chosen._replace(engine=np.full(len(rows), Engine.MIXTURE, object)))
+        return drawn, choice, apart
+
+    def moved(self, proposals, choice, drawn, rows, stage):
+        wide = wider.around(drawn.z, judge(drawn).log_weights)
+        for place, value in zip(jax.tree.leaves(proposals.pool.student), jax.tree.leaves(wide), strict=True):
+            place[rows, proposals.of_students("judge")] = value
+        place = proposals.kinds.judge.start
+        used = choice.weights[rows] > 0
+        used[:, place] = True
+        which = np.full((len(rows), _JUDGES), place)
+        z, log_q, log_prior, log_likelihood = self.propose(proposals, rows, used, which, stage)
+        beside = Drawn(z, mixture_log_q(log_q, choice.weights[rows]), log_prior, log_likelihood)
+        return wider.moved(drawn, judge(drawn).log_weights, wider.log_q(wide, drawn.z), beside, log_q[:, place])
 
     def draw(
         self, proposals: ProposalArrays, choice: Verdict, rows: np.ndarray, *, stage: int

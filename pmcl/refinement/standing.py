@@ -22,6 +22,7 @@ _INEFFICIENT = 0.1
 # and a shape fitted to their tail tells of nothing that is there.
 _ALIKE = 0.99
 _RESOLUTION = 0.01  # nats by which the rounding of a log density may change it
+_NOTHING = 10.0  # nats below an equal share, at which a draw does not count
 _BEHIND = 5.0  # nats by which a mode that hardly a draw is near may lie behind the evidence
 _PART = 0.1  # of the share of the draws that such a mode's evidence promises
 _TOGETHER = 16  # modes that are compared with draws at once
@@ -41,8 +42,10 @@ def objections(drawn: Drawn, diagnostics: ImportanceDiagnostics, draws: int) -> 
     ).astype(object)
     low = (efficiency < _INEFFICIENT) & many
     found = joined(found, np.where(low, np.char.mod("efficiency %.2g", efficiency), ""))
-    with np.errstate(invalid="ignore"):
-        size = np.nanmax(np.abs(drawn.log_prior) + np.abs(drawn.log_likelihood), axis=1)
+    # of draws that count: the farthest of a heavy tail have any density, and no weight
+    counts = diagnostics.log_weights > -np.log(max(draws, 2)) - _NOTHING
+    size = np.where(counts, np.abs(drawn.log_prior) + np.abs(drawn.log_likelihood), 0.0)
+    size = np.nanmax(size, axis=1)
     rounded = np.finfo(float).eps * np.where(np.isfinite(size), size, 0.0) > _RESOLUTION
     text = np.char.mod("the log density is of the order of %.0e: no resolution is left", size)
     return joined(found, np.where(rounded, text, ""))
