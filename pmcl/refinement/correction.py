@@ -18,7 +18,7 @@ from pmcl.levels.structure import Levels
 from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold
 from pmcl.networks import Amortizer
 from pmcl.refinement.engine import poor, refine_task
-from pmcl.refinement.fallback import MOST_RHAT, by_nuts
+from pmcl.refinement.fallback import MOST_RHAT, by_nuts, together
 from pmcl.refinement.multilevel import refine_levels
 from pmcl.refinement.settings import Asked, Beginning
 from pmcl.refinement.standing import elsewhere, objections
@@ -111,7 +111,7 @@ def correct(
             return found
         if len(which) and progressbar:
             print(f"NUTS samples {len(which)} of {len(task)} datasets: others cannot be trusted.")  # noqa: T201
-        found = _fallen(density.compiled, task, drawn, found, which, asked, progressbar)
+        found = _fallen(density, task, drawn, found, which, asked, progressbar)
         if look is not None:  # chains do not go from mode to mode
             by = np.flatnonzero(found.treatment.engine == Engine.NUTS)
             judged = diagnostics._replace(log_weights=found.log_weights)
@@ -252,7 +252,7 @@ def _alike(found: Corrected, task: Task, asked: Asked) -> Corrected:
 
 
 def _fallen(
-    compiled: CompiledModel,
+    density: Density,
     task: Task,
     best: Drawn,
     found: Corrected,
@@ -269,10 +269,11 @@ def _fallen(
     smoothed = found.diagnostics.log_weights
     start = resampled(best, smoothed, which, seed=asked.seed, first=task.first).z[which]
     draws = found.drawn.log_prior.shape[1]
-    fallen = by_nuts(
-        compiled, task, start, which,
-        draws=draws, seed=asked.seed, progressbar=progressbar,
-    )  # fmt: skip
+    given = {"draws": draws, "seed": asked.seed, "progressbar": progressbar}
+    if len(which) > _HANDFUL:
+        fallen = together(density, task, start, which, **given)
+    else:
+        fallen = by_nuts(density.compiled, task, start, which, **given)
     # Where NUTS failed the draws stay those of before, with their k-hat's warning and its own; and
     # where its chains do not agree, as between modes, if weights are not hopeless.
     use = np.isfinite(fallen.drawn.z).all(axis=(1, 2))

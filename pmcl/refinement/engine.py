@@ -13,12 +13,13 @@ from pmcl.draws.drawn import Drawn, judge
 from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold
 from pmcl.networks import Amortizer
 from pmcl.networks.contexts import contexts
-from pmcl.refinement import stages, wider
-from pmcl.refinement.choice import Pilot, choose, mixture_log_q
+from pmcl.refinement import stages
+from pmcl.refinement.choice import Pilot, Verdict, choose, mixture_log_q
 from pmcl.refinement.groups import ProposalArrays
 from pmcl.refinement.settings import Asked, Beginning, Refine
 from pmcl.refinement.stages import BLOCK, Keys
 from pmcl.refinement.treatment import Engine, Treatment, at, joined, replaced
+from pmcl.refinement.wider import widened
 from pmcl.runtime import devices
 from pmcl.runtime.progress import progress_bar
 from pmcl.search.many import searched, several
@@ -27,19 +28,6 @@ _TOGETHER = 4  # datasets, or parts of their draws, that a device works on toget
 _BYTES = 2**28  # about, for proposals
 _JUDGED = 64  # datasets whose pilot draws are held at once
 _FITTED = 4 * BLOCK  # draws that population Monte Carlo begins with
-_JUDGES = BLOCK  # draws of a wider proposal
-_MOVED = 0.1
-_FAR = 0.2
-_WIDE = 0.15
-_APART = "draws of a wider proposal move the moments"
-
-
-class Verdict(NamedTuple):
-    """The choice for each dataset: engine, weights of the places, efficiency of each candidate."""
-
-    engine: np.ndarray
-    weights: np.ndarray
-    efficiency: np.ndarray
 
 
 def refine_task(
@@ -159,7 +147,8 @@ class _Run(NamedTuple):
         drawn = self.draw(proposals, choice, everyone, stage=4)
         weak = self.weak(drawn)
         if len(weak):
-            new, chosen = self.populate(proposals, weak)
+            chosen = self.populate(proposals, weak)
+            new = self.draw(proposals, chosen, weak, stage=8)
             old, judged = judge(at(drawn, weak)), judge(new)
             worse = (judged.efficiency < old.efficiency) & ~(judged.khat < old.khat)
             rows = weak[~worse]
@@ -167,9 +156,11 @@ class _Run(NamedTuple):
             choice = replaced(choice, rows, at(chosen, ~worse))
             treatment = treatment.noted(rows, "population Monte Carlo")
             treatment = treatment.noted(weak[worse], "population Monte Carlo did not help")
-        drawn, choice, apart = self.widen(proposals, choice, drawn)
         rests = unconverged & np.isin(choice.engine, (Engine.ALIGNED, Engine.REFINED))
-        warning = joined(np.where(rests, text, ""), np.where(apart, _APART, ""))
+        warning = np.where(rests, text, "").astype(object)
+        if self.beginning.search.exact:  # where z is long no wider draw has any weight
+            drawn, choice, said = widened(self, proposals, choice, drawn)
+            warning = joined(warning, said)
         return drawn, treatment._replace(engine=choice.engine, warning=warning)
 
     @property
@@ -281,8 +272,8 @@ class _Run(NamedTuple):
         inefficient = judged.efficiency < self.settings.efficiency
         return np.flatnonzero((bad & (draws >= FEWEST_DRAWS)) | inefficient)
 
-    def populate(self, proposals: ProposalArrays, rows: np.ndarray, stage: int = 5) -> tuple[Drawn, Verdict]:
-        """Fit a mixture by population Monte Carlo, judge again, and draw."""
+    def populate(self, proposals: ProposalArrays, rows: np.ndarray, *, stage: int = 5) -> Verdict:
+        """Fit a mixture by population Monte Carlo, and judge again; three stages."""
         settings = self.settings
         z, pilot = self.pilot(proposals, rows, stage, _FITTED)
         weight = pilot.there / pilot.there.sum(axis=1, keepdims=True)
@@ -302,58 +293,11 @@ class _Run(NamedTuple):
             rows,
             np.where(np.isfinite(z), z, 0.0),
             np.where(np.isfinite(ratio), ratio, -np.inf),
-            self.keys(stage + 3, rows, np.zeros(len(rows), int)),
+            self.keys(stage + 1, rows, np.zeros(len(rows), int)),
         )
-        places = jax.tree.leaves(proposals.pool.student)
-        for place, value in zip(places, jax.tree.leaves(found), strict=True):
-            place[rows, proposals.of_students("population")] = value
+        proposals.put("population", rows, found)
         proposals.there[rows, proposals.kinds.population] = True
-        choice = self.judge(proposals, rows, stage=stage + 1)
-        return self.draw(proposals, choice, rows, stage=stage + 2), choice
-
-    def widen(
-        self, proposals: ProposalArrays, choice: Verdict, drawn: Drawn
-    ) -> tuple[Drawn, Verdict, np.ndarray]:
-        """Judge draws by those of a wider proposal; where these move them it joins the others.
-
-        Returns draws, their choice, and whether they are moved still.
-        """
-        import os
-        rows, apart = np.arange(len(self.part)), np.zeros(len(self.part), bool)
-        if not self.beginning.search.exact:
-            return drawn, choice, apart
-        for stage in (10, 20, 30, 40):
-            by = self.moved(proposals, choice, at(drawn, rows), rows, stage)
-            if os.environ.get("DBG"): print("MOVED", stage, rows, by.round(3), judge(at(drawn,rows)).efficiency, judge(at(drawn,rows)).khat)
-            far = by > _MOVED
-            apart[rows] = by > _FAR
-            rows = rows[far]
-            if stage == 40 or not len(rows):
-                break
-            wide, students = proposals.kinds.wide, proposals.pool.student
-            for place in jax.tree.leaves(students):
-                place[rows, proposals.of_students("wide")] = place[rows, proposals.of_students("judge")]
-            proposals.there[rows, wide] = True
-            chosen = self.judge(proposals, rows, stage=stage + 1)
-            if self.populates:
-                new, chosen = self.populate(proposals, rows, stage + 2)
-            chosen.weights[:] *= 1 - _WIDE
-            chosen.weights[:, wide] += _WIDE
-            drawn = replaced(drawn, rows, self.draw(proposals, chosen, rows, stage=stage + 5))
-            choice = replaced(choice, rows, chosen._replace(engine=np.full(len(rows), Engine.MIXTURE, object)))
-        return drawn, choice, apart
-
-    def moved(self, proposals, choice, drawn, rows, stage):
-        wide = wider.around(drawn.z, judge(drawn).log_weights)
-        for place, value in zip(jax.tree.leaves(proposals.pool.student), jax.tree.leaves(wide), strict=True):
-            place[rows, proposals.of_students("judge")] = value
-        place = proposals.kinds.judge.start
-        used = choice.weights[rows] > 0
-        used[:, place] = True
-        which = np.full((len(rows), _JUDGES), place)
-        z, log_q, log_prior, log_likelihood = self.propose(proposals, rows, used, which, stage)
-        beside = Drawn(z, mixture_log_q(log_q, choice.weights[rows]), log_prior, log_likelihood)
-        return wider.moved(drawn, judge(drawn).log_weights, wider.log_q(wide, drawn.z), beside, log_q[:, place])
+        return self.judge(proposals, rows, stage=stage + 2)
 
     def draw(
         self, proposals: ProposalArrays, choice: Verdict, rows: np.ndarray, *, stage: int

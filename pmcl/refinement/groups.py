@@ -91,10 +91,14 @@ class ProposalArrays:
         there[:, kinds.normal] = there[:, kinds.student] = distinct
         return cls(pool, there, number, kinds)
 
-    def of_students(self, kind: str) -> slice:
-        """Where the t distributions of a kind are among all of them."""
+    def put(self, kind: str, rows: np.ndarray, found: Student) -> None:
+        """Put t distributions, fields (dataset, place, ...), in the places of a kind."""
         places, first = getattr(self.kinds, kind), self.kinds.student.start
-        return slice(places.start - first, places.stop - first)
+        where = slice(places.start - first, places.stop - first)
+        for place, value in zip(
+            jax.tree.leaves(self.pool.student), jax.tree.leaves(found), strict=True
+        ):
+            place[rows, where] = value
 
     def at(self, rows: np.ndarray) -> Proposals:
         """Proposals of some of the datasets."""

@@ -20,7 +20,7 @@ from pmcl.search.search import Search, evidence_of
 _INEFFICIENT = 0.1
 # A weight that is seen to matter costs efficiency: above this the largest are a few times the mean,
 # and a shape fitted to their tail tells of nothing that is there.
-_ALIKE = 0.99
+ALIKE = 0.99
 _RESOLUTION = 0.01  # nats by which the rounding of a log density may change it
 _NOTHING = 10.0  # nats below an equal share, at which a draw does not count
 _BEHIND = 5.0  # nats by which a mode that hardly a draw is near may lie behind the evidence
@@ -36,7 +36,7 @@ def objections(drawn: Drawn, diagnostics: ImportanceDiagnostics, draws: int) -> 
     many = draws >= FEWEST_DRAWS  # else k-hat cannot be told, which says nothing of the posterior
     khat, efficiency = diagnostics.khat, diagnostics.efficiency
     found = np.where(
-        (khat > limit) & many & ~(efficiency > _ALIKE),
+        (khat > limit) & many & ~(efficiency > ALIKE),
         np.char.add(np.char.mod("k-hat %.2f is above ", khat), f"{limit:.2f}"),
         "",
     ).astype(object)

@@ -4,18 +4,125 @@ Weights see only where there are draws, and k-hat is of the weights: tails that 
 reaches are told by neither.
 """
 
+import os
+from typing import Protocol
+
 import jax
 import numpy as np
 from jax import Array
 
 from pmcl.data.batching import over_items
-from pmcl.draws.drawn import Drawn
+from pmcl.draws.drawn import Drawn, judge
+from pmcl.metrics import khat_threshold
+from pmcl.refinement.choice import Verdict, mixture_log_q
+from pmcl.refinement.groups import ProposalArrays
 from pmcl.refinement.proposals import Student
+from pmcl.refinement.stages import BLOCK
+from pmcl.refinement.standing import ALIKE
+from pmcl.refinement.treatment import Engine, at, replaced
 from pmcl.runtime.jitting import jit
 from pmcl.search.scales import Dense
 
 _TIMES = 2.0  # scales of one parameter by which it is wider; less where they are many
+_DRAWS = BLOCK  # of a wider proposal
 _TOGETHER = 16  # datasets
+_MOVED = 0.1  # sd by which draws of a wider proposal may move moments: else it joins the others
+_FAR = 0.2  # and what is said, where they do so to the end
+_SHARE = 0.15  # of a wider proposal that joins
+_STAGES = (10, 20, 30, 40)  # of random numbers; as often a wider proposal judges
+
+
+class _Run(Protocol):
+    """What refines some datasets; see :mod:`pmcl.refinement.engine`."""
+
+    @property
+    def populates(self) -> bool: ...
+
+    def propose(
+        self,
+        proposals: ProposalArrays,
+        rows: np.ndarray,
+        used: np.ndarray,
+        which: np.ndarray,
+        stage: int,
+    ) -> tuple[np.ndarray, ...]: ...
+
+    def judge(self, proposals: ProposalArrays, rows: np.ndarray, *, stage: int) -> Verdict: ...
+
+    def populate(self, proposals: ProposalArrays, rows: np.ndarray, *, stage: int) -> Verdict: ...
+
+    def draw(
+        self, proposals: ProposalArrays, choice: Verdict, rows: np.ndarray, *, stage: int
+    ) -> Drawn: ...
+
+
+def widened(
+    run: _Run, proposals: ProposalArrays, choice: Verdict, drawn: Drawn
+) -> tuple[Drawn, Verdict, np.ndarray]:
+    """Judge draws by a wider proposal; where it moves their moments it joins the others.
+
+    So it does, once, where k-hat is too high. What joined is no part of what judges again.
+
+    Returns
+    -------
+    drawn : Drawn
+    choice : Verdict
+    said : array of str, shape (dataset,)
+        Where moments are moved still; else empty.
+    """
+    rows, said = np.arange(len(drawn.z)), np.full(len(drawn.z), "", dtype=object)
+    for stage in _STAGES:
+        judged = judge(at(drawn, rows))
+        wide = around(drawn.z[rows], judged.log_weights)
+        by = _moved_by(run, proposals, wide, at(choice, rows), at(drawn, rows), rows, stage)
+        if os.environ.get("DBG"):
+            print(
+                "MOVED", stage, rows, by.round(3), judged.efficiency.round(2), judged.khat.round(2)
+            )
+        text = np.char.mod("a wider proposal moves a mean or a sd by %.2f sd", by)
+        said[rows] = np.where(by > _FAR, text, "")
+        far, bad = by > _MOVED, judged.khat > khat_threshold(max(drawn.z.shape[1], 2))
+        bad &= (judged.efficiency < ALIKE) & (stage == _STAGES[0])
+        again = far | bad
+        if stage == _STAGES[-1] or not again.any():
+            break
+        rows, far, khat = rows[again], far[again], judged.khat[again]
+        proposals.put("wide", rows, at(wide, again))
+        proposals.there[rows, proposals.kinds.wide] = True
+        populate = run.populate if run.populates else run.judge
+        chosen = populate(proposals, rows, stage=stage + 1)
+        chosen.engine[:] = Engine.MIXTURE
+        chosen.weights[:] *= 1 - _SHARE
+        chosen.weights[:, proposals.kinds.wide] += _SHARE
+        new = run.draw(proposals, chosen, rows, stage=stage + 4)
+        better = far | (judge(new).khat < khat)
+        rows = rows[better]
+        drawn = replaced(drawn, rows, at(new, better))
+        choice = replaced(choice, rows, at(chosen, better))
+        if not len(rows):
+            break
+    return drawn, choice, said
+
+
+def _moved_by(
+    run: _Run,
+    proposals: ProposalArrays,
+    wide: Student,
+    choice: Verdict,
+    drawn: Drawn,
+    rows: np.ndarray,
+    stage: int,
+) -> np.ndarray:
+    """By how many sd draws of a wider proposal move moments, of the datasets `rows`."""
+    proposals.put("judge", rows, wide)
+    place = proposals.kinds.judge.start
+    used = choice.weights > 0
+    used[:, place] = True
+    which = np.full((len(rows), _DRAWS), place)
+    z, log_q, log_prior, log_likelihood = run.propose(proposals, rows, used, which, stage)
+    beside = Drawn(z, mixture_log_q(log_q, choice.weights), log_prior, log_likelihood)
+    log_weights = judge(drawn).log_weights
+    return moved(drawn, log_weights, _log_q_of(wide, drawn.z), beside, log_q[:, place])
 
 
 def around(z: np.ndarray, log_weights: np.ndarray) -> Student:
@@ -33,10 +140,11 @@ def around(z: np.ndarray, log_weights: np.ndarray) -> Student:
     unit = np.where(np.isfinite(unit), unit, np.eye(dim))
     unit = (1 - 1e-6) * unit + 1e-6 * np.eye(dim)
     lower = (1 + _TIMES / np.sqrt(dim)) * sd[:, :, None] * np.linalg.cholesky(unit)
-    return Student(mean[:, None], Dense(lower[:, None], np.linalg.inv(lower)[:, None]))
+    shift, scale, inverse = mean[:, None], lower[:, None], np.linalg.inv(lower)[:, None]
+    return Student(shift, Dense(scale, inverse))  # type: ignore[arg-type]
 
 
-def log_q(wide: Student, z: np.ndarray) -> np.ndarray:
+def _log_q_of(wide: Student, z: np.ndarray) -> np.ndarray:
     """Log density (dataset, draw) of one proposal each."""
     return over_items(_log_q, jax.tree.map(lambda x: x[:, 0], wide), z, size=_TOGETHER)
 
