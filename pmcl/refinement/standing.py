@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from pmcl.compile import CompiledModel
 from pmcl.data.batching import over_items, taken
 from pmcl.data.task import Task
 from pmcl.draws.drawn import Drawn
@@ -26,6 +27,9 @@ _NOTHING = 10.0  # nats below an equal share, at which a draw does not count
 _BEHIND = 5.0  # nats by which a mode that hardly a draw is near may lie behind the evidence
 _PART = 0.1  # of the share of the draws that such a mode's evidence promises
 _TOGETHER = 16  # modes that are compared with draws at once
+_FEW = 25  # draws that squared distances may rest on, of 1,000 or more
+_PART_FEW = 40  # of fewer draws: of a normal it is a third of them
+_HEAVY = 1.0  # k-hat of squared distances
 _EDGE = 2.0  # scales of the prior
 _LOG_2PI = float(np.log(2 * np.pi))
 
@@ -49,6 +53,39 @@ def objections(drawn: Drawn, diagnostics: ImportanceDiagnostics, draws: int) -> 
     rounded = np.finfo(float).eps * np.where(np.isfinite(size), size, 0.0) > _RESOLUTION
     text = np.char.mod("the log density is of the order of %.0e: no resolution is left", size)
     return joined(found, np.where(rounded, text, ""))
+
+
+def tails(compiled: CompiledModel, z: np.ndarray, log_weights: np.ndarray) -> np.ndarray:
+    """Whose sd the final draws (dataset, draw, dim) do not tell: text of shape (dataset,).
+
+    Where the squared distance from the median has a Pareto k-hat above 1 it has no mean that draws
+    could be near to, and the few largest are all of it.
+
+    References
+    ----------
+    Vehtari, Simpson, Gelman, Yao & Gabry (2024), section 2.4: k-hat of what is averaged.
+    """
+    from arviz_stats.base import array_stats
+
+    text, draws = np.full(len(z), "", dtype=object), z.shape[1]
+    if draws < FEWEST_DRAWS:
+        return text
+    weights = np.exp(log_weights)[..., None]
+    apart = np.where(weights > 0, z - np.median(z, axis=1, keepdims=True), 0.0) ** 2
+    each = weights * apart
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        number = each.sum(axis=1) ** 2 / (each**2).sum(axis=1)
+    names = np.repeat([v.name for v in compiled.values], [v.size for v in compiled.values])
+    for i, j in np.argwhere(number < min(_FEW, draws / _PART_FEW)):
+        with np.errstate(all="ignore"):
+            log = np.log(each[i, :, j])
+            khat = float(array_stats.psislw(log.max() - log)[1])
+        if khat > _HEAVY and not text[i]:
+            text[i] = (
+                f"the sd of {names[j]} rests on {number[i, j]:.0f} draws of its tails, which are "
+                "too heavy for so many draws (quantiles may be trusted)"
+            )
+    return text
 
 
 def elsewhere(

@@ -27,7 +27,7 @@ _TIMES = 2.0  # scales of one parameter by which it is wider; less where they ar
 _DRAWS = BLOCK  # of a wider proposal
 _TOGETHER = 16  # datasets
 _MOVED = 0.1  # sd by which draws of a wider proposal may move moments: else it joins the others
-_FAR = 0.2  # and what is said, where they do so to the end
+_FAR = 0.3  # and what is said, where they do so to the end
 _SHARE = 0.15  # of a wider proposal that joins
 _STAGES = (10, 20, 30, 40)  # of random numbers; as often a wider proposal judges
 
@@ -61,7 +61,7 @@ def widened(
 ) -> tuple[Drawn, Verdict, np.ndarray]:
     """Judge draws by a wider proposal; where it moves their moments it joins the others.
 
-    So it does, once, where k-hat is too high. What joined is no part of what judges again.
+    So it does where k-hat is too high. What joined is no part of what judges again.
 
     Returns
     -------
@@ -82,25 +82,23 @@ def widened(
         text = np.char.mod("a wider proposal moves a mean or a sd by %.2f sd", by)
         said[rows] = np.where(by > _FAR, text, "")
         far, bad = by > _MOVED, judged.khat > khat_threshold(max(drawn.z.shape[1], 2))
-        bad &= (judged.efficiency < ALIKE) & (stage == _STAGES[0])
+        bad &= judged.efficiency < ALIKE
         again = far | bad
         if stage == _STAGES[-1] or not again.any():
             break
         rows, far, khat = rows[again], far[again], judged.khat[again]
         proposals.put("wide", rows, at(wide, again))
         proposals.there[rows, proposals.kinds.wide] = True
-        populate = run.populate if run.populates else run.judge
-        chosen = populate(proposals, rows, stage=stage + 1)
+        # at first it is weighed with what there is; then a mixture is fitted to what it shows
+        fit = run.populate if run.populates and stage > _STAGES[0] else run.judge
+        chosen = fit(proposals, rows, stage=stage + 1)
         chosen.engine[:] = Engine.MIXTURE
         chosen.weights[:] *= 1 - _SHARE
         chosen.weights[:, proposals.kinds.wide] += _SHARE
         new = run.draw(proposals, chosen, rows, stage=stage + 4)
         better = far | (judge(new).khat < khat)
-        rows = rows[better]
-        drawn = replaced(drawn, rows, at(new, better))
-        choice = replaced(choice, rows, at(chosen, better))
-        if not len(rows):
-            break
+        drawn = replaced(drawn, rows[better], at(new, better))
+        choice = replaced(choice, rows[better], at(chosen, better))
     return drawn, choice, said
 
 
