@@ -20,7 +20,7 @@ _MIXTURE = (
 class Kinds(NamedTuple):
     """Places of each kind: `network` of the network's proposals, and so on; slices.
 
-    `wide` is of a wider proposal that draws are made of, `judge` of one that they are judged by.
+    `wide` is of two wider proposals that draws are made of, `judge` of two that judge them.
     """
 
     network: slice
@@ -34,7 +34,7 @@ class Kinds(NamedTuple):
     @classmethod
     def of(cls, network: int, starts: int, components: int) -> "Kinds":
         """Where a pool has its places, with so many modes at most."""
-        ends = np.cumsum([0, network, starts, starts, starts, components, 1, 1])
+        ends = np.cumsum([0, network, starts, starts, starts, components, 2, 2])
         return cls(*(slice(int(a), int(b)) for a, b in pairwise(ends)))
 
 

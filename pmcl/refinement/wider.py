@@ -1,19 +1,19 @@
-"""Draws of a wider proposal beside those that were made: do they move the posterior's moments?
+"""Draws of wider proposals beside those that were made: do they move the posterior's moments?
 
 Weights see only where there are draws, and k-hat is of the weights: tails that the proposal hardly
 reaches are told by neither.
 """
 
-import os
 from typing import Protocol
 
 import jax
 import numpy as np
 from jax import Array
+from jax.scipy.special import logsumexp
 
 from pmcl.data.batching import over_items
 from pmcl.draws.drawn import Drawn, judge
-from pmcl.metrics import khat_threshold
+from pmcl.metrics import FEWEST_DRAWS, khat_threshold
 from pmcl.refinement.choice import Verdict, mixture_log_q
 from pmcl.refinement.groups import ProposalArrays
 from pmcl.refinement.proposals import Student
@@ -23,13 +23,14 @@ from pmcl.refinement.treatment import Engine, at, replaced
 from pmcl.runtime.jitting import jit
 from pmcl.search.scales import Dense
 
-_TIMES = 2.0  # scales of one parameter by which it is wider; less where they are many
-_DRAWS = BLOCK  # of a wider proposal
+_TIMES = (2.0, 10.0)  # scales of one parameter by which they are wider; less where it has company
+_DRAWS = BLOCK  # of wider proposals
 _TOGETHER = 16  # datasets
-_MOVED = 0.1  # sd by which draws of a wider proposal may move moments: else it joins the others
+_MOVED = 0.06  # sd by which draws of wider proposals may move moments: else it joins the others
 _FAR = 0.3  # and what is said, where they do so to the end
-_SHARE = 0.15  # of a wider proposal that joins
-_STAGES = (10, 20, 30, 40)  # of random numbers; as often a wider proposal judges
+_NOISE = 2.0  # by so much, over the root of their number, may few draws be moved by chance
+_SHARES = (0.1, 0.05)  # of wider proposals that join
+_STAGES = (10, 20, 30, 40)  # of random numbers; as often wider proposals judge
 
 
 class _Run(Protocol):
@@ -59,7 +60,7 @@ class _Run(Protocol):
 def widened(
     run: _Run, proposals: ProposalArrays, choice: Verdict, drawn: Drawn
 ) -> tuple[Drawn, Verdict, np.ndarray]:
-    """Judge draws by a wider proposal; where it moves their moments it joins the others.
+    """Judge draws by wider proposals; where they move its moments they join the others.
 
     So it does where k-hat is too high. What joined is no part of what judges again.
 
@@ -71,17 +72,17 @@ def widened(
         Where moments are moved still; else empty.
     """
     rows, said = np.arange(len(drawn.z)), np.full(len(drawn.z), "", dtype=object)
+    draws = drawn.z.shape[1]
+    if draws < FEWEST_DRAWS:
+        return drawn, choice, said
+    noise = _NOISE / np.sqrt(draws)
     for stage in _STAGES:
         judged = judge(at(drawn, rows))
         wide = around(drawn.z[rows], judged.log_weights)
         by = _moved_by(run, proposals, wide, at(choice, rows), at(drawn, rows), rows, stage)
-        if os.environ.get("DBG"):
-            print(
-                "MOVED", stage, rows, by.round(3), judged.efficiency.round(2), judged.khat.round(2)
-            )
-        text = np.char.mod("a wider proposal moves a mean or a sd by %.2f sd", by)
-        said[rows] = np.where(by > _FAR, text, "")
-        far, bad = by > _MOVED, judged.khat > khat_threshold(max(drawn.z.shape[1], 2))
+        text = np.char.mod("wider proposals move a mean or a sd by %.2f sd", by)
+        said[rows] = np.where(by > max(_FAR, noise), text, "")
+        far, bad = by > max(_MOVED, noise), judged.khat > khat_threshold(draws)
         bad &= judged.efficiency < ALIKE
         again = far | bad
         if stage == _STAGES[-1] or not again.any():
@@ -93,8 +94,8 @@ def widened(
         fit = run.populate if run.populates and stage > _STAGES[0] else run.judge
         chosen = fit(proposals, rows, stage=stage + 1)
         chosen.engine[:] = Engine.MIXTURE
-        chosen.weights[:] *= 1 - _SHARE
-        chosen.weights[:, proposals.kinds.wide] += _SHARE
+        chosen.weights[:] *= 1 - sum(_SHARES)
+        chosen.weights[:, proposals.kinds.wide] += _SHARES
         new = run.draw(proposals, chosen, rows, stage=stage + 4)
         better = far | (judge(new).khat < khat)
         drawn = replaced(drawn, rows[better], at(new, better))
@@ -111,20 +112,24 @@ def _moved_by(
     rows: np.ndarray,
     stage: int,
 ) -> np.ndarray:
-    """By how many sd draws of a wider proposal move moments, of the datasets `rows`."""
+    """By how many sd draws of wider proposals move moments, of the datasets `rows`."""
     proposals.put("judge", rows, wide)
-    place = proposals.kinds.judge.start
+    places = proposals.kinds.judge
     used = choice.weights > 0
-    used[:, place] = True
-    which = np.full((len(rows), _DRAWS), place)
+    used[:, places] = True
+    turn = places.start + np.arange(_DRAWS) % len(_TIMES)
+    which = np.broadcast_to(turn, (len(rows), _DRAWS))
     z, log_q, log_prior, log_likelihood = run.propose(proposals, rows, used, which, stage)
     beside = Drawn(z, mixture_log_q(log_q, choice.weights), log_prior, log_likelihood)
+    even = np.full((len(rows), len(_TIMES)), 1 / len(_TIMES))
     log_weights = judge(drawn).log_weights
-    return moved(drawn, log_weights, _log_q_of(wide, drawn.z), beside, log_q[:, place])
+    return moved(
+        drawn, log_weights, _log_q_of(wide, drawn.z), beside, mixture_log_q(log_q[:, places], even)
+    )
 
 
 def around(z: np.ndarray, log_weights: np.ndarray) -> Student:
-    """A t distribution about weighted draws (dataset, draw, dim), wider than they are."""
+    """T distributions about weighted draws (dataset, draw, dim), wider and much wider than they."""
     weights = np.exp(log_weights)[..., None]
     dim = z.shape[-1]
     z = np.where(weights > 0, z, 0.0)
@@ -137,25 +142,30 @@ def around(z: np.ndarray, log_weights: np.ndarray) -> Student:
     unit = covariance / (sd[:, :, None] * sd[:, None])
     unit = np.where(np.isfinite(unit), unit, np.eye(dim))
     unit = (1 - 1e-6) * unit + 1e-6 * np.eye(dim)
-    lower = (1 + _TIMES / np.sqrt(dim)) * sd[:, :, None] * np.linalg.cholesky(unit)
-    shift, scale, inverse = mean[:, None], lower[:, None], np.linalg.inv(lower)[:, None]
-    return Student(shift, Dense(scale, inverse))  # type: ignore[arg-type]
+    lower = sd[:, :, None] * np.linalg.cholesky(unit)
+    lower = np.stack([(1 + t / np.sqrt(dim)) * lower for t in _TIMES], axis=1)
+    shift = np.stack([mean] * len(_TIMES), axis=1)
+    return Student(shift, Dense(lower, np.linalg.inv(lower)))  # type: ignore[arg-type]
 
 
 def _log_q_of(wide: Student, z: np.ndarray) -> np.ndarray:
-    """Log density (dataset, draw) of one proposal each."""
-    return over_items(_log_q, jax.tree.map(lambda x: x[:, 0], wide), z, size=_TOGETHER)
+    """Log density (dataset, draw) of an even mixture."""
+    return over_items(_log_q, wide, z, size=_TOGETHER)
 
 
 @jit
 def _log_q(wide: Student, z: Array) -> Array:
-    return jax.vmap(lambda s, z: jax.vmap(s.log_prob)(z))(wide, z)
+    def one(wide: Student, z: Array) -> Array:
+        each = jax.vmap(lambda s: jax.vmap(s.log_prob)(z))(wide)
+        return logsumexp(each, axis=0, b=1 / each.shape[0])
+
+    return jax.vmap(one)(wide, z)
 
 
 def moved(
     drawn: Drawn, log_weights: np.ndarray, log_r: np.ndarray, beside: Drawn, beside_r: np.ndarray
 ) -> np.ndarray:
-    """By how many sd draws of a wider proposal move a mean or a sd, at most: shape (dataset,).
+    """By how many sd draws of wider proposals move a mean or a sd, at most: shape (dataset,).
 
     All draws are weighted by the mixture of both proposals, in the shares of their numbers.
 
