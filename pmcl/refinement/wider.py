@@ -62,7 +62,7 @@ def widened(
 ) -> tuple[Drawn, Verdict, np.ndarray]:
     """Judge draws by wider proposals; where they move its moments they join the others.
 
-    So it does where k-hat is too high. What joined is no part of what judges again.
+    So they do where k-hat is too high; never with ``rounds=0``. What joined does not judge again.
 
     Returns
     -------
@@ -85,13 +85,13 @@ def widened(
         far, bad = by > max(_MOVED, noise), judged.khat > khat_threshold(draws)
         bad &= judged.efficiency < ALIKE
         again = far | bad
-        if stage == _STAGES[-1] or not again.any():
+        if stage == _STAGES[-1] or not again.any() or not run.populates:
             break
         rows, far, khat = rows[again], far[again], judged.khat[again]
         proposals.put("wide", rows, at(wide, again))
         proposals.there[rows, proposals.kinds.wide] = True
         # at first it is weighed with what there is; then a mixture is fitted to what it shows
-        fit = run.populate if run.populates and stage > _STAGES[0] else run.judge
+        fit = run.judge if stage == _STAGES[0] else run.populate
         chosen = fit(proposals, rows, stage=stage + 1)
         chosen.engine[:] = Engine.MIXTURE
         chosen.weights[:] *= 1 - sum(_SHARES)
