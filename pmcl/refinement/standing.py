@@ -29,6 +29,7 @@ _PART = 0.1  # of the share of the draws that such a mode's evidence promises
 _TOGETHER = 16  # modes that are compared with draws at once
 _FEW = 25  # draws that squared distances may rest on, of 1,000 or more
 _PART_FEW = 40  # of fewer draws: of a normal it is a third of them
+_HANDFUL = 2.5  # times fewer draws, on which they may not rest whatever k-hat is
 _HEAVY = 1.0  # k-hat of squared distances
 _EDGE = 2.0  # scales of the prior
 _LOG_2PI = float(np.log(2 * np.pi))
@@ -59,7 +60,7 @@ def tails(compiled: CompiledModel, z: np.ndarray, log_weights: np.ndarray) -> np
     """Whose sd the final draws (dataset, draw, dim) do not tell: text of shape (dataset,).
 
     Where the squared distance from the median has a Pareto k-hat above 1 it has no mean that draws
-    could be near to, and the few largest are all of it.
+    could be near to, and the few largest are all of it; so they are where it rests on a handful.
 
     References
     ----------
@@ -76,11 +77,12 @@ def tails(compiled: CompiledModel, z: np.ndarray, log_weights: np.ndarray) -> np
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         number = each.sum(axis=1) ** 2 / (each**2).sum(axis=1)
     names = np.repeat([v.name for v in compiled.values], [v.size for v in compiled.values])
-    for i, j in np.argwhere(number < min(_FEW, draws / _PART_FEW)):
+    most = min(_FEW, draws / _PART_FEW)
+    for i, j in np.argwhere(number < most):
         with np.errstate(all="ignore"):
             log = np.log(each[i, :, j])
             khat = float(array_stats.psislw(log.max() - log)[1])
-        if khat > _HEAVY and not text[i]:
+        if (khat > _HEAVY or number[i, j] < most / _HANDFUL) and not text[i]:
             text[i] = (
                 f"the sd of {names[j]} rests on {number[i, j]:.0f} draws of its tails, which are "
                 "too heavy for so many draws (quantiles may be trusted)"

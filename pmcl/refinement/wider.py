@@ -26,7 +26,7 @@ from pmcl.search.scales import Dense
 _TIMES = (2.0, 10.0)  # scales of one parameter by which they are wider; less where it has company
 _DRAWS = BLOCK  # of wider proposals
 _TOGETHER = 16  # datasets
-_MOVED = 0.06  # sd by which draws of wider proposals may move moments: else it joins the others
+_MOVED = 0.08  # sd by which draws of wider proposals may move moments: else it joins the others
 _FAR = 0.3  # and what is said, where they do so to the end
 _NOISE = 2.0  # by so much, over the root of their number, may few draws be moved by chance
 _SHARES = (0.1, 0.05)  # of wider proposals that join
