@@ -121,6 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", help="names of posteriors")
     parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--begin", type=int, default=0, help="the first seed")
     parser.add_argument("--fallback", choices=("auto", "none"), default="auto")
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--again", action="store_true", help="run what was run before")
@@ -128,10 +129,11 @@ def main() -> None:
     path = given.out / "truths.json"
     given.out.mkdir(parents=True, exist_ok=True)
     done = json.loads(path.read_text())["posteriors"] if path.exists() and not given.again else {}
+    seeds = range(given.begin, given.begin + given.seeds)
     fallback = None if given.fallback == "none" else "auto"
     for name in given.only or TRUTHS:
         if len(done.get(name, ())) < given.seeds:
-            done[name] = judged(TRUTHS[name], range(given.seeds), fallback)
+            done[name] = judged(TRUTHS[name], seeds, fallback)
             told = counts(done[name])
             print(f"{name}: {told}", *(f"  {r}" for r in done[name] if r["wrong"]), sep="\n")
         found = {n: done[n] for n in TRUTHS if n in done}

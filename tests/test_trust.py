@@ -112,10 +112,14 @@ def test_nuts_takes_over_where_khat_is_too_high(banana, monkeypatch) -> None:
         assert posterior_discrepancy(z, truth, n=1000, rng=rng).mmd2 < 0.01
     again = pmcl.refine(model, data, fallback="nuts", **args)
     xr.testing.assert_equal(again["posterior"].to_dataset(), tree["posterior"].to_dataset())
-    monkeypatch.setattr("pmcl.refinement.correction._HANDFUL", 1)  # two are more
+    monkeypatch.setattr("pmcl.refinement.correction._HANDFUL", 1)  # two walk in one program
+    many = pmcl.refine(model, data, **args)["dataset_stats"].to_dataset()
+    assert many["engine"].values.tolist() == stats["engine"].values.tolist()
+    assert (many["rhat"].values[[0, 2]] < 1.05).all() and len(compiled) == 1
+    monkeypatch.setattr("pmcl.refinement.correction._MANY", 1)  # two are too many
     with pytest.warns(UserWarning, match="2 of 3 datasets should not be trusted"):
-        many = pmcl.refine(model, data, **args)
-    xr.testing.assert_equal(many["posterior"].to_dataset(), plain["posterior"].to_dataset())
+        left = pmcl.refine(model, data, **args)
+    xr.testing.assert_equal(left["posterior"].to_dataset(), plain["posterior"].to_dataset())
 
 
 @pytest.mark.filterwarnings("ignore:NUTS, too:UserWarning")

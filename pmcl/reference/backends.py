@@ -43,6 +43,7 @@ class NutsSettings(NamedTuple):
     sampler
         ``"nutpie"`` compiles with Numba, once. ``"pymc"`` also compiles once, unless the prior of a
         free variable depends on what the datasets set: then once a dataset, within ``seconds``.
+        ``"blackjax"`` is for :mod:`pmcl.reference.vectorised`.
     """
 
     draws: int = 1000
@@ -50,7 +51,7 @@ class NutsSettings(NamedTuple):
     chains: int = 4
     cores: int | None = None
     target_accept: float = 0.8
-    sampler: Literal["nutpie", "pymc"] = "nutpie"
+    sampler: Literal["nutpie", "pymc", "blackjax"] = "nutpie"
 
 
 class Chains(NamedTuple):

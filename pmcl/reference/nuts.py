@@ -23,6 +23,8 @@ from pmcl.reference.shared_model import Arrays, share_data
 from pmcl.runtime.jitting import compiling
 from pmcl.runtime.progress import progress_bar
 
+SAMPLERS = ("nutpie", "pymc", "blackjax")
+
 
 class SamplingError(RuntimeError):
     """NUTS failed; the message names the dataset."""
@@ -157,7 +159,7 @@ def nuts(
     Hoffman, M. D. and Gelman, A. (2014). The No-U-Turn Sampler: Adaptively Setting Path Lengths in
     Hamiltonian Monte Carlo. Journal of Machine Learning Research 15, 1593-1623.
     """
-    _check_settings(settings, warm)
+    check_settings(settings, warm)
     checked = check_datasets(model, datasets, names)
     seeds = seeds_of(random_seed, len(datasets))
 
@@ -251,9 +253,10 @@ def seeds_of(
     return [int(generator.integers(2**31)) for generator in generators]
 
 
-def _check_settings(settings: NutsSettings, warm: Warm | None) -> None:
-    if settings.sampler not in ("nutpie", "pymc"):
-        raise ValueError(f'Expected sampler="nutpie" or "pymc", got {settings.sampler!r}.')
+def check_settings(settings: NutsSettings, warm: Warm | None = None) -> None:
+    """Raise a ValueError where an argument is out of range."""
+    if settings.sampler not in SAMPLERS:
+        raise ValueError(f"sampler: expected one of {SAMPLERS}, got {settings.sampler!r}.")
     if warm is not None and settings.sampler != "nutpie":
         raise ValueError('Expected sampler="nutpie" with chains that begin warm, got "pymc".')
     for name, lowest in (("draws", 1), ("tune", 0), ("chains", 1)):

@@ -110,6 +110,14 @@ class Choice(NamedTuple):
     efficiency: np.ndarray
 
 
+class Verdict(NamedTuple):
+    """The choice for each dataset: engine, weights of the places, efficiency of each candidate."""
+
+    engine: np.ndarray
+    weights: np.ndarray
+    efficiency: np.ndarray
+
+
 def choose(pilot: Pilot, members: np.ndarray, prefer: np.ndarray) -> Choice:
     """Choose among candidates, by their members of shape (candidate, dataset, component).
 

@@ -18,13 +18,14 @@ from pmcl.levels.structure import Levels
 from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold
 from pmcl.networks import Amortizer
 from pmcl.refinement.engine import poor, refine_task
-from pmcl.refinement.fallback import MOST_RHAT, by_nuts
+from pmcl.refinement.fallback import MOST_RHAT, by_nuts, together
 from pmcl.refinement.multilevel import refine_levels
 from pmcl.refinement.settings import Asked, Beginning
-from pmcl.refinement.standing import elsewhere, objections
+from pmcl.refinement.standing import elsewhere, objections, tails
 from pmcl.refinement.treatment import Engine, Treatment, at, joined, replaced
 
-_HANDFUL = 5  # datasets that NUTS takes over unasked: a minute at most, with most models
+_HANDFUL = 5  # datasets that nutpie takes one by one; the chains of more walk in one program
+_MANY = 100  # datasets that NUTS takes over unasked: some minutes at most, with most models
 _ELSEWHERE = 8  # searches by which a refined posterior is judged
 _ROUNDS = 2  # of refinement that begins at what they found, too
 
@@ -107,18 +108,20 @@ def correct(
     if asked.fallback is not None:
         doubtful = treatment.warning != ""
         which = np.flatnonzero(doubtful | (diagnostics.finite_fraction == 0))
-        if asked.fallback == "auto" and not 0 < len(which) <= _HANDFUL:
-            return found
-        if len(which) and progressbar:
-            print(f"NUTS samples {len(which)} of {len(task)} datasets: others cannot be trusted.")  # noqa: T201
-        found = _fallen(density.compiled, task, drawn, found, which, asked, progressbar)
-        if look is not None:  # chains do not go from mode to mode
-            by = np.flatnonzero(found.treatment.engine == Engine.NUTS)
-            judged = diagnostics._replace(log_weights=found.log_weights)
-            missed, _ = look(by, found.drawn, judged, seed=asked.seed)
-            warning = joined(found.treatment.warning, missed)
-            found = found._replace(treatment=found.treatment._replace(warning=warning))
-    return found
+        if asked.fallback == "nuts" or 0 < len(which) <= _MANY:
+            found = _fallen(density, task, drawn, found, which, asked, progressbar)
+            if look is not None:  # chains do not go from mode to mode
+                by = np.flatnonzero(found.treatment.engine == Engine.NUTS)
+                judged = diagnostics._replace(log_weights=found.log_weights)
+                found = _warned(found, look(by, found.drawn, judged, seed=asked.seed)[0])
+    # last: no sampler tells what so many draws cannot
+    return _warned(found, tails(density.compiled, found.drawn.z, found.log_weights))
+
+
+def _warned(found: Corrected, more: np.ndarray) -> Corrected:
+    """Add to the warnings."""
+    warning = joined(found.treatment.warning, more)
+    return found._replace(treatment=found.treatment._replace(warning=warning))
 
 
 class _Now(NamedTuple):
@@ -252,7 +255,7 @@ def _alike(found: Corrected, task: Task, asked: Asked) -> Corrected:
 
 
 def _fallen(
-    compiled: CompiledModel,
+    density: Density,
     task: Task,
     best: Drawn,
     found: Corrected,
@@ -265,14 +268,17 @@ def _fallen(
     treatment = found.treatment._replace(rhat=nothing, ess=nothing, divergences=nothing)
     if not len(which):
         return found._replace(treatment=treatment)
+    if progressbar:
+        print(f"NUTS samples {len(which)} of {len(task)} datasets: others cannot be trusted.")  # noqa: T201
     # By weight, whatever k-hat: these are the best there are, for a start and a metric.
     smoothed = found.diagnostics.log_weights
     start = resampled(best, smoothed, which, seed=asked.seed, first=task.first).z[which]
     draws = found.drawn.log_prior.shape[1]
-    fallen = by_nuts(
-        compiled, task, start, which,
-        draws=draws, seed=asked.seed, progressbar=progressbar,
-    )  # fmt: skip
+    given = {"draws": draws, "seed": asked.seed, "progressbar": progressbar}
+    if len(which) > _HANDFUL:
+        fallen = together(density, task, start, which, **given)
+    else:
+        fallen = by_nuts(density.compiled, task, start, which, **given)
     # Where NUTS failed the draws stay those of before, with their k-hat's warning and its own; and
     # where its chains do not agree, as between modes, if weights are not hopeless.
     use = np.isfinite(fallen.drawn.z).all(axis=(1, 2))

@@ -15,11 +15,12 @@ from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold
 from pmcl.networks import Amortizer
 from pmcl.networks.contexts import contexts
 from pmcl.refinement import stages
-from pmcl.refinement.choice import Pilot, choose, mixture_log_q
+from pmcl.refinement.choice import Pilot, Verdict, choose, mixture_log_q
 from pmcl.refinement.groups import ProposalArrays
 from pmcl.refinement.settings import Asked, Beginning, Refine
 from pmcl.refinement.stages import BLOCK, Keys
-from pmcl.refinement.treatment import Engine, Treatment, at, replaced
+from pmcl.refinement.treatment import Engine, Treatment, at, joined, replaced
+from pmcl.refinement.wider import widened
 from pmcl.runtime import devices
 from pmcl.runtime.progress import progress_bar
 from pmcl.search.many import searched, several
@@ -28,14 +29,6 @@ _TOGETHER = 4  # datasets, or parts of their draws, that a device works on toget
 _BYTES = 2**28  # about, for proposals
 _JUDGED = 64  # datasets whose pilot draws are held at once
 _FITTED = 4 * BLOCK  # draws that population Monte Carlo begins with
-
-
-class Verdict(NamedTuple):
-    """The choice for each dataset: engine, weights of the places, efficiency of each candidate."""
-
-    engine: np.ndarray
-    weights: np.ndarray
-    efficiency: np.ndarray
 
 
 def refine_task(
@@ -153,20 +146,24 @@ class _Run(NamedTuple):
             done = done._replace(steps=self.step(proposals, rows), gradients=gradients)
             treatment = replaced(treatment, rows, done)
             choice = replaced(choice, rows, self.judge(proposals, rows, stage=3))
-        drawn, engine = self.draw(proposals, choice, everyone, stage=4), choice.engine
+        drawn = self.draw(proposals, choice, everyone, stage=4)
         weak = self.weak(drawn)
         if len(weak):
-            new, choice = self.populate(proposals, weak)
+            chosen = self.populate(proposals, weak)
+            new = self.draw(proposals, chosen, weak, stage=8)
             old, judged = judge(at(drawn, weak)), judge(new)
             worse = (judged.efficiency < old.efficiency) & ~(judged.khat < old.khat)
             rows = weak[~worse]
             drawn = replaced(drawn, rows, at(new, ~worse))
-            engine = replaced(engine, rows, choice.engine[~worse])
+            choice = replaced(choice, rows, at(chosen, ~worse))
             treatment = treatment.noted(rows, "population Monte Carlo")
             treatment = treatment.noted(weak[worse], "population Monte Carlo did not help")
-        rests = unconverged & np.isin(engine, (Engine.ALIGNED, Engine.REFINED))
+        rests = unconverged & np.isin(choice.engine, (Engine.ALIGNED, Engine.REFINED))
         warning = np.where(rests, text, "").astype(object)
-        return drawn, treatment._replace(engine=engine, warning=warning)
+        if self.beginning.search.exact:  # where z is long no wider draw has any weight
+            drawn, choice, said = widened(self, proposals, choice, drawn)
+            warning = joined(warning, said)
+        return drawn, treatment._replace(engine=choice.engine, warning=warning)
 
     @property
     def populates(self) -> bool:
@@ -277,10 +274,10 @@ class _Run(NamedTuple):
         inefficient = judged.efficiency < self.settings.efficiency
         return np.flatnonzero((bad & (draws >= FEWEST_DRAWS)) | inefficient)
 
-    def populate(self, proposals: ProposalArrays, rows: np.ndarray) -> tuple[Drawn, Verdict]:
-        """Fit a mixture by population Monte Carlo, judge again, and draw."""
+    def populate(self, proposals: ProposalArrays, rows: np.ndarray, *, stage: int = 5) -> Verdict:
+        """Fit a mixture by population Monte Carlo, and judge again; three stages."""
         settings = self.settings
-        z, pilot = self.pilot(proposals, rows, 5, _FITTED)
+        z, pilot = self.pilot(proposals, rows, stage, _FITTED)
         weight = pilot.there / pilot.there.sum(axis=1, keepdims=True)
         with np.errstate(invalid="ignore"):
             ratio = pilot.log_p - mixture_log_q(pilot.log_q, weight)
@@ -298,14 +295,11 @@ class _Run(NamedTuple):
             rows,
             np.where(np.isfinite(z), z, 0.0),
             np.where(np.isfinite(ratio), ratio, -np.inf),
-            self.keys(8, rows, np.zeros(len(rows), int)),
+            self.keys(stage + 1, rows, np.zeros(len(rows), int)),
         )
-        places = jax.tree.leaves(proposals.pool.student)
-        for place, value in zip(places, jax.tree.leaves(found), strict=True):
-            place[rows, proposals.kinds.population.start - proposals.kinds.student.start :] = value
+        proposals.put("population", rows, found)
         proposals.there[rows, proposals.kinds.population] = True
-        choice = self.judge(proposals, rows, stage=6)
-        return self.draw(proposals, choice, rows, stage=7), choice
+        return self.judge(proposals, rows, stage=stage + 2)
 
     def draw(
         self, proposals: ProposalArrays, choice: Verdict, rows: np.ndarray, *, stage: int

@@ -1,16 +1,21 @@
 """NUTS for the datasets whose draws cannot be trusted, from the best draws that there are."""
 
 import os
+from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from pmcl.compile import CompiledModel
+from pmcl.compile import CompiledModel, Density
 from pmcl.data.task import Task
 from pmcl.draws.densities import densities
 from pmcl.draws.drawn import Drawn
-from pmcl.reference.nuts import Begin, NutsSettings, Warm, kept, nuts
+from pmcl.reference.backends import Begin, Chains, NutsSettings
+from pmcl.reference.nuts import Warm, kept, nuts
 from pmcl.reference.sample import convergence
+from pmcl.reference.vectorised import vectorised
+from pmcl.refinement.treatment import replaced
 
 _CHAINS = 4
 _THIN = 2
@@ -43,6 +48,13 @@ class Fallen(NamedTuple):
     gradients: np.ndarray
     warning: np.ndarray
 
+    def but(self, failures: Mapping[int, str]) -> "Fallen":
+        """The same, with what the sampler said of datasets on which it failed, by position."""
+        warning = self.warning.copy()
+        for i, said in failures.items():
+            warning[i] = said
+        return self._replace(warning=warning)
+
 
 def by_nuts(
     compiled: CompiledModel,
@@ -73,40 +85,76 @@ def by_nuts(
         The draws depend on it and on the datasets' positions among all.
     progressbar : bool
     """
-    each = -(-draws // _CHAINS)
-
-    def agree(chains: np.ndarray) -> bool:
-        said = convergence(chains[None], {}, np.zeros(1))
-        return not _warning(said["rhat"][0], said["ess"][0], 0, draws)
-
     found = nuts(
         compiled.model,
         [task.dataset(int(i)) for i in which],
         names=[task.names[i] for i in which],
-        settings=NutsSettings(max(_THIN * each, 4), _TUNE, _CHAINS, os.cpu_count(), _TARGET_ACCEPT),
-        warm=Warm([Begin.at(v) for v in z], agree),
+        settings=_settings(draws),
+        warm=Warm([Begin.at(v) for v in z], partial(_agree, draws=draws)),
         cache=kept(compiled),
-        random_seed=[_seed(seed, task.first + int(i)) for i in which],
+        random_seed=_seeds(task, which, seed),
         progressbar=progressbar,
     )
-    chains = found.unconstrained
-    stats = {k: np.moveaxis(v, 0, 2) for k, v in found.stats.items()}
-    agreed = convergence(chains, stats, found.seconds)
-    flat = chains[:, :, ::_THIN].reshape(len(which), -1, compiled.dim)[:, :draws]
+    return _fallen(compiled, task, which, Chains(found.unconstrained, found.stats), draws).but(
+        found.failures
+    )
+
+
+def together(
+    density: Density,
+    task: Task,
+    z: np.ndarray,
+    which: np.ndarray,
+    *,
+    draws: int,
+    seed: int,
+    progressbar: bool,
+) -> Fallen:
+    """As :func:`by_nuts`, the chains of several datasets at a time, in one compiled program."""
+
+    def sampled(rows: np.ndarray, begins: list[Begin], salt: int) -> Chains:
+        seeds = [s ^ salt for s in _seeds(task, which[rows], seed)]
+        return vectorised(
+            density, task, which[rows], begins, _settings(draws), seeds, progressbar=progressbar
+        )[0]
+
+    chains = sampled(np.arange(len(which)), [Begin.at(v) for v in z], 0)
+    again = np.flatnonzero([not _agree(v, draws) for v in chains.z])
+    if len(again):
+        found = chains.z[again].reshape(len(again), -1, z.shape[-1])
+        new = sampled(again, [Begin.at(v) for v in found], 1)
+        chains = replaced(chains, again, new)
+    return _fallen(density.compiled, task, which, chains, draws)
+
+
+def _settings(draws: int) -> NutsSettings:
+    each = -(-draws // _CHAINS)
+    return NutsSettings(max(_THIN * each, 4), _TUNE, _CHAINS, os.cpu_count(), _TARGET_ACCEPT)
+
+
+def _agree(chains: np.ndarray, draws: int) -> bool:
+    """Whether chains (chain, draw, dim) agree."""
+    said = convergence(chains[None], {}, np.zeros(1))
+    return not _warning(said["rhat"][0], said["ess"][0], 0, draws)
+
+
+def _fallen(
+    compiled: CompiledModel, task: Task, which: np.ndarray, chains: Chains, draws: int
+) -> Fallen:
+    """What chains with a leading dataset are worth, and `draws` of them."""
+    stats = {k: np.moveaxis(v, 0, 2) for k, v in chains.stats.items()}
+    agreed = convergence(chains.z, stats, np.zeros(len(which)))
+    flat = chains.z[:, :, ::_THIN].reshape(len(which), -1, compiled.dim)[:, :draws]
     log_prior, log_likelihood = densities(compiled, flat, task.select(which))
     drawn = Drawn(flat, np.full(log_prior.shape, np.nan), log_prior, log_likelihood)
     columns = (agreed["rhat"], agreed["ess"], agreed["divergences"])
     warning = [_warning(r, e, d, draws) for r, e, d in zip(*columns, strict=True)]
-    for i, said in found.failures.items():
-        warning[i] = said
-    return Fallen(
-        drawn,
-        agreed["rhat"],
-        agreed["ess"],
-        agreed["divergences"],
-        found.stats["n_steps"].sum(axis=(1, 2)),
-        np.asarray(warning, dtype=object),
-    )
+    gradients = chains.stats["n_steps"].sum(axis=(1, 2))
+    return Fallen(drawn, *columns, gradients, np.asarray(warning, dtype=object))
+
+
+def _seeds(task: Task, which: np.ndarray, seed: int) -> list[int]:
+    return [_seed(seed, task.first + int(i)) for i in which]
 
 
 def _seed(seed: int, position: int) -> int:

@@ -1,6 +1,7 @@
 """Modes that differ, places for the proposals of each dataset, and what may be chosen of them."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
@@ -17,26 +18,24 @@ _MIXTURE = (
 
 
 class Kinds(NamedTuple):
-    """Places of each kind: `network` of the network's proposals, and so on; slices."""
+    """Places of each kind: `network` of the network's proposals, and so on; slices.
+
+    `wide` is of two wider proposals that draws are made of, `judge` of two that judge them.
+    """
 
     network: slice
     normal: slice
     bent: slice
     student: slice
     population: slice
+    wide: slice
+    judge: slice
 
     @classmethod
-    def of(cls, pool: Proposals, starts: int) -> "Kinds":
+    def of(cls, network: int, starts: int, components: int) -> "Kinds":
         """Where a pool has its places, with so many modes at most."""
-        a = 0 if pool.network is None else 1
-        b, total = a + 2 * starts, a + 2 * starts + pool.student.shift.shape[1]
-        return cls(
-            slice(0, a),
-            slice(a, a + starts),
-            slice(a + starts, b),
-            slice(b, b + starts),
-            slice(b + starts, total),
-        )
+        ends = np.cumsum([0, network, starts, starts, starts, components, 2, 2])
+        return cls(*(slice(int(a), int(b)) for a, b in pairwise(ends)))
 
 
 @dataclass
@@ -81,16 +80,25 @@ class ProposalArrays:
         twice = jax.tree.map(lambda x: np.concatenate([x, x], axis=1), (modes.z, modes.scale))
         unbent: Any = np.zeros((n, 2 * starts, 2 * dim))
         normal = Component(unbent, *twice)
-        more = np.minimum(np.arange(starts + components), starts - 1)
+        kinds = Kinds.of(int(context is not None), starts, components)
+        more = np.minimum(np.arange(kinds.judge.stop - kinds.student.start), starts - 1)
         student = Student(*jax.tree.map(lambda x: x[:, more], (modes.z, modes.scale)))
         network = jax.tree.map(lambda x: np.asarray(x)[:, None], context)
         pool = Proposals(network, normal, student)
-        kinds = Kinds.of(pool, starts)
-        there = np.zeros((n, kinds.population.stop), bool)
+        there = np.zeros((n, kinds.judge.stop), bool)
         there[:, kinds.network] = True
         distinct = np.arange(starts) < number[:, None]
         there[:, kinds.normal] = there[:, kinds.student] = distinct
         return cls(pool, there, number, kinds)
+
+    def put(self, kind: str, rows: np.ndarray, found: Student) -> None:
+        """Put t distributions, fields (dataset, place, ...), in the places of a kind."""
+        places, first = getattr(self.kinds, kind), self.kinds.student.start
+        where = slice(places.start - first, places.stop - first)
+        for place, value in zip(
+            jax.tree.leaves(self.pool.student), jax.tree.leaves(found), strict=True
+        ):
+            place[rows, where] = value
 
     def at(self, rows: np.ndarray) -> Proposals:
         """Proposals of some of the datasets."""

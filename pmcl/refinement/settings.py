@@ -37,7 +37,8 @@ class Refine(eqx.Module):
     enough : float
         Estimated efficiency with which no further stage is tried; above 1: all always are.
     rounds : int
-        Rounds of population Monte Carlo where local steps leave a poor efficiency; 0: none.
+        Rounds of population Monte Carlo where local steps leave a poor efficiency, or wider draws
+        move moments; 0: none, and no wider draws among the others.
     components : int
         Components of its mixture.
     khat, efficiency : float

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from pmcl.compile import CompiledModel
 from pmcl.data.batching import over_items, taken
 from pmcl.data.task import Task
 from pmcl.draws.drawn import Drawn
@@ -20,11 +21,16 @@ from pmcl.search.search import Search, evidence_of
 _INEFFICIENT = 0.1
 # A weight that is seen to matter costs efficiency: above this the largest are a few times the mean,
 # and a shape fitted to their tail tells of nothing that is there.
-_ALIKE = 0.99
+ALIKE = 0.99
 _RESOLUTION = 0.01  # nats by which the rounding of a log density may change it
+_NOTHING = 10.0  # nats below an equal share, at which a draw does not count
 _BEHIND = 5.0  # nats by which a mode that hardly a draw is near may lie behind the evidence
 _PART = 0.1  # of the share of the draws that such a mode's evidence promises
 _TOGETHER = 16  # modes that are compared with draws at once
+_FEW = 25  # draws that squared distances may rest on, of 1,000 or more
+_PART_FEW = 40  # of fewer draws: of a normal it is a third of them
+_HANDFUL = 2.5  # times fewer draws, on which they may not rest whatever k-hat is
+_HEAVY = 1.0  # k-hat of squared distances
 _EDGE = 2.0  # scales of the prior
 _LOG_2PI = float(np.log(2 * np.pi))
 
@@ -35,17 +41,53 @@ def objections(drawn: Drawn, diagnostics: ImportanceDiagnostics, draws: int) -> 
     many = draws >= FEWEST_DRAWS  # else k-hat cannot be told, which says nothing of the posterior
     khat, efficiency = diagnostics.khat, diagnostics.efficiency
     found = np.where(
-        (khat > limit) & many & ~(efficiency > _ALIKE),
+        (khat > limit) & many & ~(efficiency > ALIKE),
         np.char.add(np.char.mod("k-hat %.2f is above ", khat), f"{limit:.2f}"),
         "",
     ).astype(object)
     low = (efficiency < _INEFFICIENT) & many
     found = joined(found, np.where(low, np.char.mod("efficiency %.2g", efficiency), ""))
-    with np.errstate(invalid="ignore"):
-        size = np.nanmax(np.abs(drawn.log_prior) + np.abs(drawn.log_likelihood), axis=1)
+    # of draws that count: the farthest of a heavy tail have any density, and no weight
+    counts = diagnostics.log_weights > -np.log(max(draws, 2)) - _NOTHING
+    size = np.where(counts, np.abs(drawn.log_prior) + np.abs(drawn.log_likelihood), 0.0)
+    size = np.nanmax(size, axis=1)
     rounded = np.finfo(float).eps * np.where(np.isfinite(size), size, 0.0) > _RESOLUTION
     text = np.char.mod("the log density is of the order of %.0e: no resolution is left", size)
     return joined(found, np.where(rounded, text, ""))
+
+
+def tails(compiled: CompiledModel, z: np.ndarray, log_weights: np.ndarray) -> np.ndarray:
+    """Whose sd the final draws (dataset, draw, dim) do not tell: text of shape (dataset,).
+
+    Where the squared distance from the median has a Pareto k-hat above 1 it has no mean that draws
+    could be near to, and the few largest are all of it; so they are where it rests on a handful.
+
+    References
+    ----------
+    Vehtari, Simpson, Gelman, Yao & Gabry (2024), section 2.4: k-hat of what is averaged.
+    """
+    from arviz_stats.base import array_stats
+
+    text, draws = np.full(len(z), "", dtype=object), z.shape[1]
+    if draws < FEWEST_DRAWS:
+        return text
+    weights = np.exp(log_weights)[..., None]
+    apart = np.where(weights > 0, z - np.median(z, axis=1, keepdims=True), 0.0) ** 2
+    each = weights * apart
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        number = each.sum(axis=1) ** 2 / (each**2).sum(axis=1)
+    names = np.repeat([v.name for v in compiled.values], [v.size for v in compiled.values])
+    most = min(_FEW, draws / _PART_FEW)
+    for i, j in np.argwhere(number < most):
+        with np.errstate(all="ignore"):
+            log = np.log(each[i, :, j])
+            khat = float(array_stats.psislw(log.max() - log)[1])
+        if (khat > _HEAVY or number[i, j] < most / _HANDFUL) and not text[i]:
+            text[i] = (
+                f"the sd of {names[j]} rests on {number[i, j]:.0f} draws of its tails, which are "
+                "too heavy for so many draws (quantiles may be trusted)"
+            )
+    return text
 
 
 def elsewhere(
