@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+import jax
 import numpy as np
 import xarray as xr
 
@@ -24,8 +25,10 @@ from pmcl.refinement.settings import Asked, Beginning
 from pmcl.refinement.standing import elsewhere, objections, tails
 from pmcl.refinement.treatment import Engine, Treatment, at, joined, replaced
 
-_HANDFUL = 5  # datasets that nutpie takes one by one; the chains of more walk in one program
-_MANY = 100  # datasets that NUTS takes over unasked: some minutes at most, with most models
+# Datasets that nutpie takes one by one on an accelerator, too: the chains of more walk there in
+# one program. On two cores that took twice as long (`benchmarks/vectorised.py`).
+_HANDFUL = 5
+_MANY = 20  # datasets that NUTS takes over unasked: half a minute, with most models
 _ELSEWHERE = 8  # searches by which a refined posterior is judged
 _ROUNDS = 2  # of refinement that begins at what they found, too
 
@@ -254,6 +257,11 @@ def _alike(found: Corrected, task: Task, asked: Asked) -> Corrected:
     return found._replace(drawn=drawn, log_weights=log_weights, treatment=treatment)
 
 
+def _in_one_program(datasets: int) -> bool:
+    """Whether NUTS takes so many all at once, rather than one by one."""
+    return datasets > _HANDFUL and jax.default_backend() != "cpu"
+
+
 def _fallen(
     density: Density,
     task: Task,
@@ -275,7 +283,7 @@ def _fallen(
     start = resampled(best, smoothed, which, seed=asked.seed, first=task.first).z[which]
     draws = found.drawn.log_prior.shape[1]
     given = {"draws": draws, "seed": asked.seed, "progressbar": progressbar}
-    if len(which) > _HANDFUL:
+    if _in_one_program(len(which)):
         fallen = together(density, task, start, which, **given)
     else:
         fallen = by_nuts(density.compiled, task, start, which, **given)
