@@ -100,9 +100,9 @@ def prepared(model: pm.Model, covariates: SourcesLike | None, groups: tuple[int,
         and np.dtype(v.type.dtype).kind in "iu"
         and v.type.ndim == 1
     ]
-    # Whichever groups there are, two of them are enough to see what an index does.
-    sources = {**given, **{name: Members(2, 2) for name in free}}
-    compiled = compile_model(model, covariates=tuple(sources))
+    compiled = compile_model(model, covariates=(*given, *free))
+    # rows of every group: without any its parameters might seem to have nothing in common
+    sources = {**given, **{name: Members(*(_indexed(compiled, name),) * 2) for name in free}}
     read_in = read_covariates(aligned_sources(compiled, sources), compiled.covariates)
     source = make_simulator(compiled, read_in)
     few = Simulated.of(source, _LOOKED_AT, random_seed=0)
@@ -130,6 +130,13 @@ def prepared(model: pm.Model, covariates: SourcesLike | None, groups: tuple[int,
     sources = {**given, **({index: Members(low, high)} if index else {})}
     ready = Groups(low, high, grouping)
     return Prepared(largest(model, ready), sources, ready, found)
+
+
+def _indexed(compiled: CompiledModel, name: str) -> int:
+    """How many elements there are in what data index; at least two."""
+    beyond = np.iinfo(np.int32).max
+    told = compiled.indices.misplaced({name: np.full(1, beyond)})
+    return 2 if told is None else max(2, told.size)
 
 
 def largest(model: pm.Model, groups: Groups) -> pm.Model:
