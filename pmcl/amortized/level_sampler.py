@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -9,9 +10,8 @@ import xarray as xr
 
 from pmcl.amortized.groups import Sized
 from pmcl.compile import Density
-from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.data.forms import is_frame
-from pmcl.data.grouped import GroupedReader
+from pmcl.data.grouped import Grouped, GroupedReader
 from pmcl.data.labels import array_of, text
 from pmcl.data.masked import check_masked
 from pmcl.data.possible import check_possible
@@ -20,8 +20,8 @@ from pmcl.data.task import DataError, Layout, Task, TaskLike
 from pmcl.draws.groups import of_groups
 from pmcl.draws.prediction import predictions_groups
 from pmcl.draws.results import flat_z
+from pmcl.levels.beside import Beside
 from pmcl.levels.sizes import Groups
-from pmcl.levels.structure import NoLevels
 from pmcl.networks import Amortizer
 from pmcl.refinement.correction import as_tree, correct
 from pmcl.refinement.settings import Asked, Beginning
@@ -32,14 +32,15 @@ from pmcl.runtime.devices import scope as device_scope
 
 
 class Checked(NamedTuple):
-    """Datasets as a task, all that depends on their size, and the names of each one's groups.
-
-    `labels` is None where all have the groups of the model.
-    """
+    """Datasets as a task, and all that depends on their size."""
 
     task: Task
     sized: Sized
-    labels: tuple[tuple[str, ...], ...] | None
+
+    @property
+    def labels(self) -> tuple[tuple[str, ...], ...] | None:
+        """Names of each dataset's groups; None where all have those of the model."""
+        return self.task.labels
 
     @property
     def padded(self) -> bool:
@@ -76,18 +77,22 @@ class LevelSampler(NamedTuple):
         DataError
             Naming the variable and the dataset.
         """
-        groups, sized, labels = self.groups, self.sized, None
+        groups, sized = self.groups, self.sized
         layout = Layout.of(sized.compiled, self.row)
         if groups is None or (isinstance(data, Task) and _alike(data.layout, layout)):
             task = as_task(data, layout)
         else:
             dim = groups.grouping.dim
-            found = GroupedReader(layout, dim, groups.grouping.by)(data)
-            sized, labels = sized.at(groups, int(found.numbers.max())), found.labels
+            if isinstance(data, Task) and data.labels is not None:
+                found = Grouped.of(data, dim)
+            else:
+                found = GroupedReader(layout, dim, groups.grouping.by)(data)
+            sized = sized.at(groups, int(found.numbers.max()))
             layout = Layout.of(sized.compiled, self.row)
             task = as_task(found.padded(layout, dim, len(sized.compiled.coords[dim])), layout)
-        task = check_possible(sized.compiled, check_masked(sized.compiled, task))
-        return Checked(task, sized, labels)
+            task = replace(task, labels=found.labels)
+        task = replace(task, beside=None)
+        return Checked(check_possible(sized.compiled, check_masked(sized.compiled, task)), sized)
 
     def sample(
         self,
@@ -98,23 +103,16 @@ class LevelSampler(NamedTuple):
         progressbar: bool = False,
     ) -> xr.DataTree:
         """Draw from the posterior of every dataset; groups are counted, and padded."""
-        (task, sized, labels), begin = given, time.perf_counter()
-        density = Density(sized.compiled, self.row)
+        (task, sized), begin = given, time.perf_counter()
+        beside = Beside(Density(sized.compiled, self.row), sized.reading)
         if given.padded:
             asked = _of_padded(asked)
         with device_scope(devices), precision.scope():
-            levels = sized.reading.of(density, task)
-            if isinstance(levels, NoLevels):
-                raise UnsupportedModelError(
-                    f"sample: expected data with the levels of the model ({sized.reading.like}); "
-                    f"{levels}. `pmcl.refine` takes them as they are."
-                )
-            if labels is not None:
-                levels = levels.named(labels)
+            levels = beside.levels(task, check=True)
             amortizer = sized.amortizer(self.amortizer, self.row)
             assert amortizer.search is not None
             corrected = correct(
-                density,
+                beside.density,
                 amortizer,
                 task,
                 None,
@@ -137,7 +135,7 @@ class LevelSampler(NamedTuple):
         self, tree: xr.DataTree, given: Checked, new: Any, *, seed: int
     ) -> dict[str, xr.Dataset]:
         """Predictive draws at new covariates, of what :meth:`sample` gave."""
-        task, sized, _ = given
+        task, sized = given
         if new is not None and self.groups is not None and given.labels is not None:
             new = self._new(new, given)
         z = np.moveaxis(flat_z(sized.compiled, tree)[0], 0, 1)

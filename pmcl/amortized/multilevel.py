@@ -9,15 +9,19 @@ from typing import NoReturn
 import numpy as np
 import xarray as xr
 
+from pmcl.amortized.adapting import Adapting, Begun
 from pmcl.amortized.further import pretrained_further
 from pmcl.amortized.groups import Sized
 from pmcl.amortized.level_sampler import Checked, LevelSampler, refuse
 from pmcl.compile import CompiledModel, Density, Simulator
+from pmcl.continual import StrategyLike, StrategyState, TaskRecord
+from pmcl.continual.levels import LevelledOccasion, at_size, states_at_size
 from pmcl.data.own import own_data
 from pmcl.data.task import Layout, TaskLike
 from pmcl.draws.densities import pick
 from pmcl.draws.prediction import Extra
 from pmcl.draws.results import warn_of_doubts
+from pmcl.levels.beside import Beside
 from pmcl.levels.reading import Reading
 from pmcl.levels.sizes import Groups
 from pmcl.networks import Amortizer, Network, Structure
@@ -34,14 +38,9 @@ from pmcl.runtime.devices import DevicesLike
 from pmcl.training import Bank, PretrainingRecord, PretrainingSettings, bank_of
 from pmcl.training.levels import Levelled
 
-# what belongs to a network that learns from data
-_WITHOUT = frozenset(
-    "memory history losses records states strategy pretrained familiar at_test_time forget".split()
-)
-
 
 @dataclass(frozen=True, eq=False)
-class MultilevelPosterior:
+class MultilevelPosterior(Adapting):
     """Posterior of any dataset of one multilevel PyMC model.
 
     Made by :func:`fit_amortized` where the model has levels. The network proposes the global
@@ -65,6 +64,8 @@ class MultilevelPosterior:
         Numbers of groups of training; None: all datasets have the model's own. `compiled` is the
         model of the largest.
     pretraining : tuple of PretrainingRecord
+    strategy, states, pretrained, records
+        As of `AmortizedPosterior`; stored datasets have their groups.
     """
 
     compiled: CompiledModel
@@ -77,8 +78,13 @@ class MultilevelPosterior:
     reading: Reading = field(repr=False)
     groups: Groups | None = None
     pretraining: tuple[PretrainingRecord, ...] = field(default=(), repr=False)
+    strategy: StrategyLike | None = None
+    states: tuple[StrategyState, ...] = field(default=(), repr=False)
+    pretrained: Amortizer | None = field(default=None, repr=False)
+    records: tuple[TaskRecord, ...] = field(default=(), repr=False)
 
     def __repr__(self) -> str:
+        tasks = ", ".join(t.name for t in self.records) or "none"
         steps = sum(r.steps for r in self.pretraining)
         return (
             f"MultilevelPosterior of {[i.name for i in self.compiled.free]} "
@@ -88,7 +94,8 @@ class MultilevelPosterior:
             + f"  data: {self.structure}\n"
             f"  simulations: {self.simulator!r}\n"
             f"  network: {self.network.flow!r}\n"
-            f"  pretrained for {steps} steps"
+            f"  pretrained for {steps} steps; adapted to: {tasks}\n"
+            f"  strategy: {self.strategy!r}; stored datasets: {len(self.memory)}"
         )
 
     @property
@@ -142,6 +149,37 @@ class MultilevelPosterior:
         """What draws: this posterior without its past."""
         sized = Sized(self.compiled, self.reading)
         return LevelSampler(sized, self.structure.row, self.amortizer, self.groups)
+
+    def _begun(
+        self, name: str, task: TaskLike | None, pretrained: Amortizer, seed: int, *, say: bool
+    ) -> Begun:
+        levelled = Levelled(self.density, self.reading, self.groups)
+        found, sized, row = self._read(task).task, self.sampler.sized, self.structure.row
+        if self.groups is not None:
+            stored = self.memory.datasets
+            labels = (*(found.labels or ()), *((stored and stored.labels) or ()))
+            most = max([self.reading.like.groups, *map(len, labels)])
+            sized = sized.at(self.groups, most)
+        beside = Beside(Density(sized.compiled, row), sized.reading)
+        data = at_size(found, beside, levelled)
+        beside.levels(data, check=True)
+        amortizer = sized.amortizer(self.amortizer, row)
+        first = amortizer
+        if pretrained is not self.amortizer:
+            first = sized.amortizer(pretrained, row)
+        now = LevelledOccasion(
+            name,
+            data,
+            amortizer,
+            beside.marginal,  # type: ignore[arg-type]
+            self.simulator,
+            self.structure,
+            seed,
+            self.amortizer,
+            levelled,
+            beside,
+        )
+        return Begun(now, first, states_at_size(self.states, beside, levelled))
 
     def _read(self, data: TaskLike | None) -> Checked:
         """Read the user's data, or the model's own."""
@@ -266,24 +304,6 @@ class MultilevelPosterior:
         for name, found in sampler.predicted(tree, given, new_covariates, seed=asked.seed).items():
             tree[name] = xr.DataTree(found)
         return sampler.named(tree, given)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """Say by name what a multilevel posterior does not have."""
-        if name in _WITHOUT:
-            refuse(f"`{name}`", "levels=False fits a posterior that has it")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def adapt(self, *args: object, **options: object) -> NoReturn:
-        """Refuse: a multilevel posterior does not learn from data yet.
-
-        Raises
-        ------
-        NotImplementedError
-        """
-        refuse(
-            "adapt",
-            "`sample` refines each dataset that needs it, or fit with levels=False and adapt that",
-        )
 
     def log_prob(self, *args: object, **options: object) -> NoReturn:
         """Refuse: groups are drawn given the global parameters, not by a density of all.

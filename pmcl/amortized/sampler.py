@@ -212,13 +212,16 @@ def _arrived(parts: dict[str, Any], weights: list[np.ndarray], sizes: tuple[int,
         return found._replace(compiled=compiled, amortizer=amortizer, other=other)
 
 
-def warn_of_far(names: Sequence[str], number: int) -> None:
-    """Warn of datasets, by name, that are far from what a network was trained on."""
+def warn_of_far(names: Sequence[str], number: int, *, above: int = 3) -> None:
+    """Warn of datasets, by name, that are far from what a network was trained on.
+
+    `above`: levels to the user's call.
+    """
     if names:
         warnings.warn(
             f"{len(names)} of {number} datasets ({listed(names)}) lie far outside what the "
             "network was trained on (`pmcl.check_data` says how far): look at their k-hat, "
             "adapt to data like these, or widen `covariates` and priors and fit again.",
             FarDataWarning,
-            stacklevel=3,
+            stacklevel=above,
         )
