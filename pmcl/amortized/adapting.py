@@ -214,7 +214,7 @@ class Adapting(ABC):
                 progressbar=progressbar,
             )
         amortizer = replace(amortizer, search=self.amortizer.search)
-        return replace(
+        return replace(  # type: ignore[type-var]
             self,
             amortizer=settled(amortizer),
             pretrained=pretrained,
@@ -237,7 +237,7 @@ class Adapting(ABC):
         AmortizedPosterior or MultilevelPosterior
             For this task alone: it knows of no other task, and stores no dataset.
         """
-        fresh = replace(
+        fresh = replace(  # type: ignore[type-var]
             self,
             amortizer=self.amortizer if self.pretrained is None else self.pretrained,
             strategy=None,
@@ -266,7 +266,7 @@ class Adapting(ABC):
         known = [r.name for r in self.records]
         if task not in known:
             raise ValueError(f"forget: expected the name of a task, one of {known}, got {task!r}.")
-        return replace(
+        return replace(  # type: ignore[type-var]
             self,
             states=forgotten(self.states, task),
             records=tuple(r.without(task) for r in self.records if r.name != task),

@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import xarray as xr
@@ -12,6 +11,7 @@ import xarray as xr
 from pmcl.amortized.adapting import Adapting, Begun
 from pmcl.amortized.further import pretrained_further
 from pmcl.amortized.groups import Sized
+from pmcl.amortized.level_density import log_density
 from pmcl.amortized.level_sampler import Checked, LevelSampler, refuse
 from pmcl.compile import CompiledModel, Density, Simulator
 from pmcl.continual import StrategyLike, StrategyState, TaskRecord
@@ -305,14 +305,27 @@ class MultilevelPosterior(Adapting):
             tree[name] = xr.DataTree(found)
         return sampler.named(tree, given)
 
-    def log_prob(self, *args: object, **options: object) -> NoReturn:
-        """Refuse: groups are drawn given the global parameters, not by a density of all.
+    def log_prob(
+        self, parameters: xr.DataTree | xr.Dataset, data: TaskLike, *, joint: bool = False
+    ) -> xr.DataArray:
+        """Log density of the network's posterior, on the unconstrained scale.
 
-        Raises
-        ------
-        NotImplementedError
+        Parameters
+        ----------
+        parameters : xarray.DataTree or xarray.Dataset
+            Results of `sample` with these data, or their group `unconstrained_posterior`.
+        data : xarray.Dataset, mapping or pandas.DataFrame
+            The datasets, in the same order.
+        joint : bool
+            Of all parameters, log q(g | x) + sum_j log p(l_j | g, x_j), the last terms being exact
+            where groups are integrated out exactly, and else as good as their integrals. By default
+            of the global parameters alone, log q(g | x).
+
+        Returns
+        -------
+        xarray.DataArray of dims chain, draw, dataset
         """
-        refuse("log_prob", "`sample_stats` has the log_q of draws, by which weights are right")
+        return log_density(self.sampler, parameters, self._read(data), joint=joint)
 
 
 def need_flat(posterior: object, what: str) -> None:

@@ -234,7 +234,7 @@ def _strategy(name: Strategies | None) -> Any:
     return None if name is None else made[name]()
 
 
-def _told(posterior: "AmortizedPosterior") -> dict[str, Any]:
+def _told(posterior: "AmortizedPosterior | MultilevelPosterior") -> dict[str, Any]:
     """What there is to say of the last adaptation."""
     last = posterior.records[-1]
     return {

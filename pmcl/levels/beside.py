@@ -1,7 +1,7 @@
 """What batches of a multilevel model have beside their data: which group has what."""
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,14 +51,14 @@ class Beside(NamedTuple):
             )
         return found if task.labels is None else found.named(task.labels)
 
-    def __call__(self, task: Task) -> dict[str, Given]:
+    def __call__(self, task: Task) -> dict[str, Any]:
         """Groups of every dataset; near their modes, where the posterior was searched for."""
-        given = Given(self.levels(task).split)
+        given: Any = Given(self.levels(task).split)
         if task.place is not None and not self.reading.like.exact:
             batch = replace(task, beside=None).batch()
             found = over_chunks(
                 lambda some, g: anchored(self.marginal, some, g),
-                batch._replace(values={**batch.values, KEY: given}, place=None),  # type: ignore[dict-item]
+                batch._replace(values={**batch.values, KEY: given}, place=None),
                 np.arange(len(task)),
                 np.asarray(task.place.loc)[:, 0],
                 size=devices.together(_TOGETHER),
