@@ -1,10 +1,11 @@
 """A model made ready for any number of groups."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import numpy as np
 import pymc as pm
 
@@ -24,7 +25,8 @@ from pmcl.data.task import few_lengths
 from pmcl.levels.integrals import Marginal
 from pmcl.levels.reading import Reading, read
 from pmcl.levels.sizes import Groups, Members, grouping_of, reading_at
-from pmcl.networks import Amortizer
+from pmcl.networks import Amortizer, InputLayout, Network, build_amortizer
+from pmcl.search.search import Search
 from pmcl.training import Simulated
 from pmcl.training.levels import simulated
 
@@ -73,6 +75,15 @@ class Sized:
         names = [i.name for i in self.compiled.covariates]
         compiled = compile_model(model, covariates=names)
         return Sized(compiled, reading_at(self.reading, compiled, groups.grouping))
+
+
+def skeleton(network: Network, marginal: Marginal, *, starts: int, modes: int) -> Amortizer:
+    """A network of global parameters of the right shapes, whose numbers mean nothing."""
+    z = np.zeros((2, marginal.dim))
+    search = Search.of(marginal, z[0], z, starts=starts)  # type: ignore[arg-type]
+    search = replace(search, exact=True, modes=modes)
+    layout, key = InputLayout((), (), ()), jax.random.key(0)
+    return build_amortizer(network, layout, z, {"": np.zeros(2)}, key=key, search=search)
 
 
 def prepared(model: pm.Model, covariates: SourcesLike | None, groups: tuple[int, int]) -> Prepared:

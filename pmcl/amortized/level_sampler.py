@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
+import equinox as eqx
+import jax
 import numpy as np
 import xarray as xr
 
-from pmcl.amortized.groups import Sized
+from pmcl.amortized.groups import Sized, skeleton
 from pmcl.compile import Density
 from pmcl.data.forms import is_frame
 from pmcl.data.grouped import Grouped, GroupedReader
@@ -17,12 +19,15 @@ from pmcl.data.masked import check_masked
 from pmcl.data.possible import check_possible
 from pmcl.data.reading import as_task
 from pmcl.data.task import DataError, Layout, Task, TaskLike
-from pmcl.draws.groups import of_groups
-from pmcl.draws.prediction import predictions_groups
+from pmcl.draws.densities import prior_terms
+from pmcl.draws.groups import Named
+from pmcl.draws.prediction import predictions_groups, scalars_group
 from pmcl.draws.results import flat_z
 from pmcl.levels.beside import Beside
 from pmcl.levels.sizes import Groups
-from pmcl.networks import Amortizer
+from pmcl.networks import Amortizer, Network
+from pmcl.networks.structure import with_arrays
+from pmcl.parts.job import packed, unpacked
 from pmcl.refinement.correction import as_tree, correct
 from pmcl.refinement.settings import Asked, Beginning
 from pmcl.runtime import precision
@@ -62,12 +67,15 @@ class LevelSampler(NamedTuple):
         Of the global parameters.
     groups : Groups, optional
         None: all datasets have the model's own.
+    network : Network
+        Specification of the amortizer, which travels as its weights.
     """
 
     sized: Sized
     row: str | None
     amortizer: Amortizer
     groups: Groups | None
+    network: Network
 
     def checked(self, data: TaskLike) -> Checked:
         """Read datasets, and refuse those that the model cannot have made.
@@ -105,6 +113,7 @@ class LevelSampler(NamedTuple):
         """Draw from the posterior of every dataset; groups are counted, and padded."""
         (task, sized), begin = given, time.perf_counter()
         beside = Beside(Density(sized.compiled, self.row), sized.reading)
+        wanted = asked.extra.log_prior and given.padded
         if given.padded:
             asked = _of_padded(asked)
         with device_scope(devices), precision.scope():
@@ -122,6 +131,10 @@ class LevelSampler(NamedTuple):
                 progressbar=progressbar,
             )
             tree = as_tree(sized.compiled, task, corrected, asked, begin=begin)
+            if wanted:
+                z, whole = np.asarray(corrected.drawn.z), replace(task, beside=beside)
+                terms = prior_terms(sized.compiled, z, whole)
+                tree["log_prior"] = xr.DataTree(scalars_group(sized.compiled, task, terms))
         tree["posterior"].attrs["levels"] = str(levels)
         return tree
 
@@ -129,7 +142,7 @@ class LevelSampler(NamedTuple):
         """Results whose groups have their names."""
         if self.groups is None or given.labels is None:
             return tree
-        return of_groups(tree, self.groups.grouping.dim, given.labels)
+        return Named(self.groups.grouping.dim, given.labels).of(tree, given.labels)
 
     def predicted(
         self, tree: xr.DataTree, given: Checked, new: Any, *, seed: int
@@ -180,6 +193,35 @@ class LevelSampler(NamedTuple):
                 found[info.name] = found[info.name].take(at, axis=axis)
         return found
 
+    def at(self, sized: Sized) -> "LevelSampler":
+        """The same, of datasets of another size."""
+        return self._replace(sized=sized, amortizer=sized.amortizer(self.amortizer, self.row))
+
+    def __reduce__(self) -> tuple:
+        search = self.amortizer.search
+        assert search is not None
+        parts = {
+            "compiled": packed(self.sized.compiled),
+            "reading": self.sized.reading,
+            **{k: getattr(self, k) for k in ("row", "groups", "network")},
+        }
+        weights = [*map(np.asarray, jax.tree.leaves(eqx.filter(self.amortizer, eqx.is_array)))]
+        return _arrived, (parts, weights, {"starts": len(search.starts), "modes": search.modes})
+
+
+def _arrived(
+    parts: dict[str, Any], weights: list[np.ndarray], sizes: dict[str, int]
+) -> LevelSampler:
+    """Build the network again, with the weights that it had."""
+    sized = Sized(unpacked(parts["compiled"]), parts["reading"])
+    row, network = parts["row"], parts["network"]
+    with precision.scope():
+        like = skeleton(
+            network, Beside(Density(sized.compiled, row), sized.reading).marginal, **sizes
+        )
+        amortizer = with_arrays(like, weights)
+    return LevelSampler(sized, row, amortizer, parts["groups"], network)
+
 
 def _alike(one: Layout, other: Layout) -> bool:
     """Whether two layouts are of models of one size."""
@@ -191,9 +233,7 @@ def _of_padded(asked: Asked) -> Asked:
     """What can be done where some datasets have fewer groups than the model they are put in."""
     if asked.fallback == "nuts":
         refuse("fallback='nuts' with `groups`", "`pmcl.sample_reference` with a model of the size")
-    if asked.extra.log_prior:
-        refuse("log_prior=True with `groups`", "`sample_stats` has the log_prior of draws")
-    return asked._replace(fallback=None)
+    return asked._replace(fallback=None, extra=asked.extra._replace(log_prior=False))
 
 
 def refuse(what: str, instead: str) -> NoReturn:

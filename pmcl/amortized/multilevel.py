@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -12,6 +13,7 @@ from pmcl.amortized.adapting import Adapting, Begun
 from pmcl.amortized.further import pretrained_further
 from pmcl.amortized.groups import Sized
 from pmcl.amortized.level_density import log_density
+from pmcl.amortized.level_sample import sample_stored
 from pmcl.amortized.level_sampler import Checked, LevelSampler, refuse
 from pmcl.compile import CompiledModel, Density, Simulator
 from pmcl.continual import StrategyLike, StrategyState, TaskRecord
@@ -25,6 +27,7 @@ from pmcl.levels.beside import Beside
 from pmcl.levels.reading import Reading
 from pmcl.levels.sizes import Groups
 from pmcl.networks import Amortizer, Network, Structure
+from pmcl.parts.job import need_store
 from pmcl.refinement.settings import (
     Asked,
     CorrectLike,
@@ -37,6 +40,17 @@ from pmcl.runtime.arguments import positive, seed_of
 from pmcl.runtime.devices import DevicesLike
 from pmcl.training import Bank, PretrainingRecord, PretrainingSettings, bank_of
 from pmcl.training.levels import Levelled
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+class Ways(NamedTuple):
+    """The arguments of `sample` of these names."""
+
+    refine: RefineLike
+    correct: CorrectLike = "auto"
+    fallback: FallbackLike = "auto"
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,29 +162,32 @@ class MultilevelPosterior(Adapting):
     def sampler(self) -> LevelSampler:
         """What draws: this posterior without its past."""
         sized = Sized(self.compiled, self.reading)
-        return LevelSampler(sized, self.structure.row, self.amortizer, self.groups)
+        row = self.structure.row
+        return LevelSampler(sized, row, self.amortizer, self.groups, self.network)
 
     def _begun(
         self, name: str, task: TaskLike | None, pretrained: Amortizer, seed: int, *, say: bool
     ) -> Begun:
-        levelled = Levelled(self.density, self.reading, self.groups)
-        found, sized, row = self._read(task).task, self.sampler.sized, self.structure.row
+        now = self.occasion(task, seed, name)
+        first = now.amortizer
+        if pretrained is not self.amortizer:
+            first = replace(pretrained, search=first.search)
+        return Begun(now, first, states_at_size(self.states, now.beside, now.levelled))
+
+    def occasion(self, data: TaskLike | None, seed: int, name: str = "data") -> LevelledOccasion:
+        """Datasets, and all that learns from them or looks at them, of one size."""
+        row, read = self.structure.row, self._read(data)
+        sized = self.sampler.sized
         if self.groups is not None:
             stored = self.memory.datasets
-            labels = (*(found.labels or ()), *((stored and stored.labels) or ()))
-            most = max([self.reading.like.groups, *map(len, labels)])
-            sized = sized.at(self.groups, most)
+            labels = (*(read.labels or ()), *((stored and stored.labels) or ()))
+            sized = sized.at(self.groups, max([self.reading.like.groups, *map(len, labels)]))
+        levelled = Levelled(self.density, self.reading, self.groups)
         beside = Beside(Density(sized.compiled, row), sized.reading)
-        data = at_size(found, beside, levelled)
-        beside.levels(data, check=True)
-        amortizer = sized.amortizer(self.amortizer, row)
-        first = amortizer
-        if pretrained is not self.amortizer:
-            first = sized.amortizer(pretrained, row)
-        now = LevelledOccasion(
+        return LevelledOccasion(
             name,
-            data,
-            amortizer,
+            beside.checked(at_size(read.task, beside, levelled)),
+            sized.amortizer(self.amortizer, row),
             beside.marginal,  # type: ignore[arg-type]
             self.simulator,
             self.structure,
@@ -179,7 +196,6 @@ class MultilevelPosterior(Adapting):
             levelled,
             beside,
         )
-        return Begun(now, first, states_at_size(self.states, beside, levelled))
 
     def _read(self, data: TaskLike | None) -> Checked:
         """Read the user's data, or the model's own."""
@@ -195,27 +211,27 @@ class MultilevelPosterior(Adapting):
     def _asked(
         self,
         draws: int,
-        refine: RefineLike,
-        correct: CorrectLike,
-        fallback: FallbackLike,
-        var_names: Sequence[str] | None,
-        random_seed: int | None,
-        extra: Extra,
+        ways: Ways,
+        var_names: Sequence[str] | None = None,
+        random_seed: int | None = None,
+        extra: Extra | None = None,
+        *,
+        stored: bool = False,
     ) -> Asked:
         """Read what is asked of draws."""
-        settings = settings_of(refine)
+        refine = settings_of(ways.refine)
         correct, fallback = ways_of(
-            correct, fallback, draws, refined=settings is not None, stored=False
+            ways.correct, ways.fallback, draws, refined=refine is not None, stored=stored
         )
         return Asked(
             positive("draws", draws),
             pick(self.compiled, None if var_names is None else list(var_names)),
             seed_of(random_seed, self.seed),
-            settings,
-            everywhere=not isinstance(refine, str),
+            refine,
+            everywhere=not isinstance(ways.refine, str),
             correct=correct,
             fallback=fallback,
-            extra=extra,
+            extra=extra or Extra(),
         )
 
     def sample(
@@ -234,7 +250,7 @@ class MultilevelPosterior(Adapting):
         log_prior: bool = False,
         posterior_predictive: bool = False,
         store: str | os.PathLike | None = None,
-        client: object = None,
+        client: "Client | None" = None,
         devices: DevicesLike = None,
         progressbar: bool = False,
     ) -> xr.DataTree:
@@ -252,21 +268,24 @@ class MultilevelPosterior(Adapting):
         Raises
         ------
         NotImplementedError
-            With `store` or `client`: sample some hundred datasets in each call. With `model` or
-            `given`, which :func:`pmcl.refine` takes.
+            With `model` or `given`, which :func:`pmcl.refine` takes.
         """
         if model is not None:
             refuse("sample(model=...)", "`pmcl.refine` takes the other model")
         if given is not None:
             refuse("sample(given=...)", "`pmcl.refine` takes `given`")
-        if store is not None or client is not None:
-            refuse("sample(store=..., client=...)", "sample some hundred datasets in each call")
         extra = Extra(log_likelihood, log_prior, posterior_predictive)
-        asked = self._asked(draws, refine, correct, fallback, var_names, random_seed, extra)
+        ways, stored = Ways(refine, correct, fallback), store is not None
+        asked = self._asked(draws, ways, var_names, random_seed, extra, stored=stored)
         read, sampler = self._read(data), self.sampler
-        tree = sampler.sample(read, asked, devices=devices, progressbar=progressbar)
+        shown: Any = {"devices": devices, "progressbar": progressbar}
+        if store is not None:
+            tree = sample_stored(sampler, read, asked, store=store, client=client, **shown)
+        else:
+            need_store(client)
+            tree = sampler.named(sampler.sample(read, asked, **shown), read)
         warn_of_doubts(read.task.names, tree)
-        return sampler.named(tree, read)
+        return tree
 
     def predict(
         self,
@@ -297,7 +316,7 @@ class MultilevelPosterior(Adapting):
         xarray.DataTree
             Groups `predictions` and `predictions_constant_data`, beside `posterior`.
         """
-        asked = self._asked(draws, refine, "auto", "auto", None, random_seed, Extra())
+        asked = self._asked(draws, Ways(refine), None, random_seed)
         given, sampler = self._read(data), self.sampler
         tree = sampler.sample(given, asked)
         warn_of_doubts(given.task.names, tree)
@@ -326,14 +345,3 @@ class MultilevelPosterior(Adapting):
         xarray.DataArray of dims chain, draw, dataset
         """
         return log_density(self.sampler, parameters, self._read(data), joint=joint)
-
-
-def need_flat(posterior: object, what: str) -> None:
-    """Refuse a posterior with levels, by name.
-
-    Raises
-    ------
-    NotImplementedError
-    """
-    if isinstance(posterior, MultilevelPosterior):
-        refuse(what, "levels=False fits a posterior that it takes")

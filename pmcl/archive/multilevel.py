@@ -11,7 +11,7 @@ import pymc as pm
 import xarray as xr
 from jax import Array
 
-from pmcl.amortized.groups import largest
+from pmcl.amortized.groups import largest, skeleton
 from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.archive import records, sources, weights
 from pmcl.archive.adapted import adapted_to_groups, in_force, memory_from, with_adapted
@@ -41,11 +41,9 @@ from pmcl.levels.integrals import Marginal
 from pmcl.levels.reading import Reading, Rule
 from pmcl.levels.sizes import Grouping, Groups, Members
 from pmcl.levels.structure import Levels, Split
-from pmcl.networks import Amortizer, InputLayout, Network, build_amortizer
 from pmcl.networks.contexts import placed
 from pmcl.runtime import precision
 from pmcl.runtime.jitting import jit
-from pmcl.search.search import Search
 from pmcl.training.bank import Simulated
 from pmcl.training.levels import Levelled
 
@@ -110,7 +108,7 @@ def from_datatree(
         reading = _reading(stored, compiled, where)
         network, sizes = network_from(tree, where)
         density = Density(compiled, structure.row)
-        like = _skeleton(network, Levelled(density, reading).marginal, **sizes)
+        like = skeleton(network, Levelled(density, reading).marginal, **sizes)
         posterior = MultilevelPosterior(
             compiled,
             simulator_from(tree, compiled, structure, given, None, where=where),
@@ -203,15 +201,6 @@ def _groups(attrs: Mapping[Any, Any], where: str) -> Groups | None:
         case [int(low), int(high), str(dim), str(by), list(local)] if 2 <= low <= high <= _MOST:
             return Groups(low, high, Grouping(dim, by, tuple(map(str, local))))
     raise StateError(f"{where}: levels: not numbers of groups.")
-
-
-def _skeleton(network: Network, marginal: Marginal, *, starts: int, modes: int) -> Amortizer:
-    """A network of the right shapes, whose numbers mean nothing."""
-    z = np.zeros((2, marginal.dim))
-    search = Search.of(marginal, z[0], z, starts=starts)  # type: ignore[arg-type]
-    search = replace(search, exact=True, modes=modes)
-    layout, key = InputLayout((), (), ()), jax.random.key(0)
-    return build_amortizer(network, layout, z, {"": np.zeros(2)}, key=key, search=search)
 
 
 def _searched(p: MultilevelPosterior, probe: xr.Dataset) -> xr.Dataset:

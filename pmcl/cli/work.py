@@ -10,6 +10,7 @@ from pmcl.cli.common import Flag, Json, ModelName, Quiet, answer, apart, loaded
 from pmcl.cli.settings import SettingsFile
 
 if TYPE_CHECKING:
+    from pmcl.amortized.multilevel import MultilevelPosterior
     from pmcl.amortized.posterior import AmortizedPosterior
 
 

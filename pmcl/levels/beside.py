@@ -51,6 +51,11 @@ class Beside(NamedTuple):
             )
         return found if task.labels is None else found.named(task.labels)
 
+    def checked(self, task: Task) -> Task:
+        """The task, once its levels are checked by evaluation."""
+        self.levels(task, check=True)
+        return task
+
     def __call__(self, task: Task) -> dict[str, Any]:
         """Groups of every dataset; near their modes, where the posterior was searched for."""
         given: Any = Given(self.levels(task).split)
