@@ -1,7 +1,7 @@
 """What batches of a multilevel model have beside their data: which group has what."""
 
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,8 @@ from pmcl.runtime import devices
 _TOGETHER = 16  # datasets
 
 
-class Beside(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Beside:
     """Puts the groups of its datasets in a task's batches (`Task.beside`).
 
     Attributes
