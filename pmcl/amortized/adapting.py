@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self, Unpack
 
+import numpy as np
 import xarray as xr
 
 from pmcl.compile import CompiledModel
@@ -29,7 +30,7 @@ from pmcl.continual import (
 )
 from pmcl.continual.learning import AdaptationOptions, Past, learn
 from pmcl.continual.objectives.objectives import check_objective
-from pmcl.data.task import TaskLike
+from pmcl.data.task import Task, TaskLike
 from pmcl.networks import Amortizer
 from pmcl.runtime import precision
 from pmcl.runtime.arguments import positive, positive_rate, seed_of
@@ -79,6 +80,11 @@ class Adapting(ABC):
         self, name: str, task: TaskLike | None, pretrained: Amortizer, seed: int, *, say: bool
     ) -> Begun:
         """Read the data of a task, and say what it meets."""
+
+    def embedded(self, datasets: Task) -> np.ndarray:
+        """Where datasets are among others, as `Replay` tells them apart: (dataset, feature)."""
+        now = self._begun("", datasets, self.amortizer, 0, say=False).now
+        return now.embed(now.task)
 
     @property
     def memory(self) -> Memory:
