@@ -41,7 +41,7 @@ def adapted(schools):
 
 def test_adaptation_brings_the_network_to_the_posterior_of_the_global_parameters(schools, adapted):
     """Efficiency of its draws, weighed by the density with groups integrated out."""
-    before, after = (adapted.records[-1].__getattribute__(k) for k in ("before", "after"))
+    before, after = adapted.records[-1].before, adapted.records[-1].after
     assert after.efficiency.mean() > before.efficiency.mean() + 0.01
     assert after.sc_variance.mean() < 0.7 * before.sc_variance.mean()
     assert "adapted to: first" in repr(adapted)
