@@ -108,11 +108,11 @@ def test_data_unlike_simulations_are_told(schools):
 
 @pytest.mark.slow
 def test_a_change_of_the_global_parameters_is_told(schools):
-    series = {f"a{i}": of_schools(5) for i in range(14)}
-    later = {f"b{i}": {k: v + 300 * (k == "y") for k, v in of_schools(6).items()} for i in range(5)}
+    series = {f"a{i}": of_schools(5) for i in range(30)}
+    later = {f"b{i}": {k: v + 300 * (k == "y") for k, v in of_schools(6).items()} for i in range(6)}
     with pytest.warns(UserWarning, match="not like the first"):
-        found = pmcl.monitor(schools, {**series, **later}, baseline=12, random_seed=1)
-    assert found["alarm"].values[-1] and not found["alarm"].values[:13].any()
+        found = pmcl.monitor(schools, {**series, **later}, baseline=24, random_seed=1)
+    assert found["alarm"].values[-1] and not found["alarm"].values[:30].any()
 
 
 @pytest.mark.slow
