@@ -29,6 +29,7 @@ PUBLISHED = {
     "racing_diffusion",
     "racing_diffusion_conditions",
 }
+MULTILEVEL = {"varying_slopes", "counts_by_site", "item_response"}
 
 
 def folder_with(path: Path, source: str = TINY, name: str = "tiny") -> Path:
@@ -58,12 +59,21 @@ def published(folder) -> Published:
 
 
 def test_the_repository_publishes_what_it_says():
-    assert PUBLISHED <= set(models.names())
+    assert PUBLISHED | MULTILEVEL <= set(models.names())
     for name in models.names():
         found = models.find(name)
         assert found.path.parent.parent == ROOT / "models"
         assert len(found.description) > 10
         assert found.description.endswith(".")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(MULTILEVEL))
+def test_published_multilevel_models_take_their_examples(name):
+    found = models.find(name)
+    posterior, example = found.load(), found.example()
+    assert isinstance(posterior, pmcl.MultilevelPosterior)
+    assert len(posterior.sampler.checked(example).task) == 1
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
@@ -82,7 +92,7 @@ def test_published_models_have_examples_that_fit_them(name):
         assert np.abs(task.values["y"].mean()) < 0.5 and 0.5 < task.values["y"].std() < 1.5
 
 
-@pytest.mark.parametrize("name", sorted(PUBLISHED))
+@pytest.mark.parametrize("name", sorted(PUBLISHED | MULTILEVEL))
 def test_cards_are_of_the_present_models(name):
     """`make models` compiles each one besides."""
     found = models.find(name)
@@ -102,7 +112,7 @@ def test_published_states_carry_no_memory():
 def test_models_are_found_by_name_and_by_file(folder, monkeypatch):
     assert models.names(folder) == ["tiny"]
     monkeypatch.setenv("PMCL_MODELS", str(folder))
-    assert set(models.names()) == PUBLISHED | {"tiny"}
+    assert set(models.names()) == PUBLISHED | MULTILEVEL | {"tiny"}
     found = models.named("tiny")
     assert found.description == "A normal mean: what ten numbers have in common."
     assert found.exchangeable == "obs" and found.sequence is None and found.covariates() is None
@@ -278,8 +288,6 @@ def example():
 def test_a_model_of_any_number_of_groups_is_published(tmp_path):
     folder = folder_with(tmp_path, GROUPED, "grouped")
     definition = models.find("grouped", folder)
-    with pytest.raises(ModelError, match="does not adapt yet"):
-        publish(definition, adapt=True, steps=1, progressbar=False)
     given = {"state": True, "simulations": 60, "draws": 2000, "random_seed": 0, "steps": 300}
     found = publish(definition, progressbar=False, **given)
     assert found.problems == []
@@ -290,5 +298,5 @@ def test_a_model_of_any_number_of_groups_is_published(tmp_path):
     again = models.load("grouped", folder)
     assert isinstance(again, pmcl.MultilevelPosterior)
     assert models.check(definition) == []
-    with pytest.raises(NotImplementedError, match="not there for a posterior with levels"):
-        again.adapt(definition.example(), name="a")
+    later = again.adapt(definition.example(), name="a", progressbar=False)
+    assert [r.name for r in later.records] == ["a"]

@@ -274,19 +274,11 @@ def test_levels_false_is_a_network_of_all_parameters():
 def test_what_is_not_there_is_refused_by_name(schools):
     data = of_schools(5)
     for call in (
-        lambda: schools.adapt(data, name="a"),
-        lambda: schools.log_prob(schools.sample(data, 20), data),
-        lambda: schools.memory,
-        lambda: pmcl.check_data(schools, data),
-        lambda: pmcl.monitor(schools, data),
-        lambda: pmcl.report(schools, "page.html"),
-        lambda: schools.sample(data, store="x"),
         lambda: schools.sample(data, given={"tau": 1.0}),
         lambda: schools.warm_start(data),
         lambda: pmcl.sensitivity(schools, data, {"sigma": [1.0]}),
         lambda: pmcl.model_recovery({"a": schools, "b": schools}, 4),
         lambda: schools.sample(data, fallback="nuts"),
-        lambda: schools.sample(data, log_prior=True),
     ):
         with pytest.raises(NotImplementedError, match="not there for a posterior with levels"):
             call()

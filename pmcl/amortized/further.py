@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from pmcl.compile import Simulator
+from pmcl.continual import TaskRecord
 from pmcl.networks import Amortizer
 from pmcl.runtime import precision
 from pmcl.runtime.arguments import positive
@@ -26,6 +27,8 @@ class Pretrained(Protocol):
     def seed(self) -> int: ...
     @property
     def pretraining(self) -> tuple[PretrainingRecord, ...]: ...
+    @property
+    def records(self) -> tuple[TaskRecord, ...]: ...
 
     def bank(
         self, checkpoint: str | os.PathLike | None = None, *, progressbar: bool
@@ -42,7 +45,19 @@ def pretrained_further(
     devices: DevicesLike,
     progressbar: bool,
 ) -> tuple[Amortizer, tuple[PretrainingRecord, ...]]:
-    """Take more steps, at a third of the first rate where none is given; weights, and records."""
+    """Take more steps, at a third of the first rate where none is given; weights, and records.
+
+    Raises
+    ------
+    ValueError
+        After the first adaptation: simulations would overwrite what was learned from data.
+    """
+    if posterior.records:
+        raise ValueError(
+            "pretrain: the posterior has been adapted to "
+            f"{[t.name for t in posterior.records]}; expected one that was not. Pretrain first, "
+            "then adapt."
+        )
     rate = learning_rate if learning_rate is not None else posterior.settings.learning_rate / 3
     settings = replace(
         posterior.settings, steps=positive("more_steps", more_steps), learning_rate=rate

@@ -1,10 +1,11 @@
 """A model made ready for any number of groups."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import numpy as np
 import pymc as pm
 
@@ -24,7 +25,8 @@ from pmcl.data.task import few_lengths
 from pmcl.levels.integrals import Marginal
 from pmcl.levels.reading import Reading, read
 from pmcl.levels.sizes import Groups, Members, grouping_of, reading_at
-from pmcl.networks import Amortizer
+from pmcl.networks import Amortizer, InputLayout, Network, build_amortizer
+from pmcl.search.search import Search
 from pmcl.training import Simulated
 from pmcl.training.levels import simulated
 
@@ -75,6 +77,15 @@ class Sized:
         return Sized(compiled, reading_at(self.reading, compiled, groups.grouping))
 
 
+def skeleton(network: Network, marginal: Marginal, *, starts: int, modes: int) -> Amortizer:
+    """A network of global parameters of the right shapes, whose numbers mean nothing."""
+    z = np.zeros((2, marginal.dim))
+    search = Search.of(marginal, z[0], z, starts=starts)  # type: ignore[arg-type]
+    search = replace(search, exact=True, modes=modes)
+    layout, key = InputLayout((), (), ()), jax.random.key(0)
+    return build_amortizer(network, layout, z, {"": np.zeros(2)}, key=key, search=search)
+
+
 def prepared(model: pm.Model, covariates: SourcesLike | None, groups: tuple[int, int]) -> Prepared:
     """Find what the number of groups changes, and make the model of the largest.
 
@@ -100,9 +111,9 @@ def prepared(model: pm.Model, covariates: SourcesLike | None, groups: tuple[int,
         and np.dtype(v.type.dtype).kind in "iu"
         and v.type.ndim == 1
     ]
-    # Whichever groups there are, two of them are enough to see what an index does.
-    sources = {**given, **{name: Members(2, 2) for name in free}}
-    compiled = compile_model(model, covariates=tuple(sources))
+    compiled = compile_model(model, covariates=(*given, *free))
+    # rows of every group: without any its parameters might seem to have nothing in common
+    sources = {**given, **{name: Members(*(_indexed(compiled, name),) * 2) for name in free}}
     read_in = read_covariates(aligned_sources(compiled, sources), compiled.covariates)
     source = make_simulator(compiled, read_in)
     few = Simulated.of(source, _LOOKED_AT, random_seed=0)
@@ -130,6 +141,13 @@ def prepared(model: pm.Model, covariates: SourcesLike | None, groups: tuple[int,
     sources = {**given, **({index: Members(low, high)} if index else {})}
     ready = Groups(low, high, grouping)
     return Prepared(largest(model, ready), sources, ready, found)
+
+
+def _indexed(compiled: CompiledModel, name: str) -> int:
+    """How many elements there are in what data index; at least two."""
+    beyond = np.iinfo(np.int32).max
+    told = compiled.indices.misplaced({name: np.full(1, beyond)})
+    return 2 if told is None else max(2, told.size)
 
 
 def largest(model: pm.Model, groups: Groups) -> pm.Model:

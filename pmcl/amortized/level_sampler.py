@@ -2,27 +2,32 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
+import equinox as eqx
+import jax
 import numpy as np
 import xarray as xr
 
-from pmcl.amortized.groups import Sized
+from pmcl.amortized.groups import Sized, skeleton
 from pmcl.compile import Density
-from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.data.forms import is_frame
-from pmcl.data.grouped import GroupedReader
+from pmcl.data.grouped import Grouped, GroupedReader
 from pmcl.data.labels import array_of, text
 from pmcl.data.masked import check_masked
 from pmcl.data.possible import check_possible
 from pmcl.data.reading import as_task
 from pmcl.data.task import DataError, Layout, Task, TaskLike
-from pmcl.draws.groups import of_groups
-from pmcl.draws.prediction import predictions_groups
+from pmcl.draws.densities import prior_terms
+from pmcl.draws.groups import Named
+from pmcl.draws.prediction import predictions_groups, scalars_group
 from pmcl.draws.results import flat_z
+from pmcl.levels.beside import Beside
 from pmcl.levels.sizes import Groups
-from pmcl.levels.structure import NoLevels
-from pmcl.networks import Amortizer
+from pmcl.networks import Amortizer, Network
+from pmcl.networks.structure import with_arrays
+from pmcl.parts.job import packed, unpacked
 from pmcl.refinement.correction import as_tree, correct
 from pmcl.refinement.settings import Asked, Beginning
 from pmcl.runtime import precision
@@ -34,14 +39,15 @@ MODEL_INSTEAD = "the PyMC model in its place, which is refined without a network
 
 
 class Checked(NamedTuple):
-    """Datasets as a task, all that depends on their size, and the names of each one's groups.
-
-    `labels` is None where all have the groups of the model.
-    """
+    """Datasets as a task, and all that depends on their size."""
 
     task: Task
     sized: Sized
-    labels: tuple[tuple[str, ...], ...] | None
+
+    @property
+    def labels(self) -> tuple[tuple[str, ...], ...] | None:
+        """Names of each dataset's groups; None where all have those of the model."""
+        return self.task.labels
 
     @property
     def padded(self) -> bool:
@@ -63,12 +69,15 @@ class LevelSampler(NamedTuple):
         Of the global parameters.
     groups : Groups, optional
         None: all datasets have the model's own.
+    network : Network
+        Specification of the amortizer, which travels as its weights.
     """
 
     sized: Sized
     row: str | None
     amortizer: Amortizer
     groups: Groups | None
+    network: Network
 
     def checked(self, data: TaskLike) -> Checked:
         """Read datasets, and refuse those that the model cannot have made.
@@ -78,18 +87,22 @@ class LevelSampler(NamedTuple):
         DataError
             Naming the variable and the dataset.
         """
-        groups, sized, labels = self.groups, self.sized, None
+        groups, sized = self.groups, self.sized
         layout = Layout.of(sized.compiled, self.row)
         if groups is None or (isinstance(data, Task) and _alike(data.layout, layout)):
             task = as_task(data, layout)
         else:
             dim = groups.grouping.dim
-            found = GroupedReader(layout, dim, groups.grouping.by)(data)
-            sized, labels = sized.at(groups, int(found.numbers.max())), found.labels
+            if isinstance(data, Task) and data.labels is not None:
+                found = Grouped.of(data, dim)
+            else:
+                found = GroupedReader(layout, dim, groups.grouping.by)(data)
+            sized = sized.at(groups, int(found.numbers.max()))
             layout = Layout.of(sized.compiled, self.row)
             task = as_task(found.padded(layout, dim, len(sized.compiled.coords[dim])), layout)
-        task = check_possible(sized.compiled, check_masked(sized.compiled, task))
-        return Checked(task, sized, labels)
+            task = replace(task, labels=found.labels)
+        task = replace(task, beside=None)
+        return Checked(check_possible(sized.compiled, check_masked(sized.compiled, task)), sized)
 
     def sample(
         self,
@@ -100,23 +113,17 @@ class LevelSampler(NamedTuple):
         progressbar: bool = False,
     ) -> xr.DataTree:
         """Draw from the posterior of every dataset; groups are counted, and padded."""
-        (task, sized, labels), begin = given, time.perf_counter()
-        density = Density(sized.compiled, self.row)
+        (task, sized), begin = given, time.perf_counter()
+        beside = Beside(Density(sized.compiled, self.row), sized.reading)
+        wanted = asked.extra.log_prior and given.padded
         if given.padded:
             asked = _of_padded(asked)
         with device_scope(devices), precision.scope():
-            levels = sized.reading.of(density, task)
-            if isinstance(levels, NoLevels):
-                raise UnsupportedModelError(
-                    f"sample: expected data with the levels of the model ({sized.reading.like}); "
-                    f"{levels}. `pmcl.refine` takes them as they are."
-                )
-            if labels is not None:
-                levels = levels.named(labels)
+            levels = beside.levels(task, check=True)
             amortizer = sized.amortizer(self.amortizer, self.row)
             assert amortizer.search is not None
             corrected = correct(
-                density,
+                beside.density,
                 amortizer,
                 task,
                 None,
@@ -126,6 +133,10 @@ class LevelSampler(NamedTuple):
                 progressbar=progressbar,
             )
             tree = as_tree(sized.compiled, task, corrected, asked, begin=begin)
+            if wanted:
+                z, whole = np.asarray(corrected.drawn.z), replace(task, beside=beside)
+                terms = prior_terms(sized.compiled, z, whole)
+                tree["log_prior"] = xr.DataTree(scalars_group(sized.compiled, task, terms))
         tree["posterior"].attrs["levels"] = str(levels)
         return tree
 
@@ -133,13 +144,13 @@ class LevelSampler(NamedTuple):
         """Results whose groups have their names."""
         if self.groups is None or given.labels is None:
             return tree
-        return of_groups(tree, self.groups.grouping.dim, given.labels)
+        return Named(self.groups.grouping.dim, given.labels).of(tree, given.labels)
 
     def predicted(
         self, tree: xr.DataTree, given: Checked, new: Any, *, seed: int
     ) -> dict[str, xr.Dataset]:
         """Predictive draws at new covariates, of what :meth:`sample` gave."""
-        task, sized, _ = given
+        task, sized = given
         if new is not None and self.groups is not None and given.labels is not None:
             new = self._new(new, given)
         z = np.moveaxis(flat_z(sized.compiled, tree)[0], 0, 1)
@@ -184,6 +195,35 @@ class LevelSampler(NamedTuple):
                 found[info.name] = found[info.name].take(at, axis=axis)
         return found
 
+    def at(self, sized: Sized) -> "LevelSampler":
+        """The same, of datasets of another size."""
+        return self._replace(sized=sized, amortizer=sized.amortizer(self.amortizer, self.row))
+
+    def __reduce__(self) -> tuple:
+        search = self.amortizer.search
+        assert search is not None
+        parts = {
+            "compiled": packed(self.sized.compiled),
+            "reading": self.sized.reading,
+            **{k: getattr(self, k) for k in ("row", "groups", "network")},
+        }
+        weights = [*map(np.asarray, jax.tree.leaves(eqx.filter(self.amortizer, eqx.is_array)))]
+        return _arrived, (parts, weights, {"starts": len(search.starts), "modes": search.modes})
+
+
+def _arrived(
+    parts: dict[str, Any], weights: list[np.ndarray], sizes: dict[str, int]
+) -> LevelSampler:
+    """Build the network again, with the weights that it had."""
+    sized = Sized(unpacked(parts["compiled"]), parts["reading"])
+    row, network = parts["row"], parts["network"]
+    with precision.scope():
+        like = skeleton(
+            network, Beside(Density(sized.compiled, row), sized.reading).marginal, **sizes
+        )
+        amortizer = with_arrays(like, weights)
+    return LevelSampler(sized, row, amortizer, parts["groups"], network)
+
 
 def _alike(one: Layout, other: Layout) -> bool:
     """Whether two layouts are of models of one size."""
@@ -195,9 +235,7 @@ def _of_padded(asked: Asked) -> Asked:
     """What can be done where some datasets have fewer groups than the model they are put in."""
     if asked.fallback == "nuts":
         refuse("fallback='nuts' with `groups`", "`pmcl.sample_reference` with a model of the size")
-    if asked.extra.log_prior:
-        refuse("log_prior=True with `groups`", "`sample_stats` has the log_prior of draws")
-    return asked._replace(fallback=None)
+    return asked._replace(fallback=None, extra=asked.extra._replace(log_prior=False))
 
 
 def refuse(what: str, instead: str) -> NoReturn:

@@ -4,26 +4,33 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike
 
+from pmcl.amortized.adapting import Adapting, Begun
 from pmcl.amortized.further import pretrained_further
 from pmcl.amortized.given import sample_levels
 from pmcl.amortized.groups import Sized
+from pmcl.amortized.level_density import log_density
+from pmcl.amortized.level_sample import sample_stored
 from pmcl.amortized.level_sampler import Checked, LevelSampler, refuse
 from pmcl.compile import CompiledModel, Density, Simulator
+from pmcl.continual import StrategyLike, StrategyState, TaskRecord
+from pmcl.continual.levels import LevelledOccasion, at_size, states_at_size
 from pmcl.data.own import own_data
 from pmcl.data.task import Layout, TaskLike
 from pmcl.draws.densities import pick
 from pmcl.draws.prediction import Extra
 from pmcl.draws.results import warn_of_doubts
+from pmcl.levels.beside import Beside
 from pmcl.levels.reading import Reading
 from pmcl.levels.sizes import Groups
 from pmcl.networks import Amortizer, Network, Structure
+from pmcl.parts.job import need_store
 from pmcl.reference.warm_start import MetricLike, WarmStart, warm_starts
 from pmcl.refinement.settings import (
     Asked,
@@ -38,14 +45,20 @@ from pmcl.runtime.devices import DevicesLike
 from pmcl.training import Bank, PretrainingRecord, PretrainingSettings, bank_of
 from pmcl.training.levels import Levelled
 
-# what belongs to a network that learns from data
-_WITHOUT = frozenset(
-    "memory history losses records states strategy pretrained familiar at_test_time forget".split()
-)
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+class Ways(NamedTuple):
+    """The arguments of `sample` of these names."""
+
+    refine: RefineLike
+    correct: CorrectLike = "auto"
+    fallback: FallbackLike = "auto"
 
 
 @dataclass(frozen=True, eq=False)
-class MultilevelPosterior:
+class MultilevelPosterior(Adapting):
     """Posterior of any dataset of one multilevel PyMC model.
 
     Made by :func:`fit_amortized` where the model has levels. The network proposes the global
@@ -69,6 +82,8 @@ class MultilevelPosterior:
         Numbers of groups of training; None: all datasets have the model's own. `compiled` is the
         model of the largest.
     pretraining : tuple of PretrainingRecord
+    strategy, states, pretrained, records
+        As of `AmortizedPosterior`; stored datasets have their groups.
     """
 
     compiled: CompiledModel
@@ -81,8 +96,13 @@ class MultilevelPosterior:
     reading: Reading = field(repr=False)
     groups: Groups | None = None
     pretraining: tuple[PretrainingRecord, ...] = field(default=(), repr=False)
+    strategy: StrategyLike | None = None
+    states: tuple[StrategyState, ...] = field(default=(), repr=False)
+    pretrained: Amortizer | None = field(default=None, repr=False)
+    records: tuple[TaskRecord, ...] = field(default=(), repr=False)
 
     def __repr__(self) -> str:
+        tasks = ", ".join(t.name for t in self.records) or "none"
         steps = sum(r.steps for r in self.pretraining)
         return (
             f"MultilevelPosterior of {[i.name for i in self.compiled.free]} "
@@ -92,7 +112,8 @@ class MultilevelPosterior:
             + f"  data: {self.structure}\n"
             f"  simulations: {self.simulator!r}\n"
             f"  network: {self.network.flow!r}\n"
-            f"  pretrained for {steps} steps"
+            f"  pretrained for {steps} steps; adapted to: {tasks}\n"
+            f"  strategy: {self.strategy!r}; stored datasets: {len(self.memory)}"
         )
 
     @property
@@ -145,7 +166,40 @@ class MultilevelPosterior:
     def sampler(self) -> LevelSampler:
         """What draws: this posterior without its past."""
         sized = Sized(self.compiled, self.reading)
-        return LevelSampler(sized, self.structure.row, self.amortizer, self.groups)
+        row = self.structure.row
+        return LevelSampler(sized, row, self.amortizer, self.groups, self.network)
+
+    def _begun(
+        self, name: str, task: TaskLike | None, pretrained: Amortizer, seed: int, *, say: bool
+    ) -> Begun:
+        now = self.occasion(task, seed, name)
+        first = now.amortizer
+        if pretrained is not self.amortizer:
+            first = replace(pretrained, search=first.search)
+        return Begun(now, first, states_at_size(self.states, now.beside, now.levelled))
+
+    def occasion(self, data: TaskLike | None, seed: int, name: str = "data") -> LevelledOccasion:
+        """Datasets, and all that learns from them or looks at them, of one size."""
+        row, read = self.structure.row, self._read(data)
+        sized = self.sampler.sized
+        if self.groups is not None:
+            stored = self.memory.datasets
+            labels = (*(read.labels or ()), *((stored and stored.labels) or ()))
+            sized = sized.at(self.groups, max([self.reading.like.groups, *map(len, labels)]))
+        levelled = Levelled(self.density, self.reading, self.groups)
+        beside = Beside(Density(sized.compiled, row), sized.reading)
+        return LevelledOccasion(
+            name,
+            beside.checked(at_size(read.task, beside, levelled)),
+            sized.amortizer(self.amortizer, row),
+            beside.marginal,  # type: ignore[arg-type]
+            self.simulator,
+            self.structure,
+            seed,
+            self.amortizer,
+            levelled,
+            beside,
+        )
 
     def _read(self, data: TaskLike | None) -> Checked:
         """Read the user's data, or the model's own."""
@@ -161,27 +215,27 @@ class MultilevelPosterior:
     def _asked(
         self,
         draws: int,
-        refine: RefineLike,
-        correct: CorrectLike,
-        fallback: FallbackLike,
-        var_names: Sequence[str] | None,
-        random_seed: int | None,
-        extra: Extra,
+        ways: Ways,
+        var_names: Sequence[str] | None = None,
+        random_seed: int | None = None,
+        extra: Extra | None = None,
+        *,
+        stored: bool = False,
     ) -> Asked:
         """Read what is asked of draws."""
-        settings = settings_of(refine)
+        refine = settings_of(ways.refine)
         correct, fallback = ways_of(
-            correct, fallback, draws, refined=settings is not None, stored=False
+            ways.correct, ways.fallback, draws, refined=refine is not None, stored=stored
         )
         return Asked(
             positive("draws", draws),
             pick(self.compiled, None if var_names is None else list(var_names)),
             seed_of(random_seed, self.seed),
-            settings,
-            everywhere=not isinstance(refine, str),
+            refine,
+            everywhere=not isinstance(ways.refine, str),
             correct=correct,
             fallback=fallback,
-            extra=extra,
+            extra=extra or Extra(),
         )
 
     def sample(
@@ -200,7 +254,7 @@ class MultilevelPosterior:
         log_prior: bool = False,
         posterior_predictive: bool = False,
         store: str | os.PathLike | None = None,
-        client: object = None,
+        client: "Client | None" = None,
         devices: DevicesLike = None,
         progressbar: bool = False,
     ) -> xr.DataTree:
@@ -219,20 +273,26 @@ class MultilevelPosterior:
         Raises
         ------
         NotImplementedError
-            With `store` or `client`: sample some hundred datasets in each call.
+            With `model` or `given` and `store` or `client`.
         """
-        if store is not None or client is not None:
-            refuse("sample(store=..., client=...)", "sample some hundred datasets in each call")
+        other: Any = {"data": data, "model": model, "given": given}
+        elsewhere = model is not None or given is not None
+        if elsewhere and (store is not None or client is not None):
+            refuse("sample(model=, given=) with `store` or `client`", "`pmcl.refine` takes them")
         extra = Extra(log_likelihood, log_prior, posterior_predictive)
-        asked = self._asked(draws, refine, correct, fallback, var_names, random_seed, extra)
+        ways, stored = Ways(refine, correct, fallback), store is not None
+        asked = self._asked(draws, ways, var_names, random_seed, extra, stored=stored)
         read, sampler = self._read(data), self.sampler
-        here: Any = {"devices": devices, "progressbar": progressbar}
-        if model is not None or given is not None:
-            other: Any = {"data": data, "model": model, "given": given}
-            return sampler.named(sample_levels(sampler, read, asked, **other, **here), read)
-        tree = sampler.sample(read, asked, **here)
+        shown: Any = {"devices": devices, "progressbar": progressbar}
+        if elsewhere:
+            return sampler.named(sample_levels(sampler, read, asked, **other, **shown), read)
+        if store is not None:
+            tree = sample_stored(sampler, read, asked, store=store, client=client, **shown)
+        else:
+            need_store(client)
+            tree = sampler.named(sampler.sample(read, asked, **shown), read)
         warn_of_doubts(read.task.names, tree)
-        return sampler.named(tree, read)
+        return tree
 
     def warm_start(
         self,
@@ -251,7 +311,7 @@ class MultilevelPosterior:
         NotImplementedError
             Where a dataset has fewer groups than the model that it is put in.
         """
-        asked = self._asked(draws, refine, "psis", None, None, random_seed, Extra())
+        asked = self._asked(draws, Ways(refine, "psis", None), None, random_seed, Extra())
         read = self._read(data)
         if read.padded:
             instead = "`pmcl.warm_start` with results of `pmcl.refine`, of a model of the size"
@@ -290,7 +350,7 @@ class MultilevelPosterior:
         xarray.DataTree
             Groups `predictions` and `predictions_constant_data`, beside `posterior`.
         """
-        asked = self._asked(draws, refine, "auto", "auto", None, random_seed, Extra())
+        asked = self._asked(draws, Ways(refine), None, random_seed)
         given, sampler = self._read(data), self.sampler
         tree = sampler.sample(given, asked)
         warn_of_doubts(given.task.names, tree)
@@ -298,40 +358,24 @@ class MultilevelPosterior:
             tree[name] = xr.DataTree(found)
         return sampler.named(tree, given)
 
-    def __getattr__(self, name: str) -> NoReturn:
-        """Say by name what a multilevel posterior does not have."""
-        if name in _WITHOUT:
-            refuse(f"`{name}`", "levels=False fits a posterior that has it")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    def log_prob(
+        self, parameters: xr.DataTree | xr.Dataset, data: TaskLike, *, joint: bool = False
+    ) -> xr.DataArray:
+        """Log density of the network's posterior, on the unconstrained scale.
 
-    def adapt(self, *args: object, **options: object) -> NoReturn:
-        """Refuse: a multilevel posterior does not learn from data yet.
+        Parameters
+        ----------
+        parameters : xarray.DataTree or xarray.Dataset
+            Results of `sample` with these data, or their group `unconstrained_posterior`.
+        data : xarray.Dataset, mapping or pandas.DataFrame
+            The datasets, in the same order.
+        joint : bool
+            Of all parameters, log q(g | x) + sum_j log p(l_j | g, x_j), the last terms being exact
+            where groups are integrated out exactly, and else as good as their integrals. By default
+            of the global parameters alone, log q(g | x).
 
-        Raises
-        ------
-        NotImplementedError
+        Returns
+        -------
+        xarray.DataArray of dims chain, draw, dataset
         """
-        refuse(
-            "adapt",
-            "`sample` refines each dataset that needs it, or fit with levels=False and adapt that",
-        )
-
-    def log_prob(self, *args: object, **options: object) -> NoReturn:
-        """Refuse: groups are drawn given the global parameters, not by a density of all.
-
-        Raises
-        ------
-        NotImplementedError
-        """
-        refuse("log_prob", "`sample_stats` has the log_q of draws, by which weights are right")
-
-
-def need_flat(posterior: object, what: str) -> None:
-    """Refuse a posterior with levels, by name.
-
-    Raises
-    ------
-    NotImplementedError
-    """
-    if isinstance(posterior, MultilevelPosterior):
-        refuse(what, "levels=False fits a posterior that it takes")
+        return log_density(self.sampler, parameters, self._read(data), joint=joint)

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pymc as pm
 import xarray as xr
@@ -26,7 +25,7 @@ from pmcl.draws.prior import prior_draws
 from pmcl.networks import Amortizer, Network, Structure
 from pmcl.networks.contexts import placed
 from pmcl.networks.familiarity import Familiar, FarDataWarning, input_features
-from pmcl.networks.structure import skeleton
+from pmcl.networks.structure import skeleton, with_arrays
 from pmcl.parts.datasets import Parts
 from pmcl.parts.job import packed, unpacked
 from pmcl.refinement import FEWEST_STARTS, Asked, Beginning, Refine
@@ -202,23 +201,23 @@ def _arrived(parts: dict[str, Any], weights: list[np.ndarray], sizes: tuple[int,
         like = skeleton(
             found.network, compiled, found.structure, found.masking, starts=starts, modes=modes
         )
-        arrays, rest = eqx.partition(like, eqx.is_array)
-        structure = jax.tree.structure(arrays)
-        own = jax.tree.unflatten(structure, [jnp.asarray(w) for w in weights])
-        amortizer, other = eqx.combine(own, rest), unpacked(found.other)
+        amortizer, other = with_arrays(like, weights), unpacked(found.other)
         if other is not None and amortizer.search is not None:
             density = Density(other, found.structure.row)
             amortizer = replace(amortizer, search=replace(amortizer.search, density=density))
         return found._replace(compiled=compiled, amortizer=amortizer, other=other)
 
 
-def warn_of_far(names: Sequence[str], number: int) -> None:
-    """Warn of datasets, by name, that are far from what a network was trained on."""
+def warn_of_far(names: Sequence[str], number: int, *, above: int = 3) -> None:
+    """Warn of datasets, by name, that are far from what a network was trained on.
+
+    `above`: levels to the user's call.
+    """
     if names:
         warnings.warn(
             f"{len(names)} of {number} datasets ({listed(names)}) lie far outside what the "
             "network was trained on (`pmcl.check_data` says how far): look at their k-hat, "
             "adapt to data like these, or widen `covariates` and priors and fit again.",
             FarDataWarning,
-            stacklevel=3,
+            stacklevel=above,
         )

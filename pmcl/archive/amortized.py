@@ -15,11 +15,10 @@ from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.archive import fingerprint, records, sources, weights
 from pmcl.archive.adapted import (
+    adapted_to_groups,
+    in_force,
     memory_from,
-    memory_to_dataset,
-    state_from,
-    state_to_dataset,
-    strategy_in_force,
+    with_adapted,
 )
 from pmcl.archive.attributes import in_order, whole_number
 from pmcl.archive.configuration import check_sizes, decode, dumps, encode, loads
@@ -37,7 +36,6 @@ from pmcl.compile import (
 from pmcl.compile.covariates import SourcesLike, sources_of
 from pmcl.compile.labelled import model_or_context
 from pmcl.compile.made import SimulatorFunction
-from pmcl.continual import Memory, memory_of
 from pmcl.data.task import Batch
 from pmcl.networks import Amortizer, Network, Structure
 from pmcl.networks.familiarity import Familiar, describe_inputs
@@ -72,33 +70,19 @@ def to_datatree(posterior: AmortizedPosterior, *, include_memory: bool = True) -
         Naming what cannot be stored, such as a strategy of the user's own.
     """
     p, probe = posterior, probe_of(posterior)
-    strategy = p.strategy
-    if strategy is not None and not isinstance(strategy, tuple):
-        strategy = (strategy,)
-    in_force = None if strategy is None else encode(strategy, where="strategy")
     groups: dict[str, xr.Dataset] = {
-        "/": xr.Dataset(attrs={**attributes_of(p), "strategy": dumps(in_force)}),
+        "/": xr.Dataset(attrs={**attributes_of(p), **in_force(p)}),
         "/model": probe,
         "/covariates": sources.to_dataset(p.simulator.covariates),
         "/network": weights.to_dataset(p.amortizer),
     }
     if p.amortizer.search is not None:
         groups["/search"] = fingerprint.searched(p.amortizer, p.compiled, probe)
-    if p.pretrained is not None:
-        groups["/pretrained"] = weights.to_dataset(p.pretrained)
     if p.familiar is not None:
         groups["/familiar"] = _familiar_to_dataset(p.familiar)
     for i, record in enumerate(p.pretraining):
         groups[f"/pretraining/{i}"] = records.pretraining_to_dataset(record)
-    memory = memory_of(p.states)
-    if include_memory and len(memory):
-        groups["/memory"] = memory_to_dataset(memory)
-    kept = [s for s in p.states if include_memory or not isinstance(s.state, Memory)]
-    for i, state in enumerate(kept):
-        groups[f"/strategies/{i}"] = state_to_dataset(state)
-    for i, task in enumerate(p.records):
-        for name, part in records.task_to_tree(task).items():
-            groups[f"/history/{i}" + (f"/{name}" if name else "")] = part
+    groups |= adapted_to_groups(p, include_memory=include_memory)
     return xr.DataTree.from_dict(groups)
 
 
@@ -132,11 +116,6 @@ def from_datatree(
         if amortizer.search is not None:
             found_then = group(tree, "search", where)
             fingerprint.check_search(amortizer, compiled, probe, found_then, where=where)
-        pretrained = None
-        if "pretrained" in tree.children:
-            pretrained = weights.from_dataset(
-                group(tree, "pretrained", where), like, where=f"{where}: pretrained"
-            )
         posterior = AmortizedPosterior(
             compiled,
             source,
@@ -145,21 +124,11 @@ def from_datatree(
             amortizer,
             settings_from(attrs, where),
             whole_number(attrs, "seed", where),
-            strategy=strategy_in_force(attrs, where),
             pretraining=pretraining_from(tree, where),
-            pretrained=pretrained,
             familiar=_familiar(tree, amortizer, compiled, where),
-            records=tuple(
-                records.task_from_tree(node, where=f"{where}: history")
-                for node in in_order(tree, "history", where)
-            ),
         )
-        memory = memory_from(tree, posterior.layout, where)
-        states = tuple(
-            state_from(node, posterior, memory, f"{where}: strategies")
-            for node in in_order(tree, "strategies", where)
-        )
-    return dataclasses.replace(posterior, states=states)
+        layout = posterior.layout
+        return with_adapted(posterior, tree, like, lambda t, w: memory_from(t, layout, w), where)
 
 
 def check_schema(attrs: Mapping[Any, Any], where: str) -> None:

@@ -40,7 +40,7 @@ def save(
         Where the disk does not take it, or something in the posterior cannot be stored.
     """
     if isinstance(posterior, MultilevelPosterior):
-        tree = multilevel.to_datatree(posterior)
+        tree = multilevel.to_datatree(posterior, include_memory=include_memory)
     elif isinstance(posterior, AbstractStream):
         tree = online.to_datatree(posterior, include_memory=include_memory)
     else:

@@ -11,9 +11,10 @@ import pymc as pm
 import xarray as xr
 from jax import Array
 
-from pmcl.amortized.groups import largest
+from pmcl.amortized.groups import largest, skeleton
 from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.archive import records, sources, weights
+from pmcl.archive.adapted import adapted_to_groups, in_force, memory_from, with_adapted
 from pmcl.archive.amortized import (
     attributes_of,
     check_schema,
@@ -32,37 +33,44 @@ from pmcl.archive.fingerprint import check_ends
 from pmcl.archive.zipped import group
 from pmcl.compile import CompiledModel, Density
 from pmcl.compile.covariates import SourcesLike, sources_of
+from pmcl.continual import Memory
 from pmcl.data.batching import over_datasets
-from pmcl.data.task import Batch
+from pmcl.data.task import Batch, Layout
+from pmcl.levels.beside import Beside
 from pmcl.levels.integrals import Marginal
 from pmcl.levels.reading import Reading, Rule
 from pmcl.levels.sizes import Grouping, Groups, Members
 from pmcl.levels.structure import Levels, Split
-from pmcl.networks import Amortizer, InputLayout, Network, build_amortizer
 from pmcl.networks.contexts import placed
 from pmcl.runtime import precision
 from pmcl.runtime.jitting import jit
-from pmcl.search.search import Search
 from pmcl.training.bank import Simulated
 from pmcl.training.levels import Levelled
 
 KIND = "multilevel"
 _MOST = 10**5  # groups
+_MOST_STORED = 10**4  # groups of a stored dataset
 _SAME = 1e-3  # nats
 
 
-def to_datatree(posterior: MultilevelPosterior) -> xr.DataTree:
+def to_datatree(posterior: MultilevelPosterior, *, include_memory: bool = True) -> xr.DataTree:
     """Return everything needed to go on on another machine, as one DataTree.
+
+    Parameters
+    ----------
+    posterior : MultilevelPosterior
+    include_memory : bool
+        Whether stored datasets are in it: they are raw data.
 
     Returns
     -------
     xarray.DataTree
-        Groups `model` (fingerprint), `levels`, `search`, `covariates`, `network` and
-        `pretraining`.
+        Groups `model` (fingerprint), `levels`, `search`, `covariates`, `network`, `pretraining`,
+        and those of adaptation.
     """
     p, probe = posterior, probe_of(posterior)
     groups: dict[str, xr.Dataset] = {
-        "/": xr.Dataset(attrs={**attributes_of(p), "kind": KIND}),
+        "/": xr.Dataset(attrs={**attributes_of(p), **in_force(p), "kind": KIND}),
         "/model": probe,
         "/levels": _levels_to_dataset(p.reading, p.groups),
         "/covariates": sources.to_dataset(p.simulator.covariates),
@@ -71,6 +79,7 @@ def to_datatree(posterior: MultilevelPosterior) -> xr.DataTree:
     }
     for i, record in enumerate(p.pretraining):
         groups[f"/pretraining/{i}"] = records.pretraining_to_dataset(record)
+    groups |= adapted_to_groups(p, include_memory=include_memory)
     return xr.DataTree.from_dict(groups)
 
 
@@ -99,7 +108,7 @@ def from_datatree(
         reading = _reading(stored, compiled, where)
         network, sizes = network_from(tree, where)
         density = Density(compiled, structure.row)
-        like = _skeleton(network, Levelled(density, reading).marginal, **sizes)
+        like = skeleton(network, Levelled(density, reading).marginal, **sizes)
         posterior = MultilevelPosterior(
             compiled,
             simulator_from(tree, compiled, structure, given, None, where=where),
@@ -113,7 +122,23 @@ def from_datatree(
             pretraining_from(tree, where),
         )
         _check_search(posterior, probe, group(tree, "search", where), where)
-    return posterior
+        return with_adapted(posterior, tree, like, lambda t, w: _memory(posterior, t, w), where)
+
+
+def _memory(posterior: MultilevelPosterior, tree: xr.DataTree, where: str) -> Memory:
+    """Stored datasets, at the size at which they were stored."""
+    sized, row, groups = posterior.sampler.sized, posterior.structure.row, posterior.groups
+    if groups is not None:
+        size = group(tree, "memory", where).sizes.get(groups.grouping.dim, 0)
+        if not 2 <= size <= _MOST_STORED:
+            raise StateError(f"{where}: memory: expected groups along {groups.grouping.dim!r}.")
+        sized = sized.at(groups, size)
+    memory = memory_from(tree, Layout.of(sized.compiled, row), where)
+    stored, beside = memory.stored(), Beside(Density(sized.compiled, row), sized.reading)
+    if groups is not None and stored.labels is not None:
+        if max(map(len, stored.labels)) > sized.reading.like.groups:
+            raise StateError(f"{where}: memory: datasets have more groups than there are.")
+    return replace(memory, datasets=replace(stored, beside=beside))
 
 
 def _levels_to_dataset(reading: Reading, groups: Groups | None) -> xr.Dataset:
@@ -176,15 +201,6 @@ def _groups(attrs: Mapping[Any, Any], where: str) -> Groups | None:
         case [int(low), int(high), str(dim), str(by), list(local)] if 2 <= low <= high <= _MOST:
             return Groups(low, high, Grouping(dim, by, tuple(map(str, local))))
     raise StateError(f"{where}: levels: not numbers of groups.")
-
-
-def _skeleton(network: Network, marginal: Marginal, *, starts: int, modes: int) -> Amortizer:
-    """A network of the right shapes, whose numbers mean nothing."""
-    z = np.zeros((2, marginal.dim))
-    search = Search.of(marginal, z[0], z, starts=starts)  # type: ignore[arg-type]
-    search = replace(search, exact=True, modes=modes)
-    layout, key = InputLayout((), (), ()), jax.random.key(0)
-    return build_amortizer(network, layout, z, {"": np.zeros(2)}, key=key, search=search)
 
 
 def _searched(p: MultilevelPosterior, probe: xr.Dataset) -> xr.Dataset:

@@ -10,6 +10,7 @@ from pmcl.cli.common import Flag, Json, ModelName, Quiet, answer, apart, loaded
 from pmcl.cli.settings import SettingsFile
 
 if TYPE_CHECKING:
+    from pmcl.amortized.multilevel import MultilevelPosterior
     from pmcl.amortized.posterior import AmortizedPosterior
 
 
@@ -234,7 +235,7 @@ def _strategy(name: Strategies | None) -> Any:
     return None if name is None else made[name]()
 
 
-def _told(posterior: "AmortizedPosterior") -> dict[str, Any]:
+def _told(posterior: "AmortizedPosterior | MultilevelPosterior") -> dict[str, Any]:
     """What there is to say of the last adaptation."""
     last = posterior.records[-1]
     return {

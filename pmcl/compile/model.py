@@ -245,9 +245,15 @@ class CompiledModel:
         pairs = zip((*self.observed, *self.potentials), (*found, *potentials.values()), strict=True)
         return [_left_out(info, term, mask, dim) for info, term in pairs]
 
-    def log_prior_elements(self, z: Array, covariates: Dataset | None = None) -> dict[str, Array]:
-        """Log prior density of every free variable, by its elements where PyMC has a term each."""
-        terms = self._run(self._log_prior_elements, self.split(z), covariates)
+    def log_prior_elements(
+        self, z: Array, covariates: Dataset | None = None, *, constrained: bool = False
+    ) -> dict[str, Array]:
+        """Log prior density of every free variable, by its elements where PyMC has a term each.
+
+        `constrained`: as the model states it, without Jacobian.
+        """
+        elements = self._log_constrained_elements if constrained else self._log_prior_elements
+        terms = self._run(elements, self.split(z), covariates)
         return dict(zip(self._prior_names, terms, strict=True))
 
     def log_elements(
@@ -287,12 +293,11 @@ class CompiledModel:
     @cached_property
     def _log_prior_elements(self) -> Function:
         """The log prior before it is summed."""
-        call = self._log_prior.call
-        before = [
-            v.owner.inputs[0] if v.owner is not None and isinstance(v.owner.op, Sum) else v
-            for v in call.outputs
-        ]
-        return self._log_prior._replace(call=graphs.ShapedFunction(call.inputs, before))
+        return _before_sums(self._log_prior)
+
+    @cached_property
+    def _log_constrained_elements(self) -> Function:
+        return _before_sums(self._log_constrained_prior)
 
     @property
     def needed_to_unconstrain(self) -> tuple[str, ...]:
@@ -390,3 +395,13 @@ def describe(compiled: CompiledModel) -> dict:
         "z": {v.name: [v.variable, v.start, list(v.shape)] for v in compiled.values},
         "coords": {k: [str(x) for x in v] for k, v in compiled.coords.items()},
     }
+
+
+def _before_sums(function: Function) -> Function:
+    """A function whose results are not summed yet."""
+    call = function.call
+    before = [
+        v.owner.inputs[0] if v.owner is not None and isinstance(v.owner.op, Sum) else v
+        for v in call.outputs
+    ]
+    return function._replace(call=graphs.ShapedFunction(call.inputs, before))

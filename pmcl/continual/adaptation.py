@@ -18,11 +18,9 @@ from pmcl.continual.objectives.objectives import AbstractObjective
 from pmcl.continual.pool import Gathered, Pool, gather
 from pmcl.continual.problem import SelfConsistency, mean_loss_and_efficiency
 from pmcl.continual.strategies.strategy import AbstractStrategy, Occasion, Rehearsal
-from pmcl.data.task import Batch
 from pmcl.draws.drawn import judge
 from pmcl.draws.network import look
 from pmcl.networks import Amortizer
-from pmcl.networks.contexts import placed
 from pmcl.runtime import devices
 from pmcl.runtime.arguments import listed
 from pmcl.runtime.progress import working
@@ -301,8 +299,7 @@ def _hosts(
         if not problem.simulations:
             return None
         seed = np.random.SeedSequence([now.seed, block, begin]).generate_state(1)[0]
-        made = Simulated.of(now.simulator, size * problem.simulations, random_seed=int(seed))
-        made = made._replace(place=placed(now.amortizer, Batch(made.data, made.mask)).place)
+        made = now.rehearsed(size * problem.simulations, int(seed))
         return jax.tree.map(lambda x: x.reshape(size, problem.simulations, *x.shape[1:]), made)
 
     def parts(block: int) -> Iterator[dict[str, Any]]:

@@ -96,7 +96,7 @@ def gather(
     stored = memory.datasets
     sources = now.task if stored is None else _joined(now.task, stored)
     # lengths may differ between the two alone
-    sources = check_masked(now.density.compiled, sources)
+    sources = check_masked(now.compiled, sources)
     # A task that comes again under its old name is protected as a task of its own.
     groups = np.array([-1] * len(now.task) + _numbered(memory.tasks))
     good = np.concatenate([keep, np.ones(len(memory), bool)])

@@ -30,6 +30,22 @@ class Grouped(NamedTuple):
     datasets: dict[str, dict[str, np.ndarray]]
     labels: tuple[tuple[str, ...], ...]
 
+    @classmethod
+    def of(cls, task: Task, dim: str) -> "Grouped":
+        """The datasets of a task without groups that are padding."""
+        size = {d: n for v in task.layout.variables for d, n in zip(v.dims, v.shape, strict=True)}
+        labels = task.labels or (tuple(map(str, range(size[dim]))),) * len(task)
+        axes = {i.name: i.dims.index(dim) for i in task.layout.variables if dim in i.dims}
+
+        def cut(name: str, value: np.ndarray, number: int) -> np.ndarray:
+            return value.take(np.arange(number), axis=axes[name]) if name in axes else value
+
+        datasets = {
+            n: {k: cut(k, v, len(labels[i])) for k, v in task.dataset(i).items()}
+            for i, n in enumerate(task.names)
+        }
+        return cls(datasets, labels)
+
     @property
     def numbers(self) -> np.ndarray:
         """Groups of each dataset."""

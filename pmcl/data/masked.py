@@ -75,7 +75,7 @@ def check_masked(compiled: CompiledModel, task: Task) -> Task:
 
 
 def _one(task: Task, i: int) -> _Dataset:
-    batch = task.batch()
+    batch = replace(task, beside=None).batch()
     return jax.tree.map(lambda x: np.asarray(x)[i], (batch.values, batch.mask))
 
 

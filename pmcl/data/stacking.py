@@ -20,7 +20,13 @@ def concatenate(tasks: Sequence[Task]) -> Task:
         [n for t in tasks for n in t.names],
         layout,
     )
-    return replace(joined, maskable=any(t.maskable for t in tasks))
+    labels = tuple(names for t in tasks for names in t.labels or ())
+    return replace(
+        joined,
+        maskable=any(t.maskable for t in tasks),
+        labels=labels or None,
+        beside=tasks[0].beside,
+    )
 
 
 def stack(

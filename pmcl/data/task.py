@@ -1,6 +1,6 @@
 """Tasks as labelled data: the one place where labels become padded arrays, lengths and masks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -149,6 +149,11 @@ class Task:
         Whether the likelihood is known to leave padding out, so that batches may have some.
     place : pmcl.search.search.Place, optional
         Where the posterior of each dataset is, once that was searched for.
+    labels : tuple of tuple of str, optional
+        Names of each dataset's groups, where models have any number; what else there is of them is
+        padding.
+    beside : callable, optional
+        Of the task, to what batches have beside its arrays, by name.
     """
 
     layout: Layout
@@ -159,6 +164,10 @@ class Task:
     there: dict[str, np.ndarray] = field(default_factory=dict)
     maskable: bool = False
     place: Any = field(default=None, compare=False, repr=False)
+    labels: tuple[tuple[str, ...], ...] | None = None
+    beside: Callable[["Task"], dict[str, Any]] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     def __len__(self) -> int:
         return len(self.names)
@@ -225,6 +234,12 @@ class Task:
 
     def batch(self) -> Batch:
         """Return the arrays as compiled functions take them, of the length `room`."""
+        found = self._batch()
+        if self.beside is None:
+            return found
+        return found._replace(values={**found.values, **self.beside(self)})
+
+    def _batch(self) -> Batch:
         room, row = self.room, self.layout.row
         if not self.values:  # a model whose likelihood is a constant's: how many still counts
             return Batch({"": np.zeros(len(self))}, None)  # type: ignore[dict-item]
@@ -290,6 +305,8 @@ class Task:
             there={k: v[index] for k, v in self.there.items()},
             maskable=self.maskable,
             place=jax.tree.map(lambda x: x[index], self.place),
+            labels=None if self.labels is None else tuple(self.labels[i] for i in index),
+            beside=self.beside,
         )
 
     def parts(self, size: int) -> Iterator["Task"]:

@@ -3,10 +3,10 @@
 import numpy as np
 import xarray as xr
 
-from pmcl.amortized.multilevel import need_flat
+from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.data.simulated import simulated_task
-from pmcl.data.task import DATASET, Task, TaskLike
+from pmcl.data.task import DATASET, TaskLike
 from pmcl.draws.network import embed
 from pmcl.networks.familiarity import Familiar, input_features
 from pmcl.runtime import precision
@@ -14,7 +14,7 @@ from pmcl.runtime.arguments import positive, seed_of
 
 
 def check_data(
-    posterior: AmortizedPosterior,
+    posterior: AmortizedPosterior | MultilevelPosterior,
     data: TaskLike,
     *,
     simulations: int = 1000,
@@ -29,7 +29,7 @@ def check_data(
 
     Parameters
     ----------
-    posterior : AmortizedPosterior
+    posterior : AmortizedPosterior or MultilevelPosterior
     data : xarray.Dataset, mapping or pandas.DataFrame
         See :func:`pmcl.as_task`.
     simulations : int
@@ -39,7 +39,8 @@ def check_data(
     Returns
     -------
     xarray.Dataset
-        By `dataset`: `input_distance` (of the values, whatever the network makes of them),
+        By `dataset`: `input_distance` (of the values, whatever the network makes of them; of
+        where the global parameters are, and how sure, where the model has levels),
         `summary_distance` (of what the network sees), the `input_quantile` and `summary_quantile`
         of both among simulations, and `far`: whether either is well beyond (a quarter) the
         farthest simulation.
@@ -54,28 +55,35 @@ def check_data(
     Schmitt et al. (2024), Detecting model misspecification in amortized Bayesian inference with
     neural networks: distances of summaries to those of simulations.
     """
-    need_flat(posterior, "check_data")
-    task = posterior.sampler.checked(data)
     if positive("simulations", simulations) < 20:
         raise ValueError(f"simulations: expected at least 20, got {simulations}.")
     seed = seed_of(random_seed, posterior.seed + 2)
     found: dict[str, tuple] = {}
-    far = np.zeros(len(task), bool)
     with precision.scope():
-        row = posterior.structure.row
-        _, simulated = simulated_task(posterior.simulator, row, simulations, random_seed=seed)
-        for kind in ("input", "summary"):
-            features, fresh = (_features(posterior, t, kind) for t in (task, simulated))
-            familiar = Familiar.of(fresh)
-            distance = familiar.distance(features)
-            far |= familiar.far(distance)
-            found[f"{kind}_distance"] = (DATASET, distance)
-            found[f"{kind}_quantile"] = (DATASET, familiar.quantile(distance))
+        names, features = _features(posterior, data, simulations, seed)
+    far = np.zeros(len(names), bool)
+    for kind, (mine, fresh) in features.items():
+        familiar = Familiar.of(fresh)
+        distance = familiar.distance(mine)
+        far |= familiar.far(distance)
+        found[f"{kind}_distance"] = (DATASET, distance)
+        found[f"{kind}_quantile"] = (DATASET, familiar.quantile(distance))
     found["far"] = (DATASET, far)
-    return xr.Dataset(found, coords={DATASET: list(task.names)})
+    return xr.Dataset(found, coords={DATASET: list(names)})
 
 
-def _features(posterior: AmortizedPosterior, task: Task, kind: str) -> np.ndarray:
-    if kind == "summary":
-        return np.asarray(embed(posterior.amortizer, task), float)
-    return input_features(posterior.amortizer, task.batch())
+def _features(
+    posterior: AmortizedPosterior | MultilevelPosterior, data: TaskLike, simulations: int, seed: int
+) -> tuple[tuple[str, ...], dict[str, tuple[np.ndarray, np.ndarray]]]:
+    """Names of the datasets; what they are like, and what fresh simulations are."""
+    if isinstance(posterior, MultilevelPosterior):
+        now = posterior.occasion(data, seed)
+        pair = now.task, now.simulate(simulations)
+        embedded = tuple(embed(now.amortizer, t).astype(float) for t in pair)
+        where = tuple(now.embed(t) for t in pair)
+        return now.task.names, {"input": where, "summary": embedded}  # type: ignore[dict-item]
+    task, row = posterior.sampler.checked(data), posterior.structure.row
+    _, fresh = simulated_task(posterior.simulator, row, simulations, random_seed=seed)
+    of_values = tuple(input_features(posterior.amortizer, t.batch()) for t in (task, fresh))
+    of_summary = tuple(np.asarray(embed(posterior.amortizer, t), float) for t in (task, fresh))
+    return task.names, {"input": of_values, "summary": of_summary}  # type: ignore[dict-item]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from pmcl.amortized.multilevel import need_flat
+from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.data.reading import as_task
-from pmcl.data.task import DATASET, TaskLike
-from pmcl.draws.results import flat_z
+from pmcl.data.task import DATASET, Task, TaskLike
+from pmcl.draws.results import SAMPLE, flat_z
 from pmcl.metrics import alarm, apart, unlike
 from pmcl.metrics.change import LEAST_RATE
 from pmcl.networks.familiarity import input_features
@@ -33,7 +33,7 @@ def _as_normal(khat: np.ndarray) -> np.ndarray:
 
 
 def monitor(
-    posterior: AmortizedPosterior,
+    posterior: AmortizedPosterior | MultilevelPosterior,
     data: TaskLike | Sequence[TaskLike],
     *,
     baseline: int = 50,
@@ -52,7 +52,8 @@ def monitor(
 
     Parameters
     ----------
-    posterior : AmortizedPosterior
+    posterior : AmortizedPosterior or MultilevelPosterior
+        Of the latter the global parameters are watched.
     data : xarray.Dataset, mapping, pandas.DataFrame, or list of these
         One after another, in order; a list of tasks is one sequence.
     baseline : int
@@ -90,10 +91,7 @@ def monitor(
     Page (1954), Continuous inspection schemes; Hawkins (1987), Self-starting CUSUM charts for
     location and scale.
     """
-    need_flat(posterior, "monitor")
-    tasks = [
-        as_task(d, posterior.layout) for d in (data if isinstance(data, list | tuple) else [data])
-    ]
+    tasks = [_read(posterior, d) for d in (data if isinstance(data, list | tuple) else [data])]
     names = [n for task in tasks for n in task.names]
     if not 10 <= baseline < len(names):
         raise ValueError(
@@ -124,7 +122,7 @@ def monitor(
                 random_seed=seed + i,
                 progressbar=progressbar,
             )
-        z = flat_z(posterior.compiled, tree)[0]
+        z = _watched(posterior, tree)
         stats = tree["dataset_stats"].to_dataset()
         parts["mean"].append(z.mean(axis=0))
         parts["variance"].append(z.var(axis=0, ddof=1))
@@ -133,9 +131,7 @@ def monitor(
         # k-hat of the network's own draws: what refinement has mended is a change, too
         parts["khat"].append(stats["khat_amortized"].values)
         with precision.scope():
-            parts["features"].append(
-                input_features(posterior.amortizer, task.batch(), extremes=even)
-            )
+            parts["features"].append(_features(posterior, task, even))
     found = {k: np.concatenate(v) for k, v in parts.items()}
     unknown = ~np.isfinite(found["log_evidence"][:baseline])
     if baseline - unknown.sum() < 10:
@@ -193,3 +189,32 @@ def monitor(
             stacklevel=3,
         )
     return result
+
+
+def _read(posterior: AmortizedPosterior | MultilevelPosterior, data: TaskLike) -> Task:
+    if isinstance(posterior, MultilevelPosterior):
+        return posterior.sampler.checked(data).task
+    return as_task(data, posterior.layout)
+
+
+def _watched(posterior: AmortizedPosterior | MultilevelPosterior, tree: xr.DataTree) -> np.ndarray:
+    """Draws of what all datasets share the meaning of, (draw, dataset, number)."""
+    if not isinstance(posterior, MultilevelPosterior):
+        return flat_z(posterior.compiled, tree)[0]
+    found, shared = tree["unconstrained_posterior"].to_dataset(), {*posterior.reading.shared}
+    parts = [
+        found[v.name].transpose(*SAMPLE, ...).values[0].reshape(*found[v.name].shape[1:3], -1)
+        for v in posterior.compiled.values
+        if v.start in shared
+    ]
+    return np.concatenate(parts, axis=-1)
+
+
+def _features(
+    posterior: AmortizedPosterior | MultilevelPosterior, task: Task, even: bool
+) -> np.ndarray:
+    """What datasets are like."""
+    if isinstance(posterior, MultilevelPosterior):
+        now = posterior.occasion(task, 0)
+        return now.embed(now.task)
+    return input_features(posterior.amortizer, task.batch(), extremes=even)

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from pmcl.amortized.posterior import AmortizedPosterior
+from pmcl.amortized.adapting import Adapting
 from pmcl.data.task import DATASET
 from pmcl.diagnostics.canvas import CELLS, COLUMNS, XY, backend_of, drawn, labels, shortened
-from pmcl.draws.network import embed
 from pmcl.draws.results import one
 from pmcl.metrics import khat_threshold
 from pmcl.runtime import precision
@@ -27,7 +26,7 @@ _MEASURES = {"efficiency": (0.0, 1.0), "khat": (1.0, 0.0), "sc_variance": (10.0,
 
 
 def plot_retention(
-    posterior: AmortizedPosterior | xr.Dataset,
+    posterior: Adapting | xr.Dataset,
     *,
     measure: str = "efficiency",
     ax: "Axes | None" = None,
@@ -53,7 +52,7 @@ def plot_retention(
     """
     import matplotlib.pyplot as plt
 
-    if isinstance(posterior, AmortizedPosterior):
+    if isinstance(posterior, Adapting):
         _need_tasks(posterior, "plot_retention")
         table = posterior.history["retention"].to_dataset()
     else:
@@ -87,7 +86,7 @@ def plot_retention(
 
 
 def plot_losses(
-    posterior: AmortizedPosterior,
+    posterior: Adapting,
     *,
     measure: str = "loss",
     tasks: Sequence[str] | None = None,
@@ -283,7 +282,7 @@ def plot_agreement(
 
 
 def plot_memory(
-    posterior: AmortizedPosterior,
+    posterior: Adapting,
     *,
     backend: str | None = None,
     figure_kwargs: Mapping[str, Any] | None = None,
@@ -308,7 +307,7 @@ def plot_memory(
             "a strategy that stores some, such as pmcl.Replay."
         )
     with precision.scope():
-        summary = np.asarray(embed(posterior.amortizer, memory.stored()), float)
+        summary = np.asarray(posterior.embedded(memory.stored()), float)
     spread = summary.std(axis=0)
     white = (summary - summary.mean(axis=0)) / np.where(spread > 1e-9, spread, 1.0)
     left, scale, _ = np.linalg.svd(white, full_matrices=False)
@@ -341,6 +340,6 @@ def plot_memory(
     return drawn(table, frame, size, backend, figure_kwargs, by="task", each=points)
 
 
-def _need_tasks(posterior: AmortizedPosterior, name: str) -> None:
+def _need_tasks(posterior: Adapting, name: str) -> None:
     if not posterior.records:
         raise ValueError(f"{name}: expected a posterior that was adapted to a task, got none.")

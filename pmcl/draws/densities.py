@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from pmcl.compile import CompiledModel, Mask, VariableInfo
 from pmcl.data.batching import over_chunks, over_datasets, taken
 from pmcl.data.task import Batch, Task
+from pmcl.levels.integrals import KEY
 from pmcl.runtime import devices
 from pmcl.runtime.jitting import jit
 
@@ -50,8 +52,20 @@ def _pointwise(compiled: CompiledModel, z: Array, values: dict[str, Array]) -> d
 
 
 @jit
-def _prior_terms(compiled: CompiledModel, z: Array, values: dict[str, Array]) -> dict[str, Array]:
-    return _by_dataset(compiled.log_constrained_prior_terms, z, values)
+def _prior_terms(compiled: CompiledModel, z: Array, values: dict[str, Any]) -> dict[str, Array]:
+    if KEY not in values:
+        return _by_dataset(compiled.log_constrained_prior_terms, z, values)
+
+    def without_padding(u: Array, data: dict[str, Any]) -> dict[str, Array]:
+        split, begin, found = data[KEY].split, 0, {}
+        for name, term in compiled.log_prior_elements(u, data, constrained=True).items():
+            owner = split.owner[begin : begin + term.size]
+            there = owner <= split.real.shape[1]
+            found[name] = jnp.sum(jnp.where(there, jnp.ravel(term), 0.0))
+            begin += term.size
+        return found
+
+    return _by_dataset(without_padding, z, values)
 
 
 @jit
@@ -127,7 +141,10 @@ def pointwise(compiled: CompiledModel, z: np.ndarray, task: Task) -> dict[str, n
 
 
 def prior_terms(compiled: CompiledModel, z: np.ndarray, task: Task) -> dict[str, np.ndarray]:
-    """Log prior of every free variable, without Jacobian: arrays of shape (dataset, draw)."""
+    """Log prior of every free variable, without Jacobian: arrays of shape (dataset, draw).
+
+    Of the groups that there are, where batches say which these are (`Task.beside`).
+    """
     return walk(lambda batch, u: _prior_terms(compiled, u, batch.values), z, task.batch())
 
 

@@ -205,8 +205,7 @@ def _network(posterior: AmortizedPosterior | MultilevelPosterior) -> str:
 
 def _adapted(posterior: AmortizedPosterior | MultilevelPosterior) -> str:
     """Names of the tasks that it was adapted to."""
-    records = () if isinstance(posterior, MultilevelPosterior) else posterior.records
-    return ", ".join(r.name for r in records) or "no data"
+    return ", ".join(r.name for r in posterior.records) or "no data"
 
 
 def _check_state(definition: ModelDefinition) -> list[str]:
@@ -220,5 +219,5 @@ def _check_state(definition: ModelDefinition) -> list[str]:
         posterior = definition.load()
     except StateError as error:
         return [str(error)]
-    stored = 0 if isinstance(posterior, MultilevelPosterior) else len(posterior.memory)
+    stored = len(posterior.memory)
     return [f"{STATE}: holds {stored} datasets; a published state holds none"] if stored else []

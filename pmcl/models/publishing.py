@@ -19,7 +19,7 @@ from pmcl.data.task import DATASET
 from pmcl.diagnostics import calibrate, compare
 from pmcl.levels.sizes import Members
 from pmcl.models.card import card_text
-from pmcl.models.definition import LARGEST_STATE, STATE, ModelDefinition, ModelError
+from pmcl.models.definition import LARGEST_STATE, STATE, ModelDefinition
 from pmcl.reference import sample_reference
 from pmcl.runtime.arguments import seed_of
 from pmcl.runtime.files import written_whole
@@ -85,10 +85,6 @@ def publish(
     """
     seed = seed_of(random_seed, None)
     posterior = definition.fit(random_seed=seed, progressbar=progressbar, **options)
-    if isinstance(posterior, MultilevelPosterior) and adapt:
-        raise ModelError(
-            f"{definition.name}: a posterior with levels does not adapt yet; expected adapt=False."
-        )
     example = definition.example()
     if adapt and example is not None:
         posterior = posterior.adapt(example, name="example", progressbar=progressbar)

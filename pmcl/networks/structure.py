@@ -1,9 +1,12 @@
 """Which dim of the data a summary network runs along, and whether its order matters."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pmcl.compile import (
@@ -196,3 +199,10 @@ def skeleton(
         search = Search.of(Density(compiled, structure.row), z[0], z, starts=starts)
         search = dataclasses.replace(search, modes=modes)
     return build_amortizer(network, inputs, z, data, key=jax.random.key(0), search=search)
+
+
+def with_arrays(like: Amortizer, arrays: Sequence[np.ndarray]) -> Amortizer:
+    """A network of the structure of another, with these arrays in the order of its own."""
+    own, rest = eqx.partition(like, eqx.is_array)
+    found = jax.tree.unflatten(jax.tree.structure(own), [jnp.asarray(a) for a in arrays])
+    return eqx.combine(found, rest)

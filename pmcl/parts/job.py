@@ -14,7 +14,7 @@ from pmcl.compile import CompiledModel, VariableInfo, compile_model
 from pmcl.compile.model import describe
 from pmcl.data.reading import as_task, layout_of
 from pmcl.data.task import Layout, Task
-from pmcl.parts.datasets import Part
+from pmcl.parts.datasets import Part, Parts
 from pmcl.runtime import precision
 
 
@@ -45,6 +45,10 @@ class Job(ABC):
     @abstractmethod
     def work(self, task: Task) -> tuple[xr.DataTree, dict[str, Any]]:
         """Results of a part, and what else is to be noted of it."""
+
+    def whole(self, parts: Parts) -> dict[str, xr.Dataset]:
+        """Groups that are written at once: the data, where they are in memory."""
+        return parts.whole(self.compiled)
 
     def __reduce__(self) -> tuple:
         values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]

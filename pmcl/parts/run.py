@@ -69,7 +69,7 @@ def run(
                 done = there(client, job, parts, folder, left)
             for number in done:
                 bar.advance(size(number))
-        return folder.finish(Path(path), parts.names, parts.whole(job.compiled))
+        return folder.finish(Path(path), parts.names, job.whole(parts))
 
 
 def _here(job: Job, parts: Parts, folder: Folder, left: list[int]) -> Iterator[int]:

@@ -189,3 +189,9 @@ def densities(density: Density, z: Array, batch: Batch) -> tuple[Array, Array]:
         return jax.vmap(lambda u: sums(density, data, mask, data[KEY].split, u))(z)
 
     return over_datasets(one, batch, z)
+
+
+@jit
+def integrated(marginal: Marginal, g: Array, batch: Batch) -> tuple[Array, Array]:
+    """log p(g, x_0), and the logarithm of all groups' integrals, at g (item, draw, shared)."""
+    return over_datasets(lambda data, mask, u: marginal.parts(u, data, mask), batch, g)

@@ -42,6 +42,12 @@ class Levelled(NamedTuple):
         data = {**batch.values, KEY: given}
         return Simulated(made.z[:, self.reading.shared], data, batch.mask), self.marginal
 
+    def labels(self, task: Task) -> tuple[tuple[str, ...], ...]:
+        """Names of the groups that each simulation has: their places."""
+        assert self.groups is not None
+        numbers = self._numbers(self.groups, task)
+        return tuple(tuple(map(str, range(n))) for n in numbers)
+
     def _numbers(self, groups: Groups, task: Task) -> np.ndarray:
         """How many groups each simulation has: those that its rows are of, or any number."""
         index = groups.grouping.by

@@ -1,5 +1,6 @@
 """Learning from refined draws: forward Kullback-Leibler divergence to a posterior that is right."""
 
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -21,9 +22,10 @@ from pmcl.data.task import Batch, Task
 from pmcl.draws import network
 from pmcl.draws.drawn import Drawn
 from pmcl.draws.network import draw
+from pmcl.levels.beside import Beside
 from pmcl.networks import Amortizer
 from pmcl.refinement import FEWEST_STARTS, Asked, Beginning, Refine
-from pmcl.refinement.correction import correct
+from pmcl.refinement.correction import Corrected, correct
 
 
 class TeacherDistillation(AbstractObjective):
@@ -52,11 +54,13 @@ class TeacherDistillation(AbstractObjective):
 
     def label(self, datasets: Task, now: Teaching) -> Labels:
         """Refine datasets where the network needs it, and resample by importance weights."""
+        asked = Asked(self.labels, (), now.seed, self.refine, everywhere=False, correct="psis")
+        if isinstance(datasets.beside, Beside):
+            return self._of_levels(datasets, datasets.beside, now, asked)
         n = max(self.labels, FEWEST_STARTS)
         start = draw(
             now.amortizer, now.density, datasets, draws=n, seed=now.seed, progressbar=False
         )
-        asked = Asked(self.labels, (), now.seed, self.refine, everywhere=False, correct="psis")
         found = correct(
             now.density,
             now.amortizer,
@@ -66,7 +70,25 @@ class TeacherDistillation(AbstractObjective):
             asked,
             progressbar=now.progressbar,
         )
-        z = np.asarray(found.drawn.z)
+        return self._labels(found, np.asarray(found.drawn.z))
+
+    def _of_levels(self, datasets: Task, beside: Beside, now: Teaching, asked: Asked) -> Labels:
+        """Draws of the global parameters, weighed with those of all groups."""
+        levels, search = beside.levels(datasets), now.amortizer.search
+        assert search is not None
+        found = correct(
+            beside.density,
+            now.amortizer,
+            replace(datasets, beside=None),
+            None,
+            Beginning(search),
+            asked,
+            levels=levels,
+            progressbar=now.progressbar,
+        )
+        return self._labels(found, np.asarray(found.drawn.z)[:, :, levels.shared])
+
+    def _labels(self, found: Corrected, z: np.ndarray) -> Labels:
         trusted = (found.diagnostics.khat <= self.khat) & np.isfinite(z).all(axis=(1, 2))
         return Labels(np.where(np.isfinite(z), z, 0.0), trusted)
 

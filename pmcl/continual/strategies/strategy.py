@@ -14,13 +14,14 @@ import numpy as np
 import xarray as xr
 from jax import Array
 
-from pmcl.compile import Density, Simulator
+from pmcl.compile import CompiledModel, Density, Simulator
 from pmcl.continual.strategies.memory import Memory
 from pmcl.data.simulated import simulated_task
-from pmcl.data.task import Task
+from pmcl.data.task import Batch, Task
 from pmcl.draws import network
 from pmcl.networks import Amortizer, Structure
-from pmcl.training import weights_of
+from pmcl.networks.contexts import placed
+from pmcl.training import Simulated, weights_of
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Occasion:
     amortizer : Amortizer
         The network at this moment.
     density : Density
-        The compiled log density.
+        The compiled log density; of the global parameters alone, where there are groups.
     simulator : Simulator
     structure : Structure
         How a dataset is read.
@@ -60,6 +61,11 @@ class Occasion:
     def rng(self) -> np.random.Generator:
         return np.random.default_rng(self.seed)
 
+    @property
+    def compiled(self) -> CompiledModel:
+        """The model, at the size of the task."""
+        return self.density.compiled
+
     def embed(self, datasets: Task) -> np.ndarray:
         """Summaries h(x) of datasets, shape (dataset, summary)."""
         return network.embed(self.amortizer, datasets)
@@ -70,6 +76,11 @@ class Occasion:
         They have the lengths and gaps of training.
         """
         return simulated_task(self.simulator, self.structure.row, n, random_seed=self.seed)[1]
+
+    def rehearsed(self, n: int, seed: int) -> Simulated:
+        """Fresh simulations, and where the posterior of each is."""
+        made = Simulated.of(self.simulator, n, random_seed=seed)
+        return made._replace(place=placed(self.amortizer, Batch(made.data, made.mask)).place)
 
 
 class Rehearsal(NamedTuple):

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.diagnostics.graph import draw_model
 from pmcl.diagnostics.page.elements import (
@@ -19,7 +20,7 @@ from pmcl.diagnostics.plots import (
 )
 
 
-def about_model(posterior: AmortizedPosterior) -> Section:
+def about_model(posterior: AmortizedPosterior | MultilevelPosterior) -> Section:
     compiled = posterior.compiled
     kinds = {
         "parameter": compiled.free,
@@ -51,7 +52,7 @@ def about_model(posterior: AmortizedPosterior) -> Section:
     )
 
 
-def about_training(posterior: AmortizedPosterior) -> Section:
+def about_training(posterior: AmortizedPosterior | MultilevelPosterior) -> Section:
     pretraining = posterior.pretraining
     facts = [
         ["network", f"{posterior.network.summary!r}, {posterior.network.flow!r}"],

@@ -3,6 +3,7 @@
 import numpy as np
 import xarray as xr
 
+from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.data.task import DATASET
 from pmcl.diagnostics.by_dataset import counted_alike, weighted
@@ -31,7 +32,7 @@ _LOST = 0.5  # of a task's efficiency: less of it left is said to be forgotten
 _SUMMARIES = 12  # datasets whose posterior is summarised
 
 
-def _left(posterior: AmortizedPosterior) -> dict[str, float]:
+def _left(posterior: AmortizedPosterior | MultilevelPosterior) -> dict[str, float]:
     """Efficiency now over efficiency right after the task, on the stored datasets of earlier ones.
 
     A dataset is stored as task/name, so that the same ones are compared.
@@ -55,7 +56,9 @@ def _left(posterior: AmortizedPosterior) -> dict[str, float]:
     return found
 
 
-def about_retention(posterior: AmortizedPosterior, verdicts: list[Verdict]) -> Section:
+def about_retention(
+    posterior: AmortizedPosterior | MultilevelPosterior, verdicts: list[Verdict]
+) -> Section:
     history = posterior.history
     table = (
         history["retention"]
@@ -221,7 +224,9 @@ def about_posteriors(idata: xr.DataTree) -> Section:
     )
 
 
-def of_parameters(posterior: AmortizedPosterior, tree: xr.DataTree) -> xr.DataTree:
+def of_parameters(
+    posterior: AmortizedPosterior | MultilevelPosterior, tree: xr.DataTree
+) -> xr.DataTree:
     """Leave out what is computed row by row: it may be the data under another name."""
     rows = posterior.compiled.data_dims
     computed = {i.name for i in posterior.compiled.deterministics if rows & set(i.dims)}

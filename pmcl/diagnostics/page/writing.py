@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import xarray as xr
 
-from pmcl.amortized.multilevel import MultilevelPosterior, need_flat
+from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.diagnostics.by_dataset import unconstrained_alike
 from pmcl.diagnostics.calibration import calibrate
@@ -33,7 +33,7 @@ _PACKAGES = ("pymc", "jax", "flowjax", "arviz", "numpy")
 class AtHand(NamedTuple):
     """What a page can be about; `of_memory`: draws are of the stored datasets."""
 
-    posterior: AmortizedPosterior
+    posterior: AmortizedPosterior | MultilevelPosterior
     idata: xr.DataTree | None
     of_memory: bool
     reference: xr.DataTree | None
@@ -88,7 +88,7 @@ def report(
 
     Parameters
     ----------
-    posterior : AmortizedPosterior
+    posterior : AmortizedPosterior or MultilevelPosterior
     path : path
         Of the page, such as "report.html"; written whole or not at all.
     idata : xarray.DataTree, optional
@@ -117,8 +117,6 @@ def report(
     ValueError
         With a reference, but without `idata` to compare; or where it is not of `sample`.
     """
-    need_flat(posterior, "report")
-    assert isinstance(posterior, AmortizedPosterior)
     need("report", "the report", "jinja2", "matplotlib")
     from jinja2 import Environment, PackageLoader
 

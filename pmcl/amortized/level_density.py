@@ -1,0 +1,71 @@
+"""The density that a network of a multilevel model gives to draws."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pmcl.amortized.level_sampler import Checked, LevelSampler
+from pmcl.compile import Density
+from pmcl.data.task import DATASET
+from pmcl.draws.densities import walk
+from pmcl.draws.network import log_q
+from pmcl.draws.results import SAMPLE, flat_z
+from pmcl.levels.beside import Beside
+from pmcl.refinement.level_stages import densities, integrated
+from pmcl.runtime import precision
+
+
+def log_density(
+    sampler: LevelSampler, parameters: xr.DataTree | xr.Dataset, given: Checked, *, joint: bool
+) -> xr.DataArray:
+    """log q of the global parameters, or of all; see `MultilevelPosterior.log_prob`."""
+    task, sized = given
+    z = flat_z(sized.compiled, _padded(sampler, parameters, given))
+    if z.shape[2] != len(task):
+        raise ValueError(f"log_prob: expected draws of {len(task)} datasets, got {z.shape[2]}.")
+    chains, draws = z.shape[:2]
+    flat = np.moveaxis(z.reshape(chains * draws, *z.shape[2:]), 0, 1)
+    beside = Beside(Density(sized.compiled, sampler.row), sized.reading)
+    with precision.scope():
+        batch = replace(task, beside=beside).batch()
+        g = np.ascontiguousarray(flat[:, :, sized.reading.shared])
+        value = log_q(sized.amortizer(sampler.amortizer, sampler.row), g, batch).astype(float)
+        if joint:
+            whole = walk(lambda some, u: densities(beside.density, u, some), flat, batch)
+            alone = walk(lambda some, u: integrated(beside.marginal, u, some), g, batch)
+            value = value + whole[0] + whole[1] - alone[0] - alone[1]
+    return xr.DataArray(
+        np.moveaxis(value, 0, 1).reshape(chains, draws, len(task)),
+        dims=SAMPLE,
+        coords={DATASET: list(task.names)},
+        name="log_q",
+    )
+
+
+def _padded(
+    sampler: LevelSampler, parameters: xr.DataTree | xr.Dataset, given: Checked
+) -> xr.Dataset:
+    """Draws with as many groups as the model has: zero for those that are padding."""
+    found = parameters
+    if isinstance(found, xr.DataTree):
+        found = found["unconstrained_posterior"].to_dataset()
+    if DATASET not in found.dims:
+        found = found.expand_dims(DATASET, axis=2)
+    if sampler.groups is None or given.labels is None:
+        return found
+    dim, labels = sampler.groups.grouping.dim, given.labels
+    size, most = given.sized.reading.like.groups, max(map(len, labels))
+    there = found.sizes[dim]
+    if there not in (size, most):
+        raise ValueError(
+            f"log_prob: expected draws of {most} groups along {dim!r}, as the data have, got "
+            f"{there}."
+        )
+    names = [*map(str, found.coords[dim].values)] if dim in found.coords else []
+    same = len({*labels}) == 1 and there == most
+    if same and {*names} == {*labels[0]} and tuple(names) != labels[0]:
+        found = found.isel({dim: [names.index(n) for n in labels[0]]})
+    fill: Any = {dim: (0, size - there)}
+    return found.drop_vars(dim, errors="ignore").pad(fill, constant_values=0.0).fillna(0.0)
