@@ -261,8 +261,8 @@ class AmortizedPosterior(Adapting):
         fallback : "auto", "nuts" or None
             NUTS for the datasets whose posterior does not stand otherwise, and only for those, from
             the best draws at hand; compiled once. `dataset_stats` has the engine, r-hat, effective
-            sample size and divergences. "auto": where these are twenty at most, draws are refined and
-            no fewer than 25, and there is no `store`. None: they are warned of.
+            sample size and divergences. "auto": where these are twenty at most, draws are refined
+            and no fewer than 25, and there is no `store`. None: they are warned of.
         var_names : sequence of str, optional
             Variables of the group `posterior`; all free variables and deterministics by default.
         random_seed : int, optional
