@@ -21,13 +21,13 @@ def two(name: str, draws: int) -> tuple[list[str], list[np.ndarray]]:
     """Names of the first two parameters, and their draws (2, draw) for each of three datasets."""
     definition = pmcl.models.find(name)
     posterior = pmcl.models.load(name)
-    data = definition.example().isel(dataset=slice(0, 3))
+    data = definition.example()
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore"
         )  # three example datasets, and a picture: nothing rests on it
         tree = posterior.sample(data, draws, refine=False, random_seed=1)
-    group = tree["posterior"].to_dataset()
+    group = tree["posterior"].to_dataset().isel(dataset=slice(0, 3))
     columns: dict[str, np.ndarray] = {}
     for variable in group.data_vars:
         array = group[variable].transpose("dataset", "chain", "draw", ...)
@@ -48,7 +48,7 @@ def picture(name: str, draws: int = 2000) -> None:
     figure, axes = plt.subplots(figsize=(2.6, 1.9))
     for values, color in zip(datasets, COLORS, strict=False):
         density = gaussian_kde(values)
-        grid = [np.linspace(*np.quantile(v, [0.002, 0.998]), 50) for v in values]
+        grid = [np.linspace(np.quantile(v, 0.002), np.quantile(v, 0.998), 50) for v in values]
         mesh = np.meshgrid(*grid)
         height = density(np.stack([m.ravel() for m in mesh])).reshape(mesh[0].shape)
         levels = np.quantile(density(values[:, :500]), [0.1, 0.5])
