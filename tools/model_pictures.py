@@ -23,9 +23,7 @@ def two(name: str, draws: int) -> tuple[list[str], list[np.ndarray]]:
     posterior = pmcl.models.load(name)
     data = definition.example()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # three example datasets, and a picture: nothing rests on it
+        warnings.simplefilter("ignore")  # a picture: nothing rests on it
         tree = posterior.sample(data, draws, refine=False, random_seed=1)
     group = tree["posterior"].to_dataset().isel(dataset=slice(0, 3))
     columns: dict[str, np.ndarray] = {}
