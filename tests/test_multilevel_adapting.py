@@ -119,3 +119,25 @@ def test_a_change_of_the_global_parameters_is_told(schools):
 def test_a_report_is_written(adapted, tmp_path):
     page = pmcl.report(adapted, tmp_path / "page.html", calibration=False, progressbar=False)
     assert "first" in page.read_text()
+
+
+@pytest.mark.slow
+def test_groups_that_an_index_alone_tells_are_stored_at_any_number(tmp_path):
+    """No variable of the data has the groups' dim: they are as many as the index says."""
+    rng = np.random.default_rng(0)
+
+    def counts(sites: int, rows: int = 20) -> dict[str, np.ndarray]:
+        at, expected = np.arange(rows) % sites, rng.lognormal(1.7, 1, rows)
+        y = rng.poisson(expected * np.exp(rng.normal(0, 0.5, sites)[at]))
+        return {"at": at[None], "expected": expected[None], "y": y[None]}
+
+    posterior = pmcl.models.load("counts_by_site")
+    posterior = posterior.adapt(counts(4), name="first", steps=1, patience=None, **QUIET)
+    pmcl.save(posterior, tmp_path / "state.zarr.zip")
+    model = pmcl.models.find("counts_by_site").model()
+    again = pmcl.load(tmp_path / "state.zarr.zip", model)
+    assert again.memory.stored().labels == (("0", "1", "2", "3"),)
+    for name, sites in {"more": 14, "fewer": 3}.items():
+        again = again.adapt(counts(sites), name=name, steps=1, patience=None, **QUIET)
+    assert again.memory.tasks == ("first", "more", "fewer")
+    assert [len(labels) for labels in again.memory.stored().labels] == [4, 14, 3]

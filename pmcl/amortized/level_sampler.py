@@ -117,7 +117,7 @@ class LevelSampler(NamedTuple):
         beside = Beside(Density(sized.compiled, self.row), sized.reading)
         wanted = asked.extra.log_prior and given.padded
         if given.padded:
-            asked = _of_padded(asked)
+            asked = of_padded(asked)
         with device_scope(devices), precision.scope():
             levels = beside.levels(task, check=True)
             amortizer = sized.amortizer(self.amortizer, self.row)
@@ -231,7 +231,7 @@ def _alike(one: Layout, other: Layout) -> bool:
     return one.variables == other.variables and sizes[0] == sizes[1]
 
 
-def _of_padded(asked: Asked) -> Asked:
+def of_padded(asked: Asked) -> Asked:
     """What can be done where some datasets have fewer groups than the model they are put in."""
     if asked.fallback == "nuts":
         refuse("fallback='nuts' with `groups`", "`pmcl.sample_reference` with a model of the size")

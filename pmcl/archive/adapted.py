@@ -20,7 +20,7 @@ from pmcl.data.reading import as_task
 from pmcl.data.task import DATASET, Layout, Task
 from pmcl.networks import Amortizer
 
-_GROUPS = "groups"  # names of each stored dataset's groups
+GROUPS = "groups"  # names of each stored dataset's groups
 
 
 def in_force(posterior: AmortizedPosterior | MultilevelPosterior) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def memory_to_dataset(memory: Memory) -> xr.Dataset:
     if stored.lengths is not None:
         data["length"] = (DATASET, stored.lengths)
     if stored.labels is not None:
-        data[_GROUPS] = (DATASET, [dumps(list(names)) for names in stored.labels])
+        data[GROUPS] = (DATASET, [dumps(list(names)) for names in stored.labels])
     return data.assign_coords({DATASET: np.asarray(stored.names, dtype=str)})
 
 
@@ -123,9 +123,9 @@ def memory_from(tree: xr.DataTree, layout: Layout, where: str) -> Memory:
     """Read stored datasets."""
     data = group(tree, "memory", where)
     labels = None
-    if _GROUPS in data:
-        labels = tuple(_labels(str(v), where) for v in data[_GROUPS].values)
-        data = data.drop_vars(_GROUPS)
+    if GROUPS in data:
+        labels = tuple(labels_of(str(v), where) for v in data[GROUPS].values)
+        data = data.drop_vars(GROUPS)
     names = [str(n) for n in data[DATASET].values]
     extra = {"task", "time", *(("length",) if layout.row is not None else ())}
     if set(map(str, data.data_vars)) != {*layout.names, *extra}:
@@ -142,7 +142,7 @@ def memory_from(tree: xr.DataTree, layout: Layout, where: str) -> Memory:
     return Memory(task, tasks, times)
 
 
-def _labels(text: str, where: str) -> tuple[str, ...]:
+def labels_of(text: str, where: str) -> tuple[str, ...]:
     found = loads(text, where=f"{where}: memory")
     if not isinstance(found, list) or not found or len({*map(str, found)}) != len(found):
         raise StateError(f"{where}: memory: expected names of a dataset's groups.")

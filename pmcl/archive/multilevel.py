@@ -14,7 +14,14 @@ from jax import Array
 from pmcl.amortized.groups import largest, skeleton
 from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.archive import records, sources, weights
-from pmcl.archive.adapted import adapted_to_groups, in_force, memory_from, with_adapted
+from pmcl.archive.adapted import (
+    GROUPS,
+    adapted_to_groups,
+    in_force,
+    labels_of,
+    memory_from,
+    with_adapted,
+)
 from pmcl.archive.amortized import (
     attributes_of,
     check_schema,
@@ -129,7 +136,10 @@ def _memory(posterior: MultilevelPosterior, tree: xr.DataTree, where: str) -> Me
     """Stored datasets, at the size at which they were stored."""
     sized, row, groups = posterior.sampler.sized, posterior.structure.row, posterior.groups
     if groups is not None:
-        size = group(tree, "memory", where).sizes.get(groups.grouping.dim, 0)
+        data = group(tree, "memory", where)
+        size = data.sizes.get(groups.grouping.dim, 0)
+        if not size and GROUPS in data:  # an index alone tells: as many as there are names
+            size = max([2, *(len(labels_of(str(v), where)) for v in data[GROUPS].values)])
         if not 2 <= size <= _MOST_STORED:
             raise StateError(f"{where}: memory: expected groups along {groups.grouping.dim!r}.")
         sized = sized.at(groups, size)

@@ -69,8 +69,10 @@ def at_size(task: Task, beside: Beside, like: Levelled) -> Task:
     """A task with as many groups as the model of `beside` has, what is not there being padding."""
     compiled, groups = beside.density.compiled, like.groups
     layout = Layout.of(compiled, task.layout.row)
-    if groups is None or task.layout.variables == layout.variables:
+    if groups is None:
         return replace(task, beside=beside)
+    if task.layout.variables == layout.variables:  # an index alone: its range is the model's
+        return replace(task, layout=layout, beside=beside)
     dim = groups.grouping.dim
     cut = Grouped.of(task, dim)
     whole = cut.padded(layout, dim, len(compiled.coords[dim]))

@@ -130,8 +130,11 @@ def begins(density: Density, task: Task) -> list[Begin]:
         rng = np.random.default_rng([0, task.first + i])
         wide = modes.scale.lower[i] if search.exact else modes.scale.diagonal[i]
         total = weight[i].sum()
-        if not (np.isfinite(wide[0]).all() and total > 0):  # no mode: the prior's scale
-            found.append(Begin(Metric(compiled.initial, _shaped(spread, wide[0])), z[:1]))
+        if not (np.isfinite(wide[0]).all() and total > 0):  # no mode: the prior, or about a point
+            about = np.asarray(prior)[:_BEGINS]
+            if not (about.shape[1:] == z.shape[1:] and np.isfinite(about).all()):
+                about = compiled.initial + spread * rng.normal(size=(_BEGINS, z.shape[1]))
+            found.append(Begin(Metric(compiled.initial, _shaped(spread, wide[0])), about))
             continue
         at = rng.choice(len(z), _BEGINS, p=weight[i] / total)
         eps = _WIDE * rng.normal(size=(_BEGINS, z.shape[1]))

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-import jax
 import numpy as np
 import xarray as xr
 
@@ -24,6 +23,7 @@ from pmcl.refinement.multilevel import refine_levels
 from pmcl.refinement.settings import Asked, Beginning
 from pmcl.refinement.standing import elsewhere, objections, tails
 from pmcl.refinement.treatment import Engine, Treatment, at, joined, replaced
+from pmcl.runtime.devices import accelerated
 
 # Datasets that nutpie takes one by one on an accelerator, too: the chains of more walk there in
 # one program. On two cores that took twice as long (`benchmarks/vectorised.py`).
@@ -259,7 +259,7 @@ def _alike(found: Corrected, task: Task, asked: Asked) -> Corrected:
 
 def _in_one_program(datasets: int) -> bool:
     """Whether NUTS takes so many all at once, rather than one by one."""
-    return datasets > _HANDFUL and jax.default_backend() != "cpu"
+    return datasets > _HANDFUL and accelerated()
 
 
 def _fallen(

@@ -88,6 +88,9 @@ def widened(
         if stage == _STAGES[-1] or not again.any() or not run.populates:
             break
         rows, far, khat = rows[again], far[again], judged.khat[again]
+        student = proposals.pool.student
+        places, there = jax.tree.leaves(student), proposals.there[rows]
+        before = [x[rows] for x in places]
         proposals.put("wide", rows, at(wide, again))
         proposals.there[rows, proposals.kinds.wide] = True
         # at first it is weighed with what there is; then a mixture is fitted to what it shows
@@ -100,6 +103,10 @@ def widened(
         better = far | (judge(new).khat < khat)
         drawn = replaced(drawn, rows[better], at(new, better))
         choice = replaced(choice, rows[better], at(chosen, better))
+        # where the choice stays, its weights are of the proposals that there were
+        for place, old in zip(places, before, strict=True):
+            place[rows[~better]] = old[~better]
+        proposals.there[rows[~better]] = there[~better]
     return drawn, choice, said
 
 
