@@ -10,6 +10,8 @@ from short_runs import check, run
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
 
 
+# five minutes of compiling; the panel's short form, of the same machinery, is always run
+@pytest.mark.slow
 def test_the_race(tmp_path, monkeypatch, data_folder):
     common = ["--short", "--seeds", 0, "--out", tmp_path / "out", "--results", tmp_path]
     run(racing_diffusion, monkeypatch, "continual", *common, "--methods", "adapt")
