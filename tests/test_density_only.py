@@ -198,3 +198,21 @@ def test_observations_that_the_distributions_depend_on() -> None:
         pmcl.refine(model, {"y": other}, posterior_predictive=True, **QUIET)
     with pytest.raises(UnsupportedModelError, match="'series' holds the observations of 'y'"):
         pmcl.fit_amortized(model, **QUIET)
+
+
+def test_a_prior_without_a_sampler_is_searched_all_the_same() -> None:
+    """PyMC cannot draw from ICAR; its density, soft sum included, is a normal one."""
+    neighbours = np.eye(5, k=1) + np.eye(5, k=-1)
+    y = np.array([1.0, 0.5, -0.2, -0.8, 0.3])
+    with pm.Model(coords={"place": range(5)}) as model:
+        phi = pm.ICAR("phi", W=neighbours, zero_sum_stdev=0.05, dims="place")
+        pm.Normal("y", phi, 0.5, observed=y, dims="place")
+    idata = pmcl.refine(model, draws=2000, **QUIET)
+    laplacian = np.diag(neighbours.sum(axis=0)) - neighbours
+    precision = laplacian + np.ones((5, 5)) / (0.05 * 5) ** 2 + np.eye(5) / 0.25
+    exact = np.linalg.solve(precision, y / 0.25)
+    sd = np.sqrt(np.diag(np.linalg.inv(precision)))
+    draws = idata["posterior"]["phi"].values.reshape(-1, 5)
+    np.testing.assert_allclose(draws.mean(axis=0), exact, atol=0.1 * sd.min())
+    np.testing.assert_allclose(draws.std(axis=0), sd, rtol=0.08)
+    assert idata["dataset_stats"]["warning"].item() == ""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import jax
 import numpy as np
+from pymc.distributions.multivariate import ICARRV
 from pytensor.graph.replace import graph_replace
 
 from pmcl.compile import CompiledModel
@@ -22,12 +23,14 @@ def prior_draws(
 ) -> np.ndarray:
     """Draw z from the prior, of shape (number, dim); all finite.
 
-    A variable without a sampler (`pm.Flat`, a `pm.CustomDist` with only `logp`) is drawn within a
-    unit of the model's initial point on the unconstrained scale, and so is all of z where no draw
-    is finite.
+    A variable without a sampler (`pm.Flat`, `pm.ICAR`, a `pm.CustomDist` with only `logp`) is drawn
+    within a unit of the model's initial point on the unconstrained scale, and so is all of z where
+    no draw is finite.
     """
     names, model = [i.name for i in compiled.free], compiled.model
-    stand_in = [rv for rv in model.free_RVs if not can_draw(rv)]
+    # PyMC has no sampler of ICAR; pmcl's own is compiled for simulations
+    without = [isinstance(rv.owner.op, ICARRV) or not can_draw(rv) for rv in model.free_RVs]
+    stand_in = [rv for rv, no in zip(model.free_RVs, without, strict=True) if no]
     rng = np.random.default_rng(seed)
 
     def drawer() -> Callable:
