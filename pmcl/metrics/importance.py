@@ -111,7 +111,8 @@ def importance_diagnostics(log_ratio: ArrayLike) -> ImportanceDiagnostics:
     count = finite.sum(axis=1)
     mean = np.sum(np.where(finite, rows, 0.0), axis=1) / np.maximum(count, 1)
     centred = np.where(finite, rows - mean[:, None], 0.0)
-    variance = np.sum(centred**2, axis=1) / np.maximum(count - 1, 1)
+    with np.errstate(over="ignore"):
+        variance = np.sum(centred**2, axis=1) / np.maximum(count - 1, 1)
 
     log_weights = np.full(rows.shape, -np.inf)
     khat = np.full(len(rows), np.inf)

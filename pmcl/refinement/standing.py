@@ -50,7 +50,7 @@ def objections(drawn: Drawn, diagnostics: ImportanceDiagnostics, draws: int) -> 
     # of draws that count: the farthest of a heavy tail have any density, and no weight
     counts = diagnostics.log_weights > -np.log(max(draws, 2)) - _NOTHING
     size = np.where(counts, np.abs(drawn.log_prior) + np.abs(drawn.log_likelihood), 0.0)
-    size = np.nanmax(size, axis=1)
+    size = np.where(np.isnan(size), 0.0, size).max(axis=1)
     rounded = np.finfo(float).eps * np.where(np.isfinite(size), size, 0.0) > _RESOLUTION
     text = np.char.mod("the log density is of the order of %.0e: no resolution is left", size)
     return joined(found, np.where(rounded, text, ""))
@@ -72,9 +72,9 @@ def tails(compiled: CompiledModel, z: np.ndarray, log_weights: np.ndarray) -> np
     if draws < FEWEST_DRAWS:
         return text
     weights = np.exp(log_weights)[..., None]
-    apart = np.where(weights > 0, z - np.median(z, axis=1, keepdims=True), 0.0) ** 2
-    each = weights * apart
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        apart = np.where(weights > 0, z - np.median(z, axis=1, keepdims=True), 0.0) ** 2
+        each = weights * apart
         number = each.sum(axis=1) ** 2 / (each**2).sum(axis=1)
     names = np.repeat([v.name for v in compiled.values], [v.size for v in compiled.values])
     most = min(_FEW, draws / _PART_FEW)
