@@ -1,4 +1,4 @@
-"""Where adaptation still wins: a mixture whose network saw few simulations, three real tasks.
+"""Is anything left to adapt to? A mixture whose network saw few simulations, three real tasks.
 
 A whitened network of the published mixture is trained on `--simulations` datasets, as where each
 of them is dear, and then sees tasks of real, bimodal measurements one after another. Judged are
