@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
@@ -62,21 +62,12 @@ def sample_given(
     return refine(
         sampler.target,
         task,
-        draws=asked.draws,
         start=start,
-        given=given,
-        refine=asked.refine,
-        correct=asked.correct,
-        fallback=asked.fallback,
-        var_names=[n for n in asked.names if n not in whole_names(given)],
-        log_likelihood=asked.extra.log_likelihood,
-        log_prior=asked.extra.log_prior,
-        posterior_predictive=asked.extra.posterior_predictive,
         store=store,
         client=client,
         devices=devices,
-        random_seed=asked.seed,
         progressbar=progressbar,
+        **_arguments(asked, given),
     )
 
 
@@ -105,24 +96,29 @@ def sample_levels(
     alone = asked._replace(
         draws=FEWEST_STARTS, names=(), refine=None, correct=None, fallback=None, extra=Extra()
     )
-    known = {} if given is None else given
     return refine(
         compiled,
         read.task if compiled.covariates == own.covariates else data,
-        draws=asked.draws,
         start=sampler.sample(read, alone, devices=devices),
-        given=given,
-        refine=asked.refine,
-        correct=asked.correct,
-        fallback=asked.fallback,
-        var_names=[n for n in asked.names if n not in whole_names(known)],
-        log_likelihood=asked.extra.log_likelihood,
-        log_prior=asked.extra.log_prior,
-        posterior_predictive=asked.extra.posterior_predictive,
         devices=devices,
-        random_seed=asked.seed,
         progressbar=progressbar,
+        **_arguments(asked, given),
     )
+
+
+def _arguments(asked: Asked, given: Mapping[str, ArrayLike] | None) -> dict[str, Any]:
+    """What was asked of draws, in the words of :func:`pmcl.refine`."""
+    known = whole_names({} if given is None else given)
+    return {
+        "draws": asked.draws,
+        "given": given,
+        "refine": asked.refine,
+        "correct": asked.correct,
+        "fallback": asked.fallback,
+        "var_names": [n for n in asked.names if n not in known],
+        "random_seed": asked.seed,
+        **asked.extra._asdict(),
+    }
 
 
 def _network_draws(sampler: Sampler, task: Task, seed: int) -> xr.DataTree:
