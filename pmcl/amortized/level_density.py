@@ -11,7 +11,7 @@ from pmcl.compile import Density
 from pmcl.data.task import DATASET
 from pmcl.draws.densities import walk
 from pmcl.draws.network import log_q
-from pmcl.draws.results import SAMPLE, flat_z
+from pmcl.draws.results import log_q_at
 from pmcl.levels.beside import Beside
 from pmcl.refinement.level_stages import densities, integrated
 from pmcl.runtime import precision
@@ -22,26 +22,20 @@ def log_density(
 ) -> xr.DataArray:
     """log q of the global parameters, or of all; see `MultilevelPosterior.log_prob`."""
     task, sized = given
-    z = flat_z(sized.compiled, _padded(sampler, parameters, given))
-    if z.shape[2] != len(task):
-        raise ValueError(f"log_prob: expected draws of {len(task)} datasets, got {z.shape[2]}.")
-    chains, draws = z.shape[:2]
-    flat = np.moveaxis(z.reshape(chains * draws, *z.shape[2:]), 0, 1)
     beside = Beside(Density(sized.compiled, sampler.row), sized.reading)
-    with precision.scope():
+
+    def value(z: np.ndarray) -> np.ndarray:
         batch = replace(task, beside=beside).batch()
-        g = np.ascontiguousarray(flat[:, :, sized.reading.shared])
-        value = log_q(sized.amortizer(sampler.amortizer, sampler.row), g, batch).astype(float)
-        if joint:
-            whole = walk(lambda some, u: densities(beside.density, u, some), flat, batch)
-            alone = walk(lambda some, u: integrated(beside.marginal, u, some), g, batch)
-            value = value + whole[0] + whole[1] - alone[0] - alone[1]
-    return xr.DataArray(
-        np.moveaxis(value, 0, 1).reshape(chains, draws, len(task)),
-        dims=SAMPLE,
-        coords={DATASET: list(task.names)},
-        name="log_q",
-    )
+        g = np.ascontiguousarray(z[:, :, sized.reading.shared])
+        found = log_q(sized.amortizer(sampler.amortizer, sampler.row), g, batch).astype(float)
+        if not joint:
+            return found
+        whole = walk(lambda some, u: densities(beside.density, u, some), z, batch)
+        alone = walk(lambda some, u: integrated(beside.marginal, u, some), g, batch)
+        return found + whole[0] + whole[1] - alone[0] - alone[1]
+
+    with precision.scope():
+        return log_q_at(sized.compiled, _padded(sampler, parameters, given), task.names, value)
 
 
 def _padded(

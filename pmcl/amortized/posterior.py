@@ -26,11 +26,11 @@ from pmcl.continual import (
     TaskRecord,
 )
 from pmcl.data.own import own_data
-from pmcl.data.task import DATASET, Layout, TaskLike
+from pmcl.data.task import Layout, TaskLike
 from pmcl.draws.densities import pick
 from pmcl.draws.network import log_q
 from pmcl.draws.prediction import Extra, predictions_groups
-from pmcl.draws.results import SAMPLE, flat_z, warn_of_doubts
+from pmcl.draws.results import flat_z, log_q_at, warn_of_doubts
 from pmcl.networks import Amortizer, Network, Structure
 from pmcl.networks.familiarity import Familiar
 from pmcl.parts.datasets import Parts
@@ -422,19 +422,13 @@ class AmortizedPosterior(Adapting):
         xarray.DataArray of dims chain, draw, dataset
         """
         task = self.sampler.checked(data)
-        z = flat_z(self.compiled, parameters)
-        if z.shape[2] != len(task):
-            raise ValueError(f"log_prob: expected draws of {len(task)} datasets, got {z.shape[2]}.")
-        chains, draws = z.shape[:2]
-        flat = np.moveaxis(z.reshape(chains * draws, *z.shape[2:]), 0, 1)
         with precision.scope():
-            value = log_q(self.amortizer, flat, task.batch())
-        return xr.DataArray(
-            np.moveaxis(value, 0, 1).reshape(chains, draws, len(task)),
-            dims=SAMPLE,
-            coords={DATASET: list(task.names)},
-            name="log_q",
-        )
+            return log_q_at(
+                self.compiled,
+                parameters,
+                task.names,
+                lambda z: log_q(self.amortizer, z, task.batch()),
+            )
 
     def predict(
         self,

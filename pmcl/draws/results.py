@@ -1,7 +1,7 @@
 """Arrays -> DataTree: the labelled results that users see."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import NamedTuple
@@ -141,6 +141,26 @@ def flat_z(compiled: CompiledModel, tree: xr.DataTree | xr.Dataset) -> np.ndarra
         value = group[v.name].transpose(*SAMPLE, ...)
         parts.append(value.values.reshape(*value.shape[:3], -1))
     return np.concatenate(parts, axis=-1)
+
+
+def log_q_at(
+    compiled: CompiledModel,
+    parameters: xr.DataTree | xr.Dataset,
+    names: Sequence[str],
+    log_q: Callable[[np.ndarray], np.ndarray],
+) -> xr.DataArray:
+    """Log density, by chain, draw and dataset, that `log_q` gives for z (dataset, draw, dim)."""
+    z = flat_z(compiled, parameters)
+    if z.shape[2] != len(names):
+        raise ValueError(f"log_prob: expected draws of {len(names)} datasets, got {z.shape[2]}.")
+    chains, draws = z.shape[:2]
+    value = log_q(np.moveaxis(z.reshape(chains * draws, *z.shape[2:]), 0, 1))
+    return xr.DataArray(
+        np.moveaxis(value, 0, 1).reshape(chains, draws, len(names)),
+        dims=SAMPLE,
+        coords={DATASET: list(names)},
+        name="log_q",
+    )
 
 
 def posterior_tree(
