@@ -2,18 +2,29 @@
 
 from functools import partial
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
 from lines import EXACT, OFF, ROWS, Line, line, posterior_of, y_of
 
-from pmcl import Naive, PathGradient, TeacherDistillation
+from pmcl import (
+    AbstractObjective,
+    Naive,
+    PathGradient,
+    Replay,
+    SynapticIntelligence,
+    TeacherDistillation,
+)
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.archive.records import task_from_tree, task_to_tree
 from pmcl.compile import Density, compile_model, make_simulator, read_covariates
 from pmcl.continual import coverage
 from pmcl.continual.coverage import lost_nats
+from pmcl.continual.objectives.objectives import ObjectiveValue
 from pmcl.data.reading import as_task
 from pmcl.data.task import Layout
 from pmcl.runtime import precision
@@ -131,7 +142,7 @@ def test_a_support_that_ends_is_learned_from_refined_draws(ends, tmp_path):
     # a normal distribution comes as near to a uniform one, forwards, as its moments allow
     sd = (y.min(axis=1) + 1 - (y.max(axis=1) - 1)) / np.sqrt(12)
     assert np.exp(now.amortizer.numbers[2]) < 2 * sd.max()
-    asked = learn(posterior, task, "u", objective=PathGradient())
+    asked = learn(posterior, task, "u", objective=PathGradient(), patience=None)
     assert asked.records[0].lost == () and not asked.records[0].taught
     assert np.exp(asked.amortizer.numbers[2]) > 2 * np.exp(now.amortizer.numbers[2])
     # said in the history, kept in the state, and gone on with
@@ -146,6 +157,49 @@ def test_a_support_that_ends_is_learned_from_refined_draws(ends, tmp_path):
     assert later.objective == TeacherDistillation() and later.lost == ()
 
 
+class Narrowing(AbstractObjective):
+    """Draws nearer and nearer to each other: an objective that makes every network worse."""
+
+    draws: int = eqx.field(static=True, default=2)
+
+    def __call__(self, amortizer, density, example, key):
+        context = example.context(amortizer)
+        z, _ = amortizer.draw(key, self.draws, context)
+        return ObjectiveValue(jnp.mean((z - jnp.mean(z)) ** 2), jnp.ones(()))
+
+
+def test_weights_that_became_worse_are_given_back(normal_mean):
+    posterior = of_line(normal_mean.compiled, OFF)
+    data = as_task({"y": y_of([1, 2, 3])}, Layout.of(normal_mean.compiled, "obs"))
+    both = (Replay(), SynapticIntelligence())
+    options = {"objective": Narrowing(), "strategy": both, "name": "u", "learning_rate": 0.05}
+    with pytest.warns(UserWarning, match=r"as it was before 'u'.*300 steps of Narrowing") as said:
+        now = posterior.adapt(data, steps=300, **options, progressbar=False)
+    assert __file__ in [w.filename for w in said]  # where the user called
+    record = now.records[0]
+    assert record.record.stopped == "given back" and record.record.steps == 300
+    assert np.array_equal(now.amortizer.numbers, OFF.numbers)
+    assert np.array_equal(record.after.efficiency, record.before.efficiency)
+    # what strategies keep is of the network that there is: the task's data, and no move of weights
+    assert len(now.memory) == 1
+    importance = now.states[1].state.importance
+    assert max(float(np.abs(v).max()) for v in jax.tree.leaves(importance)) == 0.0
+    assert str(now.history["adaptation"]["stopped"].values[0]) == "given back"
+    paper = posterior.adapt(data, steps=300, patience=None, **options, progressbar=False)
+    assert paper.records[0].record.stopped == "all steps taken"
+    assert paper.amortizer.numbers[2] < OFF.numbers[2] - 1
+    assert paper.records[0].after.efficiency.mean() < 0.5 * record.before.efficiency.mean()
+
+
+def test_where_weights_are_given_back_refined_draws_are_tried(normal_mean, monkeypatch):
+    monkeypatch.setattr(coverage, "PathGradient", Narrowing)
+    data = as_task({"y": y_of([1, 2, 3])}, Layout.of(normal_mean.compiled, "obs"))
+    now = learn(of_line(normal_mean.compiled, OFF), data, "u")
+    record = now.records[0]
+    assert record.taught and record.lost == data.names
+    assert now.amortizer.divergence(data.values["y"]).max() < 0.05  # forwards, the exact posterior
+
+
 def test_where_no_teacher_is_trusted_it_is_said(ends, monkeypatch):
     compiled, task, _ = ends
     monkeypatch.setattr(coverage, "TeacherDistillation", partial(TeacherDistillation, khat=-1.0))
@@ -153,6 +207,9 @@ def test_where_no_teacher_is_trusted_it_is_said(ends, monkeypatch):
     with pytest.warns(
         UserWarning, match=r'lost part .* of \d of 4 datasets.*fallback="nuts"'
     ) as said:
-        record = learn(posterior, task, "u").records[0]
+        record = learn(posterior, task, "u", patience=None).records[0]
     assert __file__ in [w.filename for w in said]  # where the user called
     assert record.lost and record.objective == PathGradient() and not record.taught
+    with pytest.warns(UserWarning, match="as it was before 'u'"):  # nor do weights that are worse
+        record = learn(posterior, task, "u").records[0]
+    assert record.lost == task.names and record.record.stopped == "given back"

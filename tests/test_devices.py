@@ -64,6 +64,7 @@ def test_eight_devices_give_what_one_gives(alone: dict, tmp_path: Path) -> None:
     same(found, alone)
 
 
+@pytest.mark.slow
 def test_two_processes_give_what_one_gives(alone: dict, tmp_path: Path) -> None:
     port, paths = free_port(), [tmp_path / "first.json", tmp_path / "second.json"]
     both = [started(path, 4, rank, port, host_devices=2) for rank, path in enumerate(paths)]

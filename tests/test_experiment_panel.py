@@ -7,6 +7,7 @@ from short_runs import check, countries, run
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
 
 
+@pytest.mark.slow
 def test_the_panel_and_its_forecast(tmp_path, monkeypatch, capsys):
     common = ["--short", "--seeds", 0, "--out", tmp_path / "out", "--results", tmp_path]
     run(autoregressive_panel, monkeypatch, "continual", *common, "--methods", "SC-ER", "adapt")

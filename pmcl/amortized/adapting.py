@@ -162,8 +162,9 @@ class Adapting(ABC):
             No step is taken where the network's own draws of the task's datasets have a mean
             efficiency of 0.95. Every 25 steps the objective is evaluated at draws held back from
             training. Where it has not improved for so many times the rate falls to a third; the
-            third time training stops. It ends with the weights that were best. None: all steps are
-            taken.
+            third time training stops. It ends with the weights that were best; with those from
+            before, and a warning, where the network's own draws of the task's and of stored
+            datasets became less efficient. None: all steps are taken.
         restore_best : bool
             End with the weights that were best on held-back draws without `patience`, too.
         checkpoint : path, optional

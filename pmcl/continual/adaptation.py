@@ -35,6 +35,7 @@ _MOST = 2**27  # bytes of datasets that are given to one call
 _SAVED = 4  # blocks between two checkpoints
 _PROGRESS = 1e-3  # nats per dataset that count as progress
 _RIGHT = 0.95  # mean efficiency with which a network is left as it is
+_WORSE = 0.02  # by which the mean efficiency may fall before the weights are given back
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,9 @@ class AdaptationSettings:
     restore_best: bool = False
 
 
-type Stopped = Literal["all steps taken", "no more progress", "nothing to gain", "by the callback"]
+type Stopped = Literal[
+    "all steps taken", "no more progress", "nothing to gain", "given back", "by the callback"
+]
 
 
 class AdaptationRecord(NamedTuple):
@@ -68,7 +71,8 @@ class AdaptationRecord(NamedTuple):
     steps : int
         Steps taken.
     stopped : str
-        Why no more.
+        Why no more; "given back": the weights are those from before the task, since the network's
+        own draws had become less efficient.
     skipped : int
         Steps that were not finite.
     datasets, rehearsed : int
@@ -94,11 +98,15 @@ class AdaptationRecord(NamedTuple):
 
 
 class Adapted(NamedTuple):
-    """The new weights, what happened, and the strategies' states after the task."""
+    """The new weights, what happened, and the strategies' states after the task.
+
+    `worse`: the task's datasets because of which the weights before it were given back.
+    """
 
     amortizer: Amortizer
     record: AdaptationRecord
     states: tuple[Any, ...]
+    worse: tuple[str, ...] = ()
 
 
 def adapt(
@@ -153,8 +161,14 @@ def adapt(
     amortizer, found = _train(
         now, problem, gathered, settings, checkpoint, callback, progressbar=progressbar
     )
+    trace, worse = found.state.trace, tuple[str, ...]()
+    judged = settings.patience is not None and not right
+    back, change = _fell(now, amortizer, gathered.pool) if judged else (False, np.zeros(0))
+    if back:
+        amortizer, trace = now.amortizer, problem.trace(now.weights)
+        worse = tuple(n for n, c in zip(now.task.names, change, strict=False) if c < -_WORSE)
     after = replace(now, task=kept, amortizer=amortizer)
-    traces = {type(s): t for s, t in zip(problem.strategies, found.state.trace, strict=True)}
+    traces = {type(s): t for s, t in zip(problem.strategies, trace, strict=True)}
     blocks = int(found.block)
     losses = found.losses.ravel()[: min(blocks * STEPS, settings.steps)]
     record = AdaptationRecord(
@@ -162,7 +176,7 @@ def adapt(
         held_back=found.judged[:blocks, 0],
         efficiency=found.judged[:blocks, 1],
         steps=len(losses),
-        stopped=_stopped(right, bool(found.done), len(losses) < settings.steps),
+        stopped=_stopped(right, back, bool(found.done), len(losses) < settings.steps),
         skipped=int(found.state.skipped),
         datasets=len(kept),
         rehearsed=gathered.stored,
@@ -171,12 +185,21 @@ def adapt(
         seconds=time.perf_counter() - begin,
     )
     ended = [s.end(t, traces.get(type(s)), after) for s, t in zip(strategies, states, strict=True)]
-    return Adapted(amortizer, record, tuple(ended))
+    return Adapted(amortizer, record, tuple(ended), worse)
 
 
-def _stopped(right: bool, done: bool, early: bool) -> Stopped:
-    if right:
-        return "nothing to gain"
+def _fell(now: Occasion, adapted: Amortizer, pool: Pool) -> tuple[bool, np.ndarray]:
+    """Whether the mean efficiency of the network's own draws fell, and by dataset its change."""
+    before, after = (
+        np.nan_to_num(judge(look(a, now.density, pool.batch, seed=now.seed)).efficiency)
+        for a in (now.amortizer, adapted)
+    )
+    return float(np.average(after - before, weights=pool.weights)) < -_WORSE, after - before
+
+
+def _stopped(right: bool, back: bool, done: bool, early: bool) -> Stopped:
+    if right or back:
+        return "nothing to gain" if right else "given back"
     if early and not done:
         return "by the callback"
     return "no more progress" if done else "all steps taken"

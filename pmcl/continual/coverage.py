@@ -79,7 +79,8 @@ def adapt_covering(
 
     Without one, `PathGradient` is used. Where it lost part of the posterior of more than a tenth
     of the task's datasets - one of several modes, or a support that ends, outside of which its
-    gradient says nothing - the task is learned anew from refined draws, by `TeacherDistillation`.
+    gradient says nothing - or where its weights had to be given back, the task is learned anew
+    from refined draws, by `TeacherDistillation`.
 
     Parameters
     ----------
@@ -93,16 +94,21 @@ def adapt_covering(
     if objective is not None:
         return Covered(learned(objective=objective, checkpoint=checkpoint), objective, ())
     first = learned(objective=PathGradient(), checkpoint=checkpoint)
-    nats = lost_nats(now.amortizer, first.amortizer, now.density, now.task, seed=now.seed)
-    lost = tuple(n for n, v in zip(now.task.names, nats, strict=True) if v > _LOST)
-    if len(lost) <= _SHARE * len(now.task):
-        return Covered(first, PathGradient(), ())
+    back = first.record.stopped == "given back"
+    lost = first.worse
+    if not back:
+        nats = lost_nats(now.amortizer, first.amortizer, now.density, now.task, seed=now.seed)
+        lost = tuple(n for n, v in zip(now.task.names, nats, strict=True) if v > _LOST)
+        if len(lost) <= _SHARE * len(now.task):
+            return Covered(first, PathGradient(), ())
     if checkpoint is not None:
         checkpoint = checkpoint.with_name(f"{checkpoint.name}-teacher")
     teacher = TeacherDistillation()
     try:
         second = learned(objective=teacher, checkpoint=checkpoint)
     except NothingTrusted:
+        if back:
+            return Covered(first, PathGradient(), lost)
         warnings.warn(
             f"adapt: PathGradient lost part of the posterior of {len(lost)} of {len(now.task)} "
             f"datasets ({listed(lost)}), as it does where there are several modes or the support "

@@ -37,7 +37,8 @@ class TaskRecord(NamedTuple):
     stored : dict of str to Quality
         Of the earlier tasks' stored datasets, after the task.
     lost : tuple of str
-        Datasets of whose posterior `PathGradient` lost a part, where the objective was left open.
+        Datasets of whose posterior `PathGradient` lost a part, or on which it made the network
+        worse, where the objective was left open.
     """
 
     name: str

@@ -1,6 +1,7 @@
 """One task after another: what is stored is carried over, the network adapted, judged, recorded."""
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypedDict
@@ -14,6 +15,7 @@ from pmcl.continual.objectives.teacher import TeacherDistillation
 from pmcl.continual.strategies.states import StrategyState, carried, memory_of, stored
 from pmcl.continual.strategies.strategy import AbstractStrategy, Occasion
 from pmcl.networks import Amortizer
+from pmcl.runtime.arguments import listed
 from pmcl.runtime.devices import DevicesLike
 from pmcl.training.run import Callback
 
@@ -101,6 +103,15 @@ def learn(
     if past.pretrained is not now.amortizer:
         first = quality(past.pretrained, now.density, now.task, seed=now.seed)
     earlier = quality_of_memory(found.amortizer, now.density, memory_of(states), seed=now.seed)
+    if found.record.stopped == "given back":
+        warnings.warn(
+            f"adapt: the network is as it was before {now.name!r}: {found.record.steps} steps of "
+            f"{type(chosen).__name__} made its own draws of these and of stored datasets less "
+            f"efficient (of {listed(found.worse)}). Draws are refined where they need it all the "
+            "same; a network that saw more simulations may need no adapting. patience=None takes "
+            "the steps in any case.",
+            stacklevel=3,
+        )
     record = TaskRecord(
         now.name, tuple(strategies), chosen, found.record, first, before, after, earlier, lost
     )
