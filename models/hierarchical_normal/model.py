@@ -22,6 +22,11 @@ def covariates() -> dict:
     return {"error": pm.Uniform.dist(5, 20)}
 
 
+def training() -> dict:
+    """The studies' effects are integrated out: the network learns the two parameters they share."""
+    return {"levels": True}
+
+
 def example() -> xr.Dataset:
     """Coaching in eight schools (Rubin 1981)."""
     return xr.Dataset(
