@@ -264,6 +264,17 @@ def warm_starts(
         rng = np.random.default_rng([seed, task.first + i])
         if weights is not None and np.ptp(weights[:, :, i]) > 0:
             draws = draws[resample(weights[:, :, i].ravel(), len(draws), rng)]
+        lacking = ~np.isfinite(draws).any(axis=0)
+        if lacking.any() and not lacking.all():  # padding
+            some = {
+                v.variable for v in compiled.values if lacking[v.start : v.start + v.size].any()
+            }
+            raise ValueError(
+                f"idata: expected draws of all entries of {sorted(some)} for dataset {name!r}, "
+                "some have none: it has fewer groups than the model. Pass `pmcl.one(idata, "
+                f"{name!r})` with a model of its number of groups, or call the posterior's own "
+                "`warm_start`."
+            )
         draws = draws[np.isfinite(draws).all(axis=1)]
         if len(draws) < 2:
             raise ValueError(
