@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 from pmcl.amortized.groups import Checked, Sized
 from pmcl.compile import Density
 from pmcl.data.grouped import Grouped
-from pmcl.data.masked import check_masked
 from pmcl.data.reading import as_task
 from pmcl.data.task import DATASET, Layout, Task
 from pmcl.levels.sizes import Groups
@@ -80,11 +79,8 @@ def of_own_size(groups: Groups, given: Checked, rows: Sequence[int] | np.ndarray
     sized = given.sized.exactly(groups, number)
     found = Grouped.of(given.task.select(rows), dim)
     task = as_task(found.datasets, Layout.of(sized.compiled, given.task.layout.row))
-    task = replace(
-        check_masked(sized.compiled, task),
-        labels=found.labels,
-        first=given.task.first + int(rows[0]),
-    )
+    first = given.task.first + int(rows[0])
+    task = replace(task, labels=found.labels, first=first, maskable=given.task.maskable)
     dims, parts = {i.name: i.dims for i in sized.compiled.free}, []
     for v in given.sized.compiled.values:
         place = np.arange(v.start, v.start + v.size).reshape(v.shape)
