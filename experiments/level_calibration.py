@@ -79,7 +79,8 @@ def part(row: Row, sample: Callable[..., xr.DataTree], n: int, seed: int) -> dic
     used = time.process_time() - begin
     rng, found = np.random.default_rng([4, seed]), {}
     for name, value in truth.items():
-        drawn = tree["posterior"][name].transpose("dataset", "draw", ...).values[:, ::THIN]
+        drawn = tree["posterior"][name].isel(chain=0).transpose("dataset", "draw", ...)
+        drawn = drawn.values[:, ::THIN]
         found[name] = {
             "pit": pit(drawn, value, rng).tolist(),
             "contraction": learned(drawn, value).contraction.tolist(),
