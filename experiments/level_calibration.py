@@ -133,9 +133,11 @@ def summed(row: Row, parts: list[dict], fit_s: float) -> dict:
     found: dict[str, Any] = {}
     rng = np.random.default_rng(5)
     for name in (*row.case.shared, *row.case.local):
-        values, contraction = (
-            np.concatenate([p["variables"][name][k] for p in parts]) for k in ("pit", "contraction")
+        values, sd, truth = (
+            np.concatenate([p["variables"][name][k] for p in parts]) for k in ("pit", "sd", "truth")
         )
+        # of a prior with heavy tails the variance says nothing
+        apart = 1.4826 * np.median(np.abs(truth - np.median(truth)))
         flat = values.reshape(len(values), -1)
         if name in row.case.local:
             some = flat[np.arange(len(flat)), rng.integers(flat.shape[1], size=len(flat))]
