@@ -295,6 +295,7 @@ def known_tau(one: dict[str, np.ndarray], tau: float) -> tuple[np.ndarray, float
     return prior @ np.linalg.solve(marginal, y), log_p + stats.halfcauchy.logpdf(tau, scale=5)
 
 
+@pytest.mark.slow
 def test_some_parameters_known_of_datasets_with_their_own_groups(schools):
     names = list("vwxyz")
     data = {"few": of_schools(5), "more": of_schools(7)}
@@ -330,7 +331,7 @@ def other_schools(sd: float) -> pm.Model:
     return model
 
 
-@pytest.mark.parametrize("refine", [False, "auto"])
+@pytest.mark.parametrize("refine", [False, pytest.param("auto", marks=pytest.mark.slow)])
 def test_another_prior_of_datasets_with_any_number_of_groups(schools, refine):
     data = {"few": of_schools(5), "more": of_schools(7)}
     tree = schools.sample(data, 3000, model=other_schools(1.0), refine=refine, random_seed=3)

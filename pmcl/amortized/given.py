@@ -20,6 +20,7 @@ from pmcl.compile.labelled import model_or_context
 from pmcl.compile.resizing import resized
 from pmcl.compile.variables import holders
 from pmcl.data.task import Task, TaskLike
+from pmcl.draws.handed import UNCONSTRAINED
 from pmcl.draws.network import draw
 from pmcl.draws.prediction import Extra
 from pmcl.draws.results import unconstrained_dataset
@@ -123,7 +124,8 @@ def sample_levels(
     alone = asked._replace(
         draws=FEWEST_STARTS, names=(), refine=None, correct=None, fallback=None, extra=Extra()
     )
-    start = sampler.sample(read, alone, devices=devices)
+    drawn = sampler.sample(read, alone, devices=devices)[UNCONSTRAINED].to_dataset()
+    start = xr.DataTree.from_dict({UNCONSTRAINED: drawn})
     if groups is None:
         return refine(
             there.sized.compiled,

@@ -66,7 +66,8 @@ class OwnSize(NamedTuple):
                 array = array[self.rows]
             if info is not None and self.dim in info.dims and array.ndim >= len(info.dims):
                 axis = array.ndim - len(info.dims) + info.dims.index(self.dim)
-                array = array.take(np.arange(min(array.shape[axis], info.shape[axis])), axis=axis)
+                number = min(array.shape[axis], len(self.sized.compiled.coords[self.dim]))
+                array = array.take(np.arange(number), axis=axis)
             found[name] = array
         return found
 
