@@ -136,7 +136,8 @@ def sample_levels(
             **shown,
             **_arguments(asked, other.given),
         )
-    trees, order = [], []
+    trees: list[xr.DataTree] = []
+    order: list[int] = []
     for rows in by_number(there):
         own = of_own_size(groups, there, rows)
         tree = refine(

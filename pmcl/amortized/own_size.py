@@ -32,7 +32,7 @@ class OwnSize(NamedTuple):
         Of that number.
     task : Task
         Without padding.
-    index : array of int of shape (dim,)
+    places : array of int of shape (dim,)
         Where the entries of z lie in that of the padded model.
     dim : str
         That of the groups.
@@ -41,7 +41,7 @@ class OwnSize(NamedTuple):
     rows: np.ndarray
     sized: Sized
     task: Task
-    index: np.ndarray
+    places: np.ndarray
     dim: str
 
     def cut(self, tree: xr.DataTree) -> xr.DataTree:
@@ -125,8 +125,8 @@ def finished_by_size(
         before, best = at((weighed.found, weighed.best), own.rows)
         whole = before.drawn.z
         part = Weighed(
-            before._replace(drawn=before.drawn._replace(z=whole[..., own.index])),
-            best._replace(z=best.z[..., own.index]),
+            before._replace(drawn=before.drawn._replace(z=whole[..., own.places])),
+            best._replace(z=best.z[..., own.places]),
         )
         done = finished(
             Density(own.sized.compiled, row),
@@ -135,6 +135,6 @@ def finished_by_size(
             asked._replace(fallback="nuts"),
             progressbar=progressbar,
         )
-        whole[..., own.index] = done.drawn.z
+        whole[..., own.places] = done.drawn.z
         found = replaced(found, own.rows, done._replace(drawn=done.drawn._replace(z=whole)))
     return found

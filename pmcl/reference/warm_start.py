@@ -235,10 +235,28 @@ def warm_start(
     found: dict[str, WarmStart] = {}
     for begin in range(0, len(names_of(tree)), _READ):
         some = some_of(tree, slice(begin, begin + _READ), (*GROUPS, "dataset_stats"))
+        _check_whole(compiled, some)
         data = data_of(some, wanted, "warm_start")
         task = replace(as_task(data, layout_of(compiled)), first=begin)
         found |= warm_starts(compiled, task, some, chains=chains, metric=metric, seed=random_seed)
     return found
+
+
+def _check_whole(compiled: CompiledModel, tree: xr.DataTree) -> None:
+    """Refuse draws of a dataset with fewer groups than the model: the others are padding."""
+    z = z_of(compiled, tree, "idata")
+    lacking = ~np.isfinite(z).any(axis=(0, 1))
+    for name, none in zip(names_of(tree), lacking, strict=True):
+        at = [slice(v.start, v.start + v.size) for v in compiled.values]
+        pairs = zip(compiled.values, at, strict=True)
+        some = {v.variable for v, where in pairs if none[where].any()}
+        if some and not none.all():
+            raise ValueError(
+                f"idata: expected draws of all entries of {sorted(some)} for dataset {name!r}, "
+                "some have none: it has fewer groups than the model. Pass `pmcl.one(idata, "
+                f"{name!r})` with a model of its number of groups, or call the posterior's own "
+                "`warm_start`."
+            )
 
 
 def warm_starts(
@@ -264,17 +282,6 @@ def warm_starts(
         rng = np.random.default_rng([seed, task.first + i])
         if weights is not None and np.ptp(weights[:, :, i]) > 0:
             draws = draws[resample(weights[:, :, i].ravel(), len(draws), rng)]
-        lacking = ~np.isfinite(draws).any(axis=0)
-        if lacking.any() and not lacking.all():  # padding
-            some = {
-                v.variable for v in compiled.values if lacking[v.start : v.start + v.size].any()
-            }
-            raise ValueError(
-                f"idata: expected draws of all entries of {sorted(some)} for dataset {name!r}, "
-                "some have none: it has fewer groups than the model. Pass `pmcl.one(idata, "
-                f"{name!r})` with a model of its number of groups, or call the posterior's own "
-                "`warm_start`."
-            )
         draws = draws[np.isfinite(draws).all(axis=1)]
         if len(draws) < 2:
             raise ValueError(
