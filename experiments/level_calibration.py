@@ -230,8 +230,8 @@ def main() -> None:
             f"random; Hotelling's T² of {BINS} bins of all groups; level {LEVEL} of a model's "
             "tests together, by Holm",
             "contraction": "median over datasets of 1 - posterior variance / prior variance "
-            "(of groups' parameters, whose prior has heavy tails, by the median absolute deviation); "
-            "scales in logarithms",
+            "(of groups, whose prior has heavy tails, by the median absolute deviation); scales in "
+            "logarithms",
             "models": kept,
         }
         path.write_text(json.dumps(about, indent=1) + "\n")
