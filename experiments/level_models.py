@@ -158,6 +158,95 @@ def pupils(schools: int = 12, classes: int = 4, rows: int = 6) -> Case:
     return Case(build, simulate, ("mu", "tau_s", "tau_c", "sigma"), ("of_school", "of_class"))
 
 
+def vague(*names: str) -> list:
+    """BUGS' vague normals, and gammas of precisions (names that begin with `tau`)."""
+    return [pm.Gamma(n, 1e-3, 1e-3) if n.startswith("tau") else pm.Normal(n, 0, 1e3) for n in names]
+
+
+def surgical() -> Case:
+    """BUGS: deaths in twelve hospitals that differ in size, vague priors."""
+    number = np.array([47, 148, 119, 810, 211, 196, 148, 215, 207, 97, 256, 360])
+
+    def build(centred: bool) -> pm.Model:
+        with pm.Model(coords={"hospital": range(12)}) as model:
+            mu, tau = vague("mu", "tau")
+            b = effect("b", mu, tau**-0.5, "hospital", centred=centred)
+            pm.Binomial("y", number, logit_p=b, observed=np.zeros(12, int), dims="hospital")
+        return model
+
+    def simulate(rng: np.random.Generator) -> Data:
+        return {"y": rng.binomial(number, 1 / (1 + np.exp(-rng.normal(-2.5, 0.4, 12))))}
+
+    return Case(build, simulate, ("mu", "tau"), ("b",))
+
+
+def seeds() -> Case:
+    """BUGS: germinated seeds on 21 plates, two factors of two, vague priors."""
+    number = np.array(
+        [39, 62, 81, 51, 39, 6, 74, 72, 51, 79, 13, 16, 30, 28, 45, 4, 12, 41, 30, 51]
+    )
+    number = np.append(number, 7)
+    kind = np.repeat([0.0, 1], [11, 10])
+    root = np.repeat([0.0, 1, 0, 1], [5, 6, 5, 5])
+    names = ("a0", "a1", "a2", "a12", "tau")
+
+    def build(centred: bool) -> pm.Model:
+        with pm.Model(coords={"plate": range(21)}) as model:
+            a0, a1, a2, a12, tau = vague(*names)
+            mean = a0 + a1 * kind + a2 * root + a12 * kind * root
+            b = effect("b", 0, tau**-0.5, "plate", centred=centred)
+            zeros = np.zeros(21, int)
+            pm.Binomial("y", number, logit_p=mean + b, observed=zeros, dims="plate")
+        return model
+
+    def simulate(rng: np.random.Generator) -> Data:
+        mean = -0.55 + 0.08 * kind + 1.35 * root - 0.8 * kind * root
+        return {"y": rng.binomial(number, 1 / (1 + np.exp(-mean - rng.normal(0, 0.3, 21))))}
+
+    return Case(build, simulate, names, ("b",))
+
+
+def rats() -> Case:
+    """BUGS: weights of 30 rats on five days, vague priors."""
+    days = np.array([8.0, 15, 22, 29, 36]) - 22
+    names = ("mean_a", "mean_b", "tau_a", "tau_b", "tau")
+
+    def build(centred: bool) -> pm.Model:
+        with pm.Model(coords={"rat": range(30), "day": range(5)}) as model:
+            mean_a, mean_b, tau_a, tau_b, tau = vague(*names)
+            a = effect("a", mean_a, tau_a**-0.5, "rat", centred=centred)
+            b = effect("b", mean_b, tau_b**-0.5, "rat", centred=centred)
+            eta = a[:, None] + b[:, None] * days  # type: ignore[index]
+            pm.Normal("y", eta, tau=tau, observed=np.zeros((30, 5)), dims=("rat", "day"))
+        return model
+
+    def simulate(rng: np.random.Generator) -> Data:
+        a, b = rng.normal(242, 15, 30), rng.normal(6.2, 0.5, 30)
+        return {"y": rng.normal(a[:, None] + b[:, None] * days, 6)}
+
+    return Case(build, simulate, names, ("a", "b"))
+
+
+def items(number: int = 20, persons: int = 60) -> Case:
+    """Item response: persons are groups, items global."""
+
+    def build(centred: bool) -> pm.Model:
+        with pm.Model(coords={"person": range(persons), "item": range(number)}) as model:
+            tau = pm.HalfNormal("tau", 1.5)
+            difficulty = pm.Normal("difficulty", 0, 2, dims="item")
+            ability = effect("ability", 0, tau, "person", centred=centred)
+            logit = ability[:, None] - difficulty  # type: ignore[index]
+            zeros = np.zeros((persons, number), int)
+            pm.Bernoulli("y", logit_p=logit, observed=zeros, dims=("person", "item"))
+        return model
+
+    def simulate(rng: np.random.Generator) -> Data:
+        logit = rng.normal(0, rng.uniform(0.5, 2), persons)[:, None] - rng.normal(0, 1.5, number)
+        return {"y": (rng.random(logit.shape) < 1 / (1 + np.exp(-logit))).astype(int)}
+
+    return Case(build, simulate, ("tau", "difficulty"), ("ability",))
+
+
 CASES: dict[str, Case] = {
     "schools 5": schools(5),
     "schools 8": schools(8),
@@ -165,9 +254,14 @@ CASES: dict[str, Case] = {
     "sleep study 18 x 10": sleep(18),
     "sleep study 200 x 10": sleep(200),
     "radon 85": radon(),
+    "rats 30 x 5, vague priors": rats(),
+    "seeds, 21 plates, vague priors": seeds(),
+    "surgical, 12 hospitals, vague priors": surgical(),
     "pupils in 48 classes in 12 schools": pupils(),
     "Poisson 20 x 5": counts("poisson", 20, 5),
     "Poisson 200 x 5": counts("poisson", 200, 5),
     "Bernoulli 40 x 4": counts("bernoulli", 40, 4),
+    "Bernoulli 20 x 4": counts("bernoulli", 20, 4),
     "Bernoulli 200 x 4": counts("bernoulli", 200, 4),
+    "60 persons x 20 items": items(),
 }

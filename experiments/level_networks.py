@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import level_models
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -80,21 +81,27 @@ def members(rng: np.random.Generator, groups: int, low: int, high: int) -> np.nd
     return np.repeat(np.arange(groups), rng.integers(low, high + 1, groups))
 
 
-def counts() -> Case:
-    """Poisson counts by site, of 1 to 9 rows."""
+def counts(kind: str = "poisson") -> Case:
+    """Poisson counts, or coin flips, by site, of 1 to 9 rows."""
 
     def build(groups: int, rows: int, centred: bool) -> pm.Model:
         with pm.Model(coords={"site": range(groups), "row": range(rows)}) as model:
             at = pm.Data("at", np.arange(rows) % groups, dims="row")
             mean, tau = pm.Normal("mean", 0, 1), pm.HalfNormal("tau", 1)
             eta = effect("u", mean, tau, "site", centred=centred)[at]  # type: ignore[index]
-            pm.Poisson("y", pt.exp(eta), observed=np.zeros(rows, int), dims="row")
+            zeros = np.zeros(rows, int)
+            if kind == "poisson":
+                pm.Poisson("y", pt.exp(eta), observed=zeros, dims="row")
+            else:
+                pm.Bernoulli("y", logit_p=eta, observed=zeros, dims="row")
         return model
 
     def simulate(rng: np.random.Generator, groups: int) -> Data:
         at = members(rng, groups, 1, 9)
         u = rng.normal(rng.normal(), abs(rng.normal()), groups)
-        return {"at": at, "y": rng.poisson(np.exp(np.minimum(u[at], 8)))}
+        if kind == "poisson":
+            return {"at": at, "y": rng.poisson(np.exp(np.minimum(u[at], 8)))}
+        return {"at": at, "y": (rng.random(len(at)) < 1 / (1 + np.exp(-u[at]))).astype(int)}
 
     return Case(build, simulate, ("mean", "tau"), ("u",), {}, (10, 320), (5, 20, 60))
 
@@ -128,7 +135,26 @@ def sleep() -> Case:
     return Case(build, simulate, shared, ("a", "b"), source, (20, 640), (5, 18, 60))
 
 
-CASES = {"schools": schools(), "Poisson counts": counts(), "sleep study": sleep()}
+def items(number: int = 5) -> Case:
+    """Item response: persons are groups, items global."""
+
+    def build(groups: int, _: int, centred: bool) -> pm.Model:
+        return level_models.items(number, groups).build(centred)
+
+    def simulate(rng: np.random.Generator, groups: int) -> Data:
+        return level_models.items(number, groups).simulate(rng)
+
+    shared = ("tau", "difficulty")
+    return Case(build, simulate, shared, ("ability",), {}, None, (5, 20, 60))
+
+
+CASES = {
+    "schools": schools(),
+    "Poisson counts": counts(),
+    "Bernoulli": counts("bernoulli"),
+    "sleep study": sleep(),
+    "persons and 5 items": items(),
+}
 
 
 class Clock:
@@ -199,6 +225,27 @@ class _Tree(NamedTuple):
         return self.data
 
 
+def thousand(case: Case, posterior: pmcl.MultilevelPosterior, groups: int) -> dict[str, float]:
+    """Seconds for 1,000 draws of each of a thousand datasets, warm."""
+    rng = np.random.default_rng([8, groups])
+    each = {str(i): case.simulate(rng, groups) for i in range(1000)}
+    posterior.sample(each, DRAWS, refine=False, random_seed=0)
+    clock = Clock()
+    posterior.sample(each, DRAWS, refine=False, correct="psis", random_seed=1)
+    alone = clock()
+    clock = Clock()
+    tree = posterior.sample(each, DRAWS, fallback=None, random_seed=1)
+    both, stats = clock(), tree["dataset_stats"].to_dataset()
+    return {
+        "network_s": alone[0] / 1e3,
+        "network_cpu_s": alone[1] / 1e3,
+        "refined_s": both[0] / 1e3,
+        "refined_cpu_s": both[1] / 1e3,
+        "refined": int((stats["engine"] != "amortized").sum()),
+        "khat_above_0.7": int((stats["khat"] > 0.7).sum()),
+    }
+
+
 def run(case: Case, options: argparse.Namespace) -> dict:
     """Train a network, and sample."""
     begin = time.perf_counter()
@@ -219,6 +266,9 @@ def run(case: Case, options: argparse.Namespace) -> dict:
     for groups in case.groups:
         found["groups"][groups] = at_size(case, posterior, groups, options.datasets)
         print(groups, found["groups"][groups], flush=True)  # noqa: T201
+    if options.thousand:
+        found["thousand"] = thousand(case, posterior, options.thousand)
+        print(found["thousand"], flush=True)  # noqa: T201
     return found
 
 
@@ -229,6 +279,7 @@ def main() -> None:
     parser.add_argument("--datasets", type=int, default=8)
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--simulations", type=int, default=4096)
+    parser.add_argument("--thousand", type=int, help="also a thousand datasets of so many groups")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     given = parser.parse_args()
     warnings.simplefilter("ignore", UserWarning)

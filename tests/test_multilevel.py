@@ -56,12 +56,12 @@ def of_counties(groups: int, rows: int) -> dict[str, np.ndarray]:
 class Exact:
     """Eight schools on a grid: evidence and means, all in closed form given (mu, log tau)."""
 
-    def __init__(self, y: np.ndarray, sigma: np.ndarray) -> None:
+    def __init__(self, y: np.ndarray, sigma: np.ndarray, sd: float = 5) -> None:
         mu, log_tau = np.meshgrid(np.linspace(-40, 40, 401), np.linspace(-9, 7, 401), indexing="ij")
         tau = np.exp(log_tau)
-        log_p = stats.norm.logpdf(mu, 0, 5) + stats.halfcauchy.logpdf(tau, scale=5) + log_tau
-        for value, sd in zip(y, sigma, strict=True):
-            log_p += stats.norm.logpdf(value, mu, np.hypot(tau, sd))
+        log_p = stats.norm.logpdf(mu, 0, sd) + stats.halfcauchy.logpdf(tau, scale=5) + log_tau
+        for value, error in zip(y, sigma, strict=True):
+            log_p += stats.norm.logpdf(value, mu, np.hypot(tau, error))
         self.evidence = logsumexp(log_p) + np.log(80 / 400 * 16 / 400)
         weight = np.exp(log_p - logsumexp(log_p))
         precision = 1 / tau[..., None] ** 2 + 1 / sigma**2
@@ -271,19 +271,144 @@ def test_levels_false_is_a_network_of_all_parameters():
     assert posterior.amortizer.dim == 10
 
 
-def test_what_is_not_there_is_refused_by_name(schools):
+def test_what_is_not_there_is_refused_by_name(schools, tmp_path):
     data = of_schools(5)
     for call in (
-        lambda: schools.sample(data, given={"tau": 1.0}),
-        lambda: schools.warm_start(data),
+        lambda: schools.sample(data, given={"tau": 1.0}, store=tmp_path / "x"),
         lambda: pmcl.sensitivity(schools, data, {"sigma": [1.0]}),
         lambda: pmcl.model_recovery({"a": schools, "b": schools}, 4),
-        lambda: schools.sample(data, fallback="nuts"),
     ):
         with pytest.raises(NotImplementedError, match="not there for a posterior with levels"):
             call()
     with pytest.raises(ValueError, match="expected datasets"):
         schools.sample()
+    with pytest.raises(ValueError, match="the network's own draws are of all"):
+        schools.sample(data, given={"tau": 1.0}, refine=False)
+
+
+def known_tau(one: dict[str, np.ndarray], tau: float) -> tuple[np.ndarray, float]:
+    """Means of theta given tau, and the log density of data and tau, in closed form."""
+    y, sigma = one["y"], one["sigma"]
+    marginal = np.diag(tau**2 + sigma**2) + 25.0
+    prior = np.diag(np.full(len(y), tau**2)) + 25.0
+    log_p = stats.multivariate_normal(np.zeros(len(y)), marginal).logpdf(y)
+    return prior @ np.linalg.solve(marginal, y), log_p + stats.halfcauchy.logpdf(tau, scale=5)
+
+
+@pytest.mark.slow
+def test_some_parameters_known_of_datasets_with_their_own_groups(schools):
+    names = list("vwxyz")
+    data = {"few": of_schools(5), "more": of_schools(7)}
+    labelled = {
+        k: xr.DataArray(v, dims="school", coords={"school": names}) for k, v in data["few"].items()
+    }
+    tau = np.array([4.0, 9.0])
+    tree = schools.sample(
+        {"few": labelled, "more": data["more"]}, 4000, given={"tau": tau}, random_seed=3
+    )
+    for i, (name, one) in enumerate(data.items()):
+        alone = pmcl.one(tree, name)
+        mean, evidence = known_tau(one, tau[i])
+        theta = alone["posterior"]["theta"]
+        np.testing.assert_allclose(theta.mean(("chain", "draw")), mean, atol=0.6)
+        stat = alone["dataset_stats"]
+        assert abs(float(stat["log_evidence"]) - evidence) < 4 * float(stat["log_evidence_error"])
+    assert list(pmcl.one(tree, "few")["posterior"].coords["school"].values) == names
+    assert np.isnan(tree["posterior"]["theta"].sel(dataset="few").values[..., 5:]).all()
+    # a group's own value, in the order of the data's
+    theta = np.array([[1.0, 2, 3, 4, 5]])
+    tree = schools.sample(labelled, 2000, given={"theta": theta}, random_seed=3)
+    assert list(tree["constant_data"].coords["school"].values) == names
+    np.testing.assert_allclose(tree["constant_data"]["theta"].values, theta)
+
+
+def other_schools(sd: float) -> pm.Model:
+    with pm.Model(coords={"school": range(8)}) as model:
+        sigma = pm.Data("sigma", np.ones(8), dims="school")
+        mu, tau = pm.Normal("mu", 0, sd), pm.HalfCauchy("tau", 5)
+        theta = pm.Normal("theta", mu, tau, dims="school")
+        pm.Normal("y", theta, sigma, observed=np.zeros(8), dims="school")
+    return model
+
+
+@pytest.mark.parametrize("refine", [False, pytest.param("auto", marks=pytest.mark.slow)])
+def test_another_prior_of_datasets_with_any_number_of_groups(schools, refine):
+    data = {"few": of_schools(5), "more": of_schools(7)}
+    tree = schools.sample(data, 3000, model=other_schools(1.0), refine=refine, random_seed=3)
+    for name, one in data.items():
+        exact, alone = Exact(one["y"], one["sigma"], sd=1.0), pmcl.one(tree, name)
+        stat = alone["dataset_stats"]
+        error = max(float(stat["log_evidence_error"]), 5e-3)
+        assert abs(float(stat["log_evidence"]) - exact.evidence) < 4 * error
+        weight = np.exp(alone["sample_stats"]["log_weight"].values[0])
+        theta = weight @ alone["posterior"]["theta"].values[0]
+        np.testing.assert_allclose(theta, exact.theta, atol=0.7)
+
+
+def test_starting_points_are_of_the_groups_that_there_are(schools):
+    data = {"few": of_schools(5), "more": of_schools(11)}
+    found = schools.warm_start(data, draws=2000, chains=3, random_seed=1)
+    for name, one in data.items():
+        n, start = len(one["y"]), found[name]
+        assert start.positions.shape == (3, n + 2)
+        assert start.initvals[0]["theta"].shape == (n,)
+        exact = Exact(one["y"], one["sigma"])
+        np.testing.assert_allclose(start.mean[2:], exact.theta, atol=1.0)
+    tree = schools.sample(data, 100, random_seed=1)
+    with pytest.raises(ValueError, match=r"all entries of \['theta'\] for dataset 'few'"):
+        pmcl.warm_start(tree, resized(models.eight_schools(), "school", 11))
+    alone = pmcl.one(tree, "few")
+    assert [*pmcl.warm_start(alone, resized(models.eight_schools(), "school", 5))] == ["0"]
+
+
+@pytest.mark.slow
+def test_nuts_takes_over_in_a_model_of_the_datasets_own_size(schools, monkeypatch):
+    """As if all draws were bad; densities are of the groups that there are."""
+    monkeypatch.setattr(
+        "pmcl.refinement.finishing.Corrected.fallen",
+        lambda self, asked: np.arange(len(self.log_weights)) if asked.fallback else None,
+    )
+    data = {"few": of_schools(5), "more": of_schools(7)}
+    for one in data.values():  # far from the funnel
+        one["sigma"] = one["sigma"] / 10
+        one["y"] = 3 + 12 * RNG.normal(size=len(one["y"]))
+    tree = schools.sample(data, 1000, fallback="nuts", random_seed=1)
+    assert (tree["dataset_stats"]["engine"] == "nuts").all()
+    assert (tree["dataset_stats"]["rhat"] < 1.05).all()
+    for name, one in data.items():
+        exact, alone = Exact(one["y"], one["sigma"]), pmcl.one(tree, name)
+        post = alone["posterior"]
+        np.testing.assert_allclose(post["theta"].mean(("chain", "draw")), exact.theta, atol=0.3)
+        assert abs(float(post["mu"].mean()) - exact.mu) < 0.6
+        likelihood = stats.norm.logpdf(one["y"], post["theta"].values[0], one["sigma"]).sum(axis=1)
+        np.testing.assert_allclose(
+            alone["sample_stats"]["log_likelihood"].values[0], likelihood, rtol=1e-6
+        )
+
+
+@pytest.mark.slow
+def test_the_globals_are_a_prior_of_the_next_schools(schools):
+    """Evidence of new data given old ones, and schools that are drawn from the population."""
+    old, new = of_schools(6), of_schools(8)
+    with pm.Model(coords={"school": range(8)}) as model:
+        before = pmcl.as_prior(schools, {"main": old, "other": new}, dataset="main", random_seed=1)
+        assert list(before) == ["mu", "tau"]
+        sigma = pm.Data("sigma", np.ones(8), dims="school")
+        theta = pm.Normal("theta", before["mu"], before["tau"], dims="school")
+        pm.Normal("y", theta, sigma, observed=np.zeros(8), dims="school")
+    tree = pmcl.refine(model, new, draws=4000, **QUIET)
+    assert "integrated out exactly" in tree["posterior"].attrs["levels"]
+    both = Exact(*(np.concatenate([old[k], new[k]]) for k in ("y", "sigma")))
+    evidence = both.evidence - Exact(old["y"], old["sigma"]).evidence
+    found = tree["dataset_stats"]
+    assert abs(float(found["log_evidence"].item()) - evidence) < 0.1
+    assert abs(float(tree["posterior"]["mu"].mean()) - both.mu) < 0.4
+    np.testing.assert_allclose(
+        tree["posterior"]["theta"].mean(("chain", "draw"))[0], both.theta[6:], atol=0.8
+    )
+    with pm.Model():  # the same schools again, with what is known of each
+        again = pmcl.as_prior(schools, old, vars=["theta"], flow=False, random_seed=1)
+        assert list(again) == ["theta"] and again["theta"].type.shape == (6,)
 
 
 @pytest.mark.parametrize(

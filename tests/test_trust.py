@@ -113,11 +113,11 @@ def test_nuts_takes_over_where_khat_is_too_high(banana, monkeypatch) -> None:
     again = pmcl.refine(model, data, fallback="nuts", **args)
     xr.testing.assert_equal(again["posterior"].to_dataset(), tree["posterior"].to_dataset())
     # as on an accelerator, where the chains of many walk in one program
-    monkeypatch.setattr("pmcl.refinement.correction._in_one_program", lambda datasets: True)
+    monkeypatch.setattr("pmcl.refinement.finishing._in_one_program", lambda datasets: True)
     many = pmcl.refine(model, data, **args)["dataset_stats"].to_dataset()
     assert many["engine"].values.tolist() == stats["engine"].values.tolist()
     assert (many["rhat"].values[[0, 2]] < 1.05).all() and len(compiled) == 1
-    monkeypatch.setattr("pmcl.refinement.correction._MANY", 1)  # two are too many
+    monkeypatch.setattr("pmcl.refinement.finishing._MANY", 1)  # two are too many
     with pytest.warns(UserWarning, match="2 of 3 datasets should not be trusted"):
         left = pmcl.refine(model, data, **args)
     xr.testing.assert_equal(left["posterior"].to_dataset(), plain["posterior"].to_dataset())

@@ -3,21 +3,28 @@
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike
 
-from pmcl.amortized.level_sampler import Checked, LevelSampler, refuse
+from pmcl.amortized.groups import Checked, Sized
+from pmcl.amortized.level_sampler import LevelSampler, check_like, refuse
 from pmcl.amortized.other import compiled_other
+from pmcl.amortized.own_size import by_number, of_own_size
 from pmcl.amortized.sampler import Sampler
 from pmcl.compile import CompiledModel
+from pmcl.compile.labelled import model_or_context
+from pmcl.compile.resizing import resized
+from pmcl.compile.variables import holders
 from pmcl.data.task import Task, TaskLike
+from pmcl.draws.handed import UNCONSTRAINED
 from pmcl.draws.network import draw
 from pmcl.draws.prediction import Extra
 from pmcl.draws.results import unconstrained_dataset
+from pmcl.draws.side_by_side import side_by_side
 from pmcl.networks.contexts import placed
 from pmcl.refinement.known import whole_names
 from pmcl.refinement.settings import FEWEST_STARTS, Asked
@@ -28,6 +35,11 @@ from pmcl.runtime.devices import scope as device_scope
 
 if TYPE_CHECKING:
     from distributed import Client
+
+_ALL = (
+    "given: expected refinement (refine=True or 'auto'): the network's own draws are of all "
+    "parameters."
+)
 
 
 def sample_given(
@@ -52,10 +64,7 @@ def sample_given(
         Without refinement: the network alone knows no conditional.
     """
     if asked.refine is None:
-        raise ValueError(
-            "given: expected refinement (refine=True or 'auto'): the network's own draws are of "
-            "all parameters."
-        )
+        raise ValueError(_ALL)
     task = sampler.checked(data)
     with device_scope(devices), precision.scope():
         start = _network_draws(sampler, task, asked.seed)
@@ -71,39 +80,93 @@ def sample_given(
     )
 
 
+class Elsewhere(NamedTuple):
+    """Another posterior than that of a network: the arguments of `sample` of these names."""
+
+    data: TaskLike | None
+    model: pm.Model | CompiledModel | None
+    given: Mapping[str, ArrayLike] | None
+
+
 def sample_levels(
     sampler: LevelSampler,
     read: Checked,
     asked: Asked,
+    other: Elsewhere,
     *,
-    data: TaskLike,
-    model: pm.Model | CompiledModel | None,
-    given: Mapping[str, ArrayLike] | None,
+    store: str | os.PathLike | None,
+    client: "Client | None",
     devices: DevicesLike,
     progressbar: bool,
 ) -> xr.DataTree:
-    """Refine a multilevel model under another prior, or where something is known.
+    """Draw from a multilevel model under another prior, or where something is known.
 
-    From the network's draws of its own model; the levels of what is left are looked for anew.
+    Refined from the network's draws of its own model, datasets of every number of groups in a model
+    of that number, whose levels are looked for anew. Without refinement, by the network and the
+    other model's density.
     """
-    instead = "`pmcl.refine` with a model of the size"
-    if read.padded:
-        refuse("sample(model=..., given=...) with `groups`", instead)
+    stored, groups = store is not None or client is not None, sampler.groups
+    if groups is not None and stored:
+        instead = "`pmcl.refine` takes them, of a model of the size"
+        refuse("sample(model=, given=) with `store` or `client` and `groups`", instead)
+    shown: Any = {"devices": devices, "progressbar": progressbar}
     if asked.refine is None:
-        refuse("sample(model=..., given=..., refine=False)", "refine=True")
-    own = read.sized.compiled
-    compiled = own if model is None else compiled_other(own, model, data)
+        if other.given is not None or other.model is None:
+            raise ValueError(_ALL)
+        if stored:
+            refuse("sample(model=, refine=False) with `store` or `client`", "refine=True")
+        under, there = _under(sampler, read, other)
+        check_like(under, there)
+        return under.sample(there, asked, **shown)
+    under, there = sampler, read
+    if other.model is not None:
+        under, there = _under(sampler, read, other)
     alone = asked._replace(
         draws=FEWEST_STARTS, names=(), refine=None, correct=None, fallback=None, extra=Extra()
     )
-    return refine(
-        compiled,
-        read.task if compiled.covariates == own.covariates else data,
-        start=sampler.sample(read, alone, devices=devices),
-        devices=devices,
-        progressbar=progressbar,
-        **_arguments(asked, given),
-    )
+    drawn = sampler.sample(read, alone, devices=devices)[UNCONSTRAINED].to_dataset()
+    start = xr.DataTree.from_dict({UNCONSTRAINED: drawn})
+    if groups is None:
+        return refine(
+            there.sized.compiled,
+            there.task,
+            start=start,
+            store=store,
+            client=client,
+            **shown,
+            **_arguments(asked, other.given),
+        )
+    trees: list[xr.DataTree] = []
+    order: list[int] = []
+    for rows in by_number(there):
+        own = of_own_size(groups, there, rows)
+        tree = refine(
+            own.sized.compiled,
+            own.task,
+            start=own.cut(start),
+            **shown,
+            **_arguments(asked, own.known(other.given)),
+        )
+        trees.append(tree)
+        order.extend(rows)
+    return side_by_side(trees, order, under.row)
+
+
+def _under(sampler: LevelSampler, read: Checked, other: Elsewhere) -> tuple[LevelSampler, Checked]:
+    """Put another model of the same variables in the place of the network's, and read the data."""
+    own, groups, model = sampler.sized, sampler.groups, other.model
+    plain = model.model if isinstance(model, CompiledModel) else model_or_context(model)
+    if groups is not None:
+        dim = groups.grouping.dim
+        size = len(own.compiled.coords[dim])
+        if dim not in plain.coords or len(plain.coords[dim] or ()) != size:
+            model = resized(plain, dim, size)
+    known = {i.name for i in own.compiled.data} | {*holders(plain)}
+    more = {v.name for v in plain.data_vars} - known
+    data = read.task if other.data is None or not more else other.data
+    assert model is not None
+    under = sampler._replace(sized=Sized(compiled_other(own.compiled, model, data), own.reading))
+    return under, under.checked(data)
 
 
 def _arguments(asked: Asked, given: Mapping[str, ArrayLike] | None) -> dict[str, Any]:

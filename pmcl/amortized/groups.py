@@ -21,7 +21,7 @@ from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.resizing import resized
 from pmcl.compile.variables import holders
 from pmcl.data.sources import aligned_sources
-from pmcl.data.task import few_lengths
+from pmcl.data.task import Task, few_lengths
 from pmcl.levels.integrals import Marginal
 from pmcl.levels.reading import Reading, read
 from pmcl.levels.sizes import Groups, Members, grouping_of, reading_at
@@ -65,7 +65,10 @@ class Sized:
 
     def at(self, groups: Groups, number: int) -> "Sized":
         """The same with so many groups, or a few more: one of few sizes, each made once."""
-        size = few_lengths(max(number, 2))
+        return self.exactly(groups, few_lengths(max(number, 2)))
+
+    def exactly(self, groups: Groups, size: int) -> "Sized":
+        """The same with so many groups and no more, made once."""
         if size == len(self.compiled.coords[groups.grouping.dim]):
             return self
         return self.compiled.keep(("groups", size), lambda: self._made(groups, size))
@@ -75,6 +78,24 @@ class Sized:
         names = [i.name for i in self.compiled.covariates]
         compiled = compile_model(model, covariates=names)
         return Sized(compiled, reading_at(self.reading, compiled, groups.grouping))
+
+
+class Checked(NamedTuple):
+    """Datasets as a task, and all that depends on their size."""
+
+    task: Task
+    sized: Sized
+
+    @property
+    def labels(self) -> tuple[tuple[str, ...], ...] | None:
+        """Names of each dataset's groups; None where all have those of the model."""
+        return self.task.labels
+
+    @property
+    def padded(self) -> bool:
+        """Whether some datasets have fewer groups than the model that they are put in."""
+        size = self.sized.reading.like.groups
+        return self.labels is not None and any(len(names) < size for names in self.labels)
 
 
 def skeleton(network: Network, marginal: Marginal, *, starts: int, modes: int) -> Amortizer:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pmcl.amortized.level_sampler import Checked, LevelSampler
+from pmcl.amortized.groups import Checked
+from pmcl.amortized.level_sampler import LevelSampler
 from pmcl.compile import Density
 from pmcl.data.task import DATASET
 from pmcl.draws.densities import walk

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 import xarray as xr
 
-from pmcl.amortized.level_sampler import Checked, LevelSampler, of_padded
+from pmcl.amortized.groups import Checked
+from pmcl.amortized.level_sampler import LevelSampler
 from pmcl.compile import CompiledModel
 from pmcl.data.task import Layout, Task
 from pmcl.draws.groups import Named
@@ -92,8 +93,6 @@ def sample_stored(
 ) -> xr.DataTree:
     """Draw for all datasets, and write results part by part."""
     check_devices(client, devices)
-    if given.padded:
-        of_padded(asked)  # refuses before anything is written
     named = None
     if sampler.groups is not None and given.labels is not None:
         named = Named(sampler.groups.grouping.dim, given.labels)

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 import xarray as xr
 
-from pmcl.amortized.groups import Sized, skeleton
+from pmcl.amortized.groups import Checked, Sized, skeleton
+from pmcl.amortized.own_size import finished_by_size
 from pmcl.compile import Density
 from pmcl.data.forms import is_frame
 from pmcl.data.grouped import Grouped, GroupedReader
@@ -24,11 +25,13 @@ from pmcl.draws.groups import Named
 from pmcl.draws.prediction import predictions_groups, scalars_group
 from pmcl.draws.results import flat_z
 from pmcl.levels.beside import Beside
+from pmcl.levels.reading import term_shapes
 from pmcl.levels.sizes import Groups
+from pmcl.levels.structure import Levels
 from pmcl.networks import Amortizer, Network
 from pmcl.networks.structure import with_arrays
 from pmcl.parts.job import packed, unpacked
-from pmcl.refinement.correction import as_tree, correct
+from pmcl.refinement.correction import as_tree, weigh
 from pmcl.refinement.settings import Asked, Beginning
 from pmcl.runtime import precision
 from pmcl.runtime.arguments import listed
@@ -36,24 +39,6 @@ from pmcl.runtime.devices import DevicesLike
 from pmcl.runtime.devices import scope as device_scope
 
 MODEL_INSTEAD = "the PyMC model in its place, which is refined without a network, levels found"
-
-
-class Checked(NamedTuple):
-    """Datasets as a task, and all that depends on their size."""
-
-    task: Task
-    sized: Sized
-
-    @property
-    def labels(self) -> tuple[tuple[str, ...], ...] | None:
-        """Names of each dataset's groups; None where all have those of the model."""
-        return self.task.labels
-
-    @property
-    def padded(self) -> bool:
-        """Whether some datasets have fewer groups than the model that they are put in."""
-        size = self.sized.reading.like.groups
-        return self.labels is not None and any(len(names) < size for names in self.labels)
 
 
 class LevelSampler(NamedTuple):
@@ -116,13 +101,13 @@ class LevelSampler(NamedTuple):
         (task, sized), begin = given, time.perf_counter()
         beside = Beside(Density(sized.compiled, self.row), sized.reading)
         wanted = asked.extra.log_prior and given.padded
-        if given.padded:
-            asked = of_padded(asked)
+        if given.padded:  # of the groups that there are
+            asked = asked._replace(extra=asked.extra._replace(log_prior=False))
         with device_scope(devices), precision.scope():
             levels = beside.levels(task, check=True)
             amortizer = sized.amortizer(self.amortizer, self.row)
             assert amortizer.search is not None
-            corrected = correct(
+            weighed = weigh(
                 beside.density,
                 amortizer,
                 task,
@@ -131,6 +116,9 @@ class LevelSampler(NamedTuple):
                 asked,
                 levels=levels,
                 progressbar=progressbar,
+            )
+            corrected = finished_by_size(
+                self.groups, given, weighed, asked, progressbar=progressbar
             )
             tree = as_tree(sized.compiled, task, corrected, asked, begin=begin)
             if wanted:
@@ -231,11 +219,23 @@ def _alike(one: Layout, other: Layout) -> bool:
     return one.variables == other.variables and sizes[0] == sizes[1]
 
 
-def of_padded(asked: Asked) -> Asked:
-    """What can be done where some datasets have fewer groups than the model they are put in."""
-    if asked.fallback == "nuts":
-        refuse("fallback='nuts' with `groups`", "`pmcl.sample_reference` with a model of the size")
-    return asked._replace(fallback=None, extra=asked.extra._replace(log_prior=False))
+def check_like(sampler: LevelSampler, given: Checked) -> None:
+    """Refuse another model whose groups are not those of the network's.
+
+    Raises
+    ------
+    NotImplementedError
+    """
+    sized = given.sized
+    density, reading = Density(sized.compiled, sampler.row), sized.reading
+    alike = reading.rules is None or len(term_shapes(density, given.task)) == len(reading.rules)
+    if alike:
+        with precision.scope():
+            found = reading.of(density, replace(given.task, beside=None))
+        alike = isinstance(found, Levels) and found.exact == reading.like.exact
+    if not alike:
+        what = "sample(model=, refine=False) of a model whose groups depend on others' terms"
+        refuse(what, "with refinement levels are looked for anew")
 
 
 def refuse(what: str, instead: str) -> NoReturn:

@@ -13,11 +13,12 @@ from numpy.typing import ArrayLike
 
 from pmcl.amortized.adapting import Adapting, Begun
 from pmcl.amortized.further import pretrained_further
-from pmcl.amortized.given import sample_levels
-from pmcl.amortized.groups import Sized
+from pmcl.amortized.given import Elsewhere, sample_levels
+from pmcl.amortized.groups import Checked, Sized
 from pmcl.amortized.level_density import log_density
 from pmcl.amortized.level_sample import sample_stored
-from pmcl.amortized.level_sampler import Checked, LevelSampler, refuse
+from pmcl.amortized.level_sampler import LevelSampler
+from pmcl.amortized.own_size import of_own_size
 from pmcl.compile import CompiledModel, Density, Simulator
 from pmcl.continual import StrategyLike, StrategyState, TaskRecord
 from pmcl.continual.levels import LevelledOccasion, at_size, states_at_size
@@ -262,7 +263,9 @@ class MultilevelPosterior(Adapting):
 
         Parameters are those of `AmortizedPosterior.sample`. Refinement, where it is needed, fits
         proposals for the global parameters, as :func:`pmcl.refine` does; under another `model`, or
-        where something is `given`, everywhere, from the network's draws.
+        where something is `given`, everywhere, from the network's draws. With `groups` the other
+        model may have any number of them, and known values of a group's parameters are in the
+        order of the data's groups.
 
         Returns
         -------
@@ -273,21 +276,21 @@ class MultilevelPosterior(Adapting):
         Raises
         ------
         NotImplementedError
-            With `model` or `given` and `store` or `client`.
+            With `model` or `given` and `store` or `client`, where datasets have any number of
+            groups.
         """
-        other: Any = {"data": data, "model": model, "given": given}
-        elsewhere = model is not None or given is not None
-        if elsewhere and (store is not None or client is not None):
-            refuse("sample(model=, given=) with `store` or `client`", "`pmcl.refine` takes them")
         extra = Extra(log_likelihood, log_prior, posterior_predictive)
         ways, stored = Ways(refine, correct, fallback), store is not None
         asked = self._asked(draws, ways, var_names, random_seed, extra, stored=stored)
         read, sampler = self._read(data), self.sampler
         shown: Any = {"devices": devices, "progressbar": progressbar}
-        if elsewhere:
-            return sampler.named(sample_levels(sampler, read, asked, **other, **shown), read)
+        where: Any = {"store": store, "client": client}
+        if model is not None or given is not None:
+            other = Elsewhere(data, model, given)
+            tree = sample_levels(sampler, read, asked, other, **where, **shown)
+            return sampler.named(tree, read)
         if store is not None:
-            tree = sample_stored(sampler, read, asked, store=store, client=client, **shown)
+            tree = sample_stored(sampler, read, asked, **where, **shown)
         else:
             need_store(client)
             tree = sampler.named(sampler.sample(read, asked, **shown), read)
@@ -306,20 +309,19 @@ class MultilevelPosterior(Adapting):
     ) -> dict[str, WarmStart]:
         """Give starting points and a metric to a sampler of one's own, as `AmortizedPosterior`.
 
-        Raises
-        ------
-        NotImplementedError
-            Where a dataset has fewer groups than the model that it is put in.
+        Each dataset's is of a model of its own number of groups.
         """
         asked = self._asked(draws, Ways(refine, "psis", None), None, random_seed, Extra())
         read = self._read(data)
-        if read.padded:
-            instead = "`pmcl.warm_start` with results of `pmcl.refine`, of a model of the size"
-            refuse("warm_start with `groups`", instead)
         tree = self.sampler.sample(read, asked)
-        return warm_starts(
-            read.sized.compiled, read.task, tree, chains=chains, metric=metric, seed=asked.seed
-        )
+        given: Any = {"chains": chains, "metric": metric, "seed": asked.seed}
+        if self.groups is None or not read.padded:
+            return warm_starts(read.sized.compiled, read.task, tree, **given)
+        found: dict[str, WarmStart] = {}
+        for i in range(len(read.task)):
+            own = of_own_size(self.groups, read, [i])
+            found |= warm_starts(own.sized.compiled, own.task, own.cut(tree), **given)
+        return found
 
     def predict(
         self,

@@ -21,23 +21,21 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
+from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
-from pmcl.compile import CompiledModel, ValueSlice, compile_model
+from pmcl.amortized.prior_source import source_of
+from pmcl.compile import CompiledModel, ValueSlice
 from pmcl.compile.conversion import graphs
-from pmcl.compile.labelled import model_or_context
-from pmcl.data.task import DATASET, TaskLike
-from pmcl.draws.densities import unconstrain
-from pmcl.draws.results import flat_z
+from pmcl.data.task import TaskLike
 from pmcl.runtime import precision
-from pmcl.runtime.arguments import listed, seed_of
+from pmcl.runtime.arguments import seed_of
 
-_DRAWS = 4000
 _FEWEST = 200  # draws that a density is learned from
 _WORTH = 0.01  # nats per draw by which a flow has to beat the normal on held-back draws
 
 
 def as_prior(
-    source: AmortizedPosterior | xr.DataTree,
+    source: AmortizedPosterior | MultilevelPosterior | xr.DataTree,
     data: TaskLike | None = None,
     *,
     dataset: str | int | None = None,
@@ -56,7 +54,7 @@ def as_prior(
 
     Parameters
     ----------
-    source : AmortizedPosterior or xarray.DataTree
+    source : AmortizedPosterior, MultilevelPosterior or xarray.DataTree
         A posterior of pmcl, with `data`; or draws, of `sample`, `sample_reference` or `pm.sample`.
     data : dataset, optional
         What a posterior is conditioned on, in the forms of `AmortizedPosterior.sample`.
@@ -64,9 +62,11 @@ def as_prior(
         Which dataset's posterior, by name or position; may be left out where there is one only.
     vars : sequence of str, optional
         Variables of the old model to hand over, free ones or deterministics that depend on no data;
-        all of them by default. What is not needed for them is integrated out.
+        all of them by default, and of a multilevel posterior those that its groups share: groups of
+        the new model are drawn from the same population where it says so, as in
+        ``pm.Normal("theta", before["mu"], before["tau"])``. What is not needed is integrated out.
     model : pymc.Model, optional
-        The old model, needed with draws that do not come from an `AmortizedPosterior`: it has the
+        The old model, needed with draws that do not come from a posterior of pmcl: it has the
         transforms.
     name : str
         Name of the free vector.
@@ -92,11 +92,10 @@ def as_prior(
     """
     new = pm.modelcontext(None)
     seed = seed_of(random_seed, 0)
-    old, compiled, tree = _draws(source, data, model, seed)
-    z = _of_one(compiled, tree, dataset)
+    old, compiled, z, own = source_of(source, data, dataset, model, seed)
     if new is old:
         raise ValueError("as_prior: expected a new model, got the one whose posterior this is.")
-    names, needed = _chosen(old, vars)
+    names, needed = _chosen(old, vars, own)
     parts, index = _parts(compiled, needed)
     chosen = z[:, index]
     if len(chosen) < _FEWEST or not np.isfinite(chosen).all():
@@ -109,76 +108,10 @@ def as_prior(
     return _variables(old, new, vector, parts, names, name)
 
 
-def _draws(
-    source: AmortizedPosterior | xr.DataTree,
-    data: TaskLike | None,
-    model: pm.Model | None,
-    seed: int,
-) -> tuple[pm.Model, CompiledModel, xr.DataTree]:
-    """The old model, compiled, and draws from its posterior."""
-    if isinstance(source, AmortizedPosterior):
-        if data is None:
-            raise ValueError("as_prior: a posterior needs the data that it is conditioned on.")
-        tree = source.sample(data, _DRAWS, random_seed=seed, progressbar=False)
-        return source.compiled.model, source.compiled, tree
-    if not isinstance(source, xr.DataTree):
-        raise TypeError(
-            "as_prior: expected an AmortizedPosterior with data, or a DataTree of draws, got "
-            f"{type(source).__name__}."
-        )
-    if model is None:
-        raise ValueError(
-            "as_prior: draws do not say how the variables are transformed; pass `model=`, the "
-            "PyMC model that they are of."
-        )
-    model = model_or_context(model)
-    constant = source["constant_data"].data_vars if "constant_data" in source.children else ()
-    covariates = [v.name for v in model.data_vars if v.name in constant]
-    return model, compile_model(model, covariates=covariates), source
-
-
-def _of_one(compiled: CompiledModel, tree: xr.DataTree, dataset: str | int | None) -> np.ndarray:
-    """Draws of z of shape (draw, dim)."""
-    posterior = tree["posterior"].to_dataset()
-    if DATASET in posterior.dims:
-        names = [str(n) for n in posterior[DATASET].values]
-        if dataset is None and len(names) > 1:
-            raise ValueError(
-                f"as_prior: expected `dataset=`, one of {listed(names, 10)}: there are "
-                f"{len(names)}."
-            )
-        if isinstance(dataset, str) and dataset not in names:
-            raise ValueError(
-                f"as_prior: expected the name of a dataset, {listed(names, 10)}, got {dataset!r}."
-            )
-        position = names.index(dataset) if isinstance(dataset, str) else dataset or 0
-        if "unconstrained_posterior" in tree.children:
-            z = flat_z(compiled, tree)[:, :, position]
-            return z.reshape(-1, compiled.dim)
-        posterior = posterior.isel({DATASET: position})
-    elif dataset not in (None, 0):
-        raise ValueError(f"as_prior: the draws are of one dataset, got dataset={dataset!r}.")
-    return _unconstrained(compiled, posterior, tree)
-
-
-def _unconstrained(compiled: CompiledModel, posterior: xr.Dataset, tree: xr.DataTree) -> np.ndarray:
-    missing = [i.name for i in compiled.free if i.name not in posterior]
-    if missing:
-        raise ValueError(f"as_prior: expected draws of {missing}, got {list(posterior)}.")
-    flat: dict[str, jax.Array] = {}
-    for info in compiled.free:
-        value = posterior[info.name].transpose("chain", "draw", ...).values
-        flat[info.name] = value.reshape(-1, *value.shape[2:])  # type: ignore[assignment]
-    fixed = {}
-    if "constant_data" in tree.children:
-        constant = tree["constant_data"].to_dataset()
-        fixed = {i.name: jnp.asarray(constant[i.name].values) for i in compiled.covariates}
-    with precision.scope():
-        return np.asarray(unconstrain(compiled, flat, fixed))
-
-
-def _chosen(old: pm.Model, names: Sequence[str] | None) -> tuple[list[str], set[str]]:
-    """Variables to hand over, and the free variables they are made of."""
+def _chosen(
+    old: pm.Model, names: Sequence[str] | None, own: set[str]
+) -> tuple[list[str], set[str]]:
+    """Variables to hand over, and the free variables they are made of: some of `own`, unasked."""
     free = {rv: rv.name for rv in old.free_RVs}
     made_of: dict[str, set[str]] = {name: {name} for name in free.values()}
     data = {*old.observed_RVs, *old.data_vars}
@@ -186,7 +119,8 @@ def _chosen(old: pm.Model, names: Sequence[str] | None) -> tuple[list[str], set[
         behind = {*ancestors([variable])}
         if not behind & data:
             made_of[variable.name] = {free[v] for v in behind if v in free}
-    wanted = list(made_of) if names is None else list(names)
+    unasked = [n for n, behind in made_of.items() if behind <= own]
+    wanted = unasked if names is None else list(names)
     if not wanted or any(n not in made_of for n in wanted):
         raise ValueError(
             "as_prior: expected variables of the model that depend on no data, "

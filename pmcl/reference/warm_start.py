@@ -235,10 +235,28 @@ def warm_start(
     found: dict[str, WarmStart] = {}
     for begin in range(0, len(names_of(tree)), _READ):
         some = some_of(tree, slice(begin, begin + _READ), (*GROUPS, "dataset_stats"))
+        _check_whole(compiled, some)
         data = data_of(some, wanted, "warm_start")
         task = replace(as_task(data, layout_of(compiled)), first=begin)
         found |= warm_starts(compiled, task, some, chains=chains, metric=metric, seed=random_seed)
     return found
+
+
+def _check_whole(compiled: CompiledModel, tree: xr.DataTree) -> None:
+    """Refuse draws of a dataset with fewer groups than the model: the others are padding."""
+    z = z_of(compiled, tree, "idata")
+    lacking = ~np.isfinite(z).any(axis=(0, 1))
+    for name, none in zip(names_of(tree), lacking, strict=True):
+        at = [slice(v.start, v.start + v.size) for v in compiled.values]
+        pairs = zip(compiled.values, at, strict=True)
+        some = {v.variable for v, where in pairs if none[where].any()}
+        if some and not none.all():
+            raise ValueError(
+                f"idata: expected draws of all entries of {sorted(some)} for dataset {name!r}, "
+                "some have none: it has fewer groups than the model. Pass `pmcl.one(idata, "
+                f"{name!r})` with a model of its number of groups, or call the posterior's own "
+                "`warm_start`."
+            )
 
 
 def warm_starts(

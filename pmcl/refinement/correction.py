@@ -18,28 +18,14 @@ from pmcl.levels.structure import Levels
 from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics, khat_threshold
 from pmcl.networks import Amortizer
 from pmcl.refinement.engine import poor, refine_task
-from pmcl.refinement.fallback import MOST_RHAT, by_nuts, together
+from pmcl.refinement.finishing import Corrected, Weighed, finished
 from pmcl.refinement.multilevel import refine_levels
 from pmcl.refinement.settings import Asked, Beginning
-from pmcl.refinement.standing import elsewhere, objections, tails
+from pmcl.refinement.standing import elsewhere, objections
 from pmcl.refinement.treatment import Engine, Treatment, at, joined, replaced
-from pmcl.runtime.devices import accelerated
 
-# Datasets that nutpie takes one by one on an accelerator, too: the chains of more walk there in
-# one program. On two cores that took twice as long (`benchmarks/vectorised.py`).
-_HANDFUL = 5
-_MANY = 20  # datasets that NUTS takes over unasked: half a minute, with most models
 _ELSEWHERE = 8  # searches by which a refined posterior is judged
 _ROUNDS = 2  # of refinement that begins at what they found, too
-
-
-class Corrected(NamedTuple):
-    """Final draws, their diagnostics before resampling, and what was done to each dataset."""
-
-    drawn: Drawn
-    diagnostics: ImportanceDiagnostics
-    log_weights: np.ndarray
-    treatment: Treatment
 
 
 def correct(
@@ -68,6 +54,24 @@ def correct(
         network, where there is one.
     progressbar : bool
     """
+    weighed = weigh(
+        density, amortizer, task, drawn, beginning, asked, levels=levels, progressbar=progressbar
+    )
+    return finished(density, task, weighed, asked, progressbar=progressbar)
+
+
+def weigh(
+    density: Density,
+    amortizer: Amortizer | None,
+    task: Task,
+    drawn: Drawn | None,
+    beginning: Beginning | None,
+    asked: Asked,
+    *,
+    levels: Levels | None = None,
+    progressbar: bool,
+) -> Weighed:
+    """Refine the datasets that need it, and make draws count alike; see :func:`correct`."""
     before = None if drawn is None else judge(drawn)
     treatment = Treatment.none(len(task), before)
     diagnostics = before
@@ -94,7 +98,7 @@ def correct(
         )
         treatment = treatment._replace(khat_amortized=None, efficiency_amortized=None)
         alike = np.full(drawn.log_prior.shape, -np.log(drawn.log_prior.shape[1]))
-        return Corrected(drawn, diagnostics, alike, treatment)
+        return Weighed(Corrected(drawn, diagnostics, alike, treatment), drawn)
     against = objections(drawn, diagnostics, asked.draws)
     # the joint density of a multilevel model may have no mode to look for
     look = None
@@ -108,23 +112,7 @@ def correct(
     found = Corrected(drawn, diagnostics, diagnostics.log_weights, treatment)
     if asked.correct is not None:
         found = _alike(found, task, asked)
-    if asked.fallback is not None:
-        doubtful = treatment.warning != ""
-        which = np.flatnonzero(doubtful | (diagnostics.finite_fraction == 0))
-        if asked.fallback == "nuts" or 0 < len(which) <= _MANY:
-            found = _fallen(density, task, drawn, found, which, asked, progressbar)
-            if look is not None:  # chains do not go from mode to mode
-                by = np.flatnonzero(found.treatment.engine == Engine.NUTS)
-                judged = diagnostics._replace(log_weights=found.log_weights)
-                found = _warned(found, look(by, found.drawn, judged, seed=asked.seed)[0])
-    # last: no sampler tells what so many draws cannot
-    return _warned(found, tails(density.compiled, found.drawn.z, found.log_weights))
-
-
-def _warned(found: Corrected, more: np.ndarray) -> Corrected:
-    """Add to the warnings."""
-    warning = joined(found.treatment.warning, more)
-    return found._replace(treatment=found.treatment._replace(warning=warning))
+    return Weighed(found, drawn, look)
 
 
 class _Now(NamedTuple):
@@ -254,57 +242,4 @@ def _alike(found: Corrected, task: Task, asked: Asked) -> Corrected:
     drawn = resampled(found.drawn, found.log_weights, which, seed=asked.seed, first=task.first)
     log_weights = np.array(found.log_weights)
     log_weights[which] = -np.log(drawn.z.shape[1])
-    return found._replace(drawn=drawn, log_weights=log_weights, treatment=treatment)
-
-
-def _in_one_program(datasets: int) -> bool:
-    """Whether NUTS takes so many all at once, rather than one by one."""
-    return datasets > _HANDFUL and accelerated()
-
-
-def _fallen(
-    density: Density,
-    task: Task,
-    best: Drawn,
-    found: Corrected,
-    which: np.ndarray,
-    asked: Asked,
-    progressbar: bool,
-) -> Corrected:
-    """Put draws of NUTS in the places of the datasets `which`, and say how its chains agree."""
-    nothing = np.full(len(task), np.nan)
-    treatment = found.treatment._replace(rhat=nothing, ess=nothing, divergences=nothing)
-    if not len(which):
-        return found._replace(treatment=treatment)
-    if progressbar:
-        print(f"NUTS samples {len(which)} of {len(task)} datasets: others cannot be trusted.")  # noqa: T201
-    # By weight, whatever k-hat: these are the best there are, for a start and a metric.
-    smoothed = found.diagnostics.log_weights
-    start = resampled(best, smoothed, which, seed=asked.seed, first=task.first).z[which]
-    draws = found.drawn.log_prior.shape[1]
-    given = {"draws": draws, "seed": asked.seed, "progressbar": progressbar}
-    if _in_one_program(len(which)):
-        fallen = together(density, task, start, which, **given)
-    else:
-        fallen = by_nuts(density.compiled, task, start, which, **given)
-    # Where NUTS failed the draws stay those of before, with their k-hat's warning and its own; and
-    # where its chains do not agree, as between modes, if weights are not hopeless.
-    use = np.isfinite(fallen.drawn.z).all(axis=(1, 2))
-    use &= ~(fallen.rhat > MOST_RHAT) | ~(found.diagnostics.khat[which] < 1.0)
-    done, failed = which[use], which[~use]
-    log_weights = np.array(found.log_weights)
-    log_weights[done] = -np.log(draws)
-    old, new = at(treatment, done), at(fallen, use)
-    old = old._replace(
-        engine=np.full(len(done), Engine.NUTS, dtype=object),
-        gradients=old.gradients + new.gradients,
-        warning=new.warning,
-        rhat=new.rhat,
-        ess=new.ess,
-        divergences=new.divergences,
-    )
-    treatment = replaced(treatment, done, old)
-    treatment = treatment.noted(done, "k-hat of importance sampling is too high")
-    treatment.warning[failed] = joined(treatment.warning[failed], fallen.warning[~use])
-    drawn = replaced(found.drawn, done, at(fallen.drawn, use))
     return found._replace(drawn=drawn, log_weights=log_weights, treatment=treatment)

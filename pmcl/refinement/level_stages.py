@@ -74,11 +74,18 @@ def _wider(dim: int) -> float:
     return float(1.5 ** min(1.0, 3.0 / dim))
 
 
-def _defence(place: Any) -> tuple[Student, Array]:
-    """Wide t distributions at what the search of one dataset found, and their shares."""
-    wider = _wider(place.loc.shape[-1])
-    scale = Dense(place.scale.lower * wider, place.scale.inverse / wider)
-    return Student(place.loc, scale, _DEGREES), jnp.exp(place.log_weight)
+def _defence(place: Any, spread: Array) -> tuple[Student, Array]:
+    """Wide t distributions at what the search of one dataset found, and their shares.
+
+    Half of them at the modes; half at the first and as wide as the prior along one axis: a scale
+    that may be zero has a long tail, or a shoulder, that nothing beside the mode tells of.
+    """
+    lower, dim = place.scale.lower * _wider(place.loc.shape[-1]), place.loc.shape[-1]
+    axes = jnp.eye(dim) * spread
+    long = jnp.linalg.cholesky(lower[0] @ lower[0].T + axes[:, :, None] * axes[:, None, :])
+    loc = jnp.concatenate([place.loc, jnp.broadcast_to(place.loc[0], (dim, dim))])
+    share = jnp.concatenate([jnp.exp(place.log_weight), jnp.full(dim, 1.0 / dim)]) / 2
+    return Student(loc, jax.vmap(Dense.of)(jnp.concatenate([lower, long])), _DEGREES), share
 
 
 @jit
@@ -136,11 +143,13 @@ def drawn_by_network(
     A tenth of the draws are those of wide t distributions at the modes, and weights are by the
     mixture's density: tails that the network's are too light for are not lost.
     """
+    assert amortizer.search is not None
+    spread = amortizer.search.spread
 
     def one(
         data: dict[str, Any], mask: Mask | None, context: Context, key: Array, turn: Array
     ) -> GroupDraws:
-        wide, share = _defence(context.place)
+        wide, share = _defence(context.place, spread)
         some, order = jax.random.split(jax.random.fold_in(key, 2**31 - 1))
         g, _ = amortizer.draw(key, BLOCK - _DEFENCE, context)
         g = jnp.concatenate([mixture_draws(wide, share, some, _DEFENCE), g])
