@@ -52,11 +52,21 @@ def read_table(path: Path, separator: str, dataset: str) -> "pd.DataFrame":
         text = {"usecols": [dataset], "dtype": str, "keep_default_na": False}
         found[dataset] = pd.read_csv(path, sep=separator, **text)[dataset]
     for name in found.columns.drop(dataset, errors="ignore"):
-        _check_numbers(found[name], f"{path}: column {name!r}")
+        _check_numbers(found[name], f"{path}: column {name!r}", path)
     return found
 
 
-def _check_numbers(column: "pd.Series", where: str) -> None:
+def _line(path: Path, row: int) -> int:
+    """Line of a file that a row of its table stands in, counted from 1; empty ones have no row."""
+    import pandas as pd
+
+    lines = pd.read_csv(
+        path, sep="\x00", header=None, dtype=str, quoting=3, skip_blank_lines=False
+    )[0]
+    return int(np.flatnonzero(lines.notna() & (lines.str.strip() != ""))[1 + row]) + 1
+
+
+def _check_numbers(column: "pd.Series", where: str, path: Path) -> None:
     """Refuse a column most of which are numbers, and some not; others may be text."""
     import pandas as pd
 
@@ -68,6 +78,6 @@ def _check_numbers(column: "pd.Series", where: str) -> None:
         value = str(column.iloc[wrong[0]])
         comma = " Numbers have a decimal point." if "," in value else ""
         raise DataError(
-            f"{where}, line {wrong[0] + 2}: expected a number, got {value!r} ({len(wrong)} such "
-            f"values). Write nothing where one is missing.{comma}"
+            f"{where}, line {_line(path, wrong[0])}: expected a number, got {value!r} "
+            f"({len(wrong)} such values). Write nothing where one is missing.{comma}"
         )

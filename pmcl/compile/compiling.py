@@ -7,7 +7,8 @@ import jax
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.logprob.basic import transformed_conditional_logp
+from pymc.distributions.custom import CustomDistRV
+from pymc.logprob.basic import logp, transformed_conditional_logp
 from pymc.logprob.utils import replace_rvs_by_values
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
@@ -203,9 +204,12 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         ]
         steps, by_term = function(arguments, split, names_observed)
     by_data = (inputs, lengths, {symbol: about[symbol] for symbol in symbols.values()})
-    indices = Indices(
-        [sized[var] for var in (*free, *model.deterministics, *model.observed_RVs)], *by_data
-    )
+    own = [rv for rv in explicit if isinstance(rv.owner.op, CustomDistRV)]
+    places = [
+        *(sized[v] for v in (*free, *model.deterministics, *model.potentials, *model.observed_RVs)),
+        *(logp(sized[rv], observed[rv]) for rv in own),  # data may index there, too
+    ]
+    indices = Indices(places, *by_data)
     support = Support({rv.name: sized[rv] for rv in model.observed_RVs}, *by_data)
     unconstrain, _ = function(list(parameters.values()), forward, names)
     return CompiledModel(

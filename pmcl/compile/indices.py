@@ -12,7 +12,12 @@ from pytensor.graph.traversal import ancestors
 from pytensor.scalar import Cast
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.op import RandomVariable
-from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
+    IncSubtensor,
+    Subtensor,
+)
 
 from pmcl.compile.conversion import graphs
 from pmcl.compile.variables import VariableInfo
@@ -141,12 +146,13 @@ class Indices:
         lengths: Mapping[Variable, Variable],
         symbols: Mapping[Variable, VariableInfo],
     ) -> None:
-        places = _places(outputs, inputs)
+        data = {**inputs, **{symbol: symbol for symbol in symbols}}
+        places = _places(outputs, data)
         self.places = [index for index, _, _ in places]
         flat = [
             v
             for _, index, size in places
-            for v in (index.min(), index.max(), size, _fraction(index, inputs))
+            for v in (index.min(), index.max(), size, _fraction(index, data))
         ]
         self._found = OfData(flat, inputs, lengths, symbols)
 
@@ -178,10 +184,14 @@ def _places(
     """Find indices that follow from data alone; each with the index and the size as graphs."""
     found: dict[tuple[Variable, Variable, int], tuple[Index, Variable, Variable]] = {}
     for var in ancestors(list(outputs)):
-        if var.owner is None or not isinstance(var.owner.op, AdvancedSubtensor | Subtensor):
+        op = None if var.owner is None else var.owner.op
+        if isinstance(op, AdvancedSubtensor | Subtensor):
+            array, *given = var.owner.inputs
+        elif isinstance(op, AdvancedIncSubtensor | IncSubtensor):
+            array, _, *given = var.owner.inputs  # what is put there comes second
+        else:
             continue
-        array, *given = var.owner.inputs
-        for axis, entry in enumerate(var.owner.op.idx_list):
+        for axis, entry in enumerate(op.idx_list):
             if not isinstance(entry, int):
                 continue
             index = given[entry]

@@ -9,7 +9,8 @@ import xarray as xr
 
 from pmcl.compile import VariableInfo
 from pmcl.data.forms import in_form, is_frame, several
-from pmcl.data.labels import array_of, text, with_labels
+from pmcl.data.labels import text, with_labels
+from pmcl.data.plain import array_of
 from pmcl.data.reading import read_arrays, read_one
 from pmcl.data.tables import from_columns
 from pmcl.data.task import DATASET, DataError, Layout, Task

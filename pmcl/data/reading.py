@@ -10,7 +10,8 @@ import xarray as xr
 from pmcl.compile import CompiledModel, VariableInfo
 from pmcl.compile.variables import content, dims_of, holders, is_nameless, own_value
 from pmcl.data.forms import in_form, is_frame, several
-from pmcl.data.labels import aligned, numbers, together, with_labels
+from pmcl.data.labels import aligned, check_one_order, name_of, numbers, together, with_labels
+from pmcl.data.plain import plain
 from pmcl.data.stacking import stack
 from pmcl.data.tables import from_frame, one_table
 from pmcl.data.task import DATASET, DataError, Layout, Task, TaskLike
@@ -45,7 +46,11 @@ def as_task(data: TaskLike, layout: Layout) -> Task:
     task = check_values(_as_task(data, layout))
     n, own = len(task), layout.length
     unlike = task.width == 1 or n == own
-    if n > 1 and own > 1 and unlike and task.width != own and [*task.names] == numbers(n):
+    tables = isinstance(data, Mapping) and any(
+        is_frame(v) and v.index.name != DATASET for k, v in data.items() if k in layout.names
+    )
+    nameless = tables or [*task.names] == numbers(n)
+    if n > 1 and own > 1 and unlike and task.width != own and nameless:
         rows = "one row" if task.width == 1 else f"{task.width} rows"
         warn(
             f"data: arrays are read as {n} datasets of {rows}, as the first dim is that of "
@@ -68,9 +73,10 @@ def _as_task(data: TaskLike, layout: Layout) -> Task:
             f"to Datasets or a pandas.DataFrame, got {type(data).__name__}."
         )
     if several(data, layout.names):
-        parts: Mapping = data
-        datasets = [read_one(one, layout, str(name)) for name, one in parts.items()]
-        return stack(datasets, [str(name) for name in data], layout)
+        parts = [(name_of(name), in_form(one)) for name, one in data.items()]
+        datasets = [read_one(one, layout, name) for name, one in parts]
+        check_one_order(dict(parts), layout)
+        return stack(datasets, [name for name, _ in parts], layout)
     return stack(*read_arrays(data, layout, ""), layout)
 
 
@@ -103,10 +109,10 @@ def read_arrays(
     for value in values.values():
         if isinstance(value, xr.DataArray) and value.coords.get(DATASET, value).size == n:
             if DATASET in value.coords:
-                names = [*map(str, np.atleast_1d(value.coords[DATASET].values))]
+                names = [*map(name_of, np.atleast_1d(value.coords[DATASET].values))]
                 break
     return [
-        {k: (v[{DATASET: i}] if DATASET in v.dims else v).values for k, v in found.items()}
+        {k: plain((v[{DATASET: i}] if DATASET in v.dims else v).values) for k, v in found.items()}
         for i in range(n)
     ], names
 
@@ -151,9 +157,13 @@ def _variable(value: object, info: VariableInfo, layout: Layout, where: str) -> 
         return aligned(value, info, layout, where).variable
     if isinstance(value, list | tuple):
         value = _stacked(value, info, where)
-    if np.ma.isMaskedArray(value):
-        value = value.astype(float).filled(np.nan)  # type: ignore[attr-defined]
-    array = np.asarray(value)
+    array = plain(value)
+    if array.dtype == object and not array.ndim:
+        raise DataError(
+            f"{where}: expected shape {layout.expected(info)}, got {type(value).__name__}, which "
+            "NumPy does not read as an array: `list(...)` of what is iterated over, `.toarray()` "
+            "of a sparse matrix."
+        )
     if array.ndim not in (len(info.dims), len(info.dims) + 1):
         raise DataError(
             f"{where}: expected shape {layout.expected(info)}, with or without a leading dim "

@@ -113,7 +113,9 @@ def _check(one: Mapping[str, np.ndarray], name: str, layout: Layout) -> int | No
             raise DataError(f"{where}: expected shape {layout.expected(info)}, got {value.shape}.")
         if value.dtype.kind not in "biuf":
             first = f", such as {value.flat[0]!r}" if value.size else ""
-            raise DataError(f"{where}: expected numbers ({info.dtype}), got {value.dtype}{first}.")
+            raise DataError(
+                f"{where}: expected numbers ({info.dtype}), got {value.dtype}{first}.{_way(value)}"
+            )
         real = value.astype(float)
         bad = int(np.isnan(real).sum())
         if bad and info.name not in layout.names[: layout.n_observed]:
@@ -147,6 +149,18 @@ def _check(one: Mapping[str, np.ndarray], name: str, layout: Layout) -> int | No
         data = misplaced.place.data
         raise DataError(f"Variable {data!r} of dataset {name!r}: {misplaced}")
     return sizes[layout.row][1] if layout.row in sizes else None
+
+
+def _way(value: np.ndarray) -> str:
+    """How what is no number becomes one."""
+    if value.dtype.kind in "mM":
+        return " Times are numbers of a unit: `(t - t[0]) / np.timedelta64(1, 'D')`, say."
+    if value.dtype.kind in "OSUT":
+        return (
+            " Categories are numbers from 0, `pd.Categorical(values, categories=[...]).codes`; "
+            "text that holds numbers, `pd.to_numeric(values)`."
+        )
+    return ""
 
 
 def _first(which: np.ndarray) -> str:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pmcl.compile import VariableInfo
-from pmcl.data.labels import array_of, in_order
+from pmcl.data.labels import check_one_order, in_order, name_of
+from pmcl.data.plain import array_of
 from pmcl.data.stacking import stack
 from pmcl.data.task import DATASET, DataError, Layout, Task
 from pmcl.runtime.arguments import listed, warn
@@ -32,7 +33,8 @@ def from_frame(data: "pd.DataFrame", layout: Layout) -> Task:
         raise DataError(
             f"data: expected a name in every row of column {DATASET!r}, {nameless} rows have none."
         )
-    groups = [(str(n), rows) for n, rows in data.groupby(DATASET, sort=False, observed=True)]
+    groups = [(name_of(n), rows) for n, rows in data.groupby(DATASET, sort=False, observed=True)]
+    check_one_order(dict(groups), layout)
     datasets = [_rows_of(rows, layout, name) for name, rows in groups]
     return stack(datasets, [name for name, _ in groups], layout)
 
