@@ -1,15 +1,16 @@
 """Labels: where both sides have them values go by name, and they are never joined in silence."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from pmcl.compile import VariableInfo
+from pmcl.compile.variables import is_nameless
 from pmcl.data.forms import as_pandas, is_frame
-from pmcl.data.plain import array_of
+from pmcl.data.plain import array_of, plain
 from pmcl.data.task import DATASET, DataError, Layout
 from pmcl.runtime.arguments import warn
 
@@ -53,6 +54,61 @@ def aligned(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str)
                 "out: then positions count."
             )
     return value
+
+
+def in_dims(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str) -> xr.DataArray:
+    """Bring an array in the model's order of dims and of their labels, datasets first.
+
+    Raises
+    ------
+    DataError
+        Where dims or labels differ.
+    """
+    value = _by_position(value, info)
+    if {*value.dims} - {DATASET} != {*info.dims}:
+        raise DataError(
+            f"{where}: expected dims {info.dims}, with or without {DATASET!r}, got "
+            f"{value.dims}; `data.rename(...)` gives them the model's names."
+        )
+    value = value.transpose(*(d for d in (DATASET, *info.dims) if d in value.dims))
+    return aligned(value, info, layout, where)
+
+
+def _by_position(value: xr.DataArray, info: VariableInfo) -> xr.DataArray:
+    """Take dims in their order where the model has no names for its own."""
+    came = [d for d in value.dims if d != DATASET]
+    new = [(old, ours) for old, ours in zip(came, info.dims, strict=False) if old != ours]
+    ours = [ours for _, ours in new]
+    if len(came) != len(info.dims) or not all(is_nameless(d) for d in ours):
+        return value
+    return value.drop_vars([old for old, _ in new if old in value.coords]).rename(dict(new))
+
+
+def as_the_model(
+    value: object, info: VariableInfo, layout: Layout, names: Sequence[str], where: str
+) -> np.ndarray:
+    """Values of a variable, in the model's order of dims and labels, and in that of the datasets.
+
+    Raises
+    ------
+    DataError
+        Where dims, labels or names of datasets differ.
+    """
+    value = with_labels(value, info)
+    if not isinstance(value, xr.DataArray):
+        return plain(value)
+    value = in_dims(value, info, layout, where)
+    if DATASET in value.dims and DATASET in value.coords:
+        theirs = _labels(value, DATASET)
+        what = _apart(theirs, text(names))
+        if what:
+            raise DataError(
+                f"{where}: names of datasets are {_few(theirs)}, those of the data "
+                f"{_few([*names])}: {what}."
+            )
+        if {*theirs} == {*text(names)}:
+            value = _reordered(value, DATASET, theirs, text(names))
+    return plain(value.values)
 
 
 def together(arrays: Mapping[str, xr.DataArray], where: str) -> dict[str, xr.DataArray]:

@@ -10,7 +10,7 @@ import xarray as xr
 from pmcl.compile import CompiledModel, VariableInfo
 from pmcl.compile.variables import content, dims_of, holders, is_nameless, own_value
 from pmcl.data.forms import in_form, is_frame, several
-from pmcl.data.labels import aligned, check_one_order, name_of, numbers, together, with_labels
+from pmcl.data.labels import check_one_order, in_dims, name_of, numbers, together, with_labels
 from pmcl.data.plain import plain
 from pmcl.data.stacking import stack
 from pmcl.data.tables import from_frame, one_table
@@ -146,15 +146,8 @@ def _variable(value: object, info: VariableInfo, layout: Layout, where: str) -> 
             value = [_variable(v, info, layout, where).values for v in parts]
     where = f"Variable {info.name!r}{where}"
     if isinstance(value, xr.DataArray):
-        value = _by_position(value, info)
-        if {*value.dims} - {DATASET} != {*info.dims}:
-            raise DataError(
-                f"{where}: expected dims {info.dims}, with or without {DATASET!r}, got "
-                f"{value.dims}; `data.rename(...)` gives them the model's names."
-            )
         check_decoded(value, where)
-        value = value.transpose(*(d for d in (DATASET, *info.dims) if d in value.dims))
-        return aligned(value, info, layout, where).variable
+        return in_dims(value, info, layout, where).variable
     if isinstance(value, list | tuple):
         value = _stacked(value, info, where)
     array = plain(value)
@@ -171,16 +164,6 @@ def _variable(value: object, info: VariableInfo, layout: Layout, where: str) -> 
         )
     dims = info.dims if array.ndim == len(info.dims) else (DATASET, *info.dims)
     return xr.Variable(dims, array)
-
-
-def _by_position(value: xr.DataArray, info: VariableInfo) -> xr.DataArray:
-    """Take dims in their order where the model has no names for its own."""
-    came = [d for d in value.dims if d != DATASET]
-    new = [(old, ours) for old, ours in zip(came, info.dims, strict=False) if old != ours]
-    ours = [ours for _, ours in new]
-    if len(came) != len(info.dims) or not all(is_nameless(d) for d in ours):
-        return value
-    return value.drop_vars([old for old, _ in new if old in value.coords]).rename(dict(new))
 
 
 def _stacked(values: Sequence, info: VariableInfo, where: str) -> object:
