@@ -14,6 +14,8 @@ def in_form(data: Any) -> Any:
     """Turn grouped tables and sequences of datasets into mappings, other tables into pandas'."""
     if isinstance(data, xr.DataTree):
         return _of_tree(data)
+    if is_frame(data) and hasattr(data, "compute"):  # a table of Dask
+        data = data.compute()
     if is_frame(data) and data.columns.nlevels > 1:
         raise DataError(
             f"data: expected columns with one name each, got {data.columns[0]!r} and the like; "
@@ -69,6 +71,17 @@ def _groups(data: Any) -> dict[str, Any]:
 def is_frame(data: object) -> bool:
     """Whether data are a table of pandas."""
     return hasattr(data, "columns") and hasattr(data, "groupby") and hasattr(data, "iloc")
+
+
+def with_index(table: Any) -> Any:
+    """Make columns of an index that has names, as its levels may name datasets and rows.
+
+    A column of that name is what counts.
+    """
+    names = [n for n in table.index.names if n is not None]
+    table = table.reset_index([n for n in names if n in table.columns], drop=True)
+    rest = [n for n in names if n not in table.columns]
+    return table.reset_index(rest) if rest else table
 
 
 def several(data: Mapping, variables: Iterable[str]) -> bool:

@@ -70,7 +70,8 @@ def _as_task(data: TaskLike, layout: Layout) -> Task:
     if not isinstance(data, Mapping):  # an xarray.Dataset is one
         raise DataError(
             "data: expected an xarray.Dataset, a mapping of arrays, a mapping from dataset names "
-            f"to Datasets or a pandas.DataFrame, got {type(data).__name__}."
+            f"to Datasets or a pandas.DataFrame, got {type(data).__name__}; `list(...)` of what is "
+            "iterated over, `dict(...)` of pairs of a name and a dataset."
         )
     if several(data, layout.names):
         parts = [(name_of(name), in_form(one)) for name, one in data.items()]
@@ -98,6 +99,11 @@ def read_arrays(
     data = _by_variable(_with_coordinates(data, layout), layout)
     _check_names(data, layout, where)
     infos = {i.name: i for i in layout.variables}
+    listed = _in_lists(data, infos)
+    if listed:
+        each = [{k: v[i] for k, v in data.items()} for i in range(listed)]
+        found = [read_arrays(one, layout, f" of dataset '{i}'")[0][0] for i, one in enumerate(each)]
+        return found, numbers(listed)
     values = {str(k): with_labels(v, infos[str(k)]) for k, v in data.items()}
     values |= together({k: v for k, v in values.items() if isinstance(v, xr.DataArray)}, where)
     found = {i.name: _variable(values[i.name], i, layout, where) for i in layout.variables}
@@ -115,6 +121,19 @@ def read_arrays(
         {k: plain((v[{DATASET: i}] if DATASET in v.dims else v).values) for k, v in found.items()}
         for i in range(n)
     ], names
+
+
+def _in_lists(data: Mapping, infos: Mapping[str, VariableInfo]) -> int:
+    """Number of datasets where all came in lists, some of them of labelled arrays; else 0."""
+    lists = [v for v in data.values() if isinstance(v, list | tuple)]
+    if not any(hasattr(one, "reindex") for v in lists for one in v):
+        return 0
+    every = all(
+        (isinstance(v, list | tuple) or (isinstance(v, np.ndarray) and v.ndim))
+        and all(np.ndim(one) == len(infos[str(k)].dims) for one in v)
+        for k, v in data.items()
+    )
+    return len(lists[0]) if every and len({*map(len, data.values())}) == 1 else 0
 
 
 def _by_variable(data: Mapping, layout: Layout) -> Mapping:
@@ -259,7 +278,8 @@ def _warn_of_others(model: pm.Model, came: set[str]) -> None:
         alike = [n for n in came if n.lower() == name.lower()]
         if alike:
             raise DataError(f"data: expected {name!r}, as the model calls it, got {alike[0]!r}.")
-    if stay:
+    observed = {*model.observed_RVs} - {model[held[n]] for n in came & {*held}}
+    if stay and {str(rv.name) for rv in observed} <= came:  # else an error follows
         warn(
             f"{listed(stay)} did not come with the data: the values that the model has are taken "
             "for every dataset. Pass them with the data if they differ."
