@@ -1,5 +1,7 @@
 """Long tables from text files, with what is wrong in them said by column, line and value."""
 
+import csv
+import gzip
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -48,12 +50,29 @@ def read_table(path: Path, separator: str, dataset: str) -> "pd.DataFrame":
                 f"{path}: expected lines of {len(names)} values, as the first has, got longer "
                 "ones. Quote values that hold the separator."
             ) from None
+    _check_short(found, path, separator)
     if dataset in found:
-        text = {"usecols": [dataset], "dtype": str, "keep_default_na": False}
+        text = {"usecols": [dataset], "dtype": str, "keep_default_na": False, "index_col": False}
         found[dataset] = pd.read_csv(path, sep=separator, **text)[dataset]
     for name in found.columns.drop(dataset, errors="ignore"):
         _check_numbers(found[name], f"{path}: column {name!r}", path)
     return found
+
+
+def _check_short(found: "pd.DataFrame", path: Path, separator: str) -> None:
+    """Refuse lines that end early, as those of a file that was cut off."""
+    if not found.shape[1] or not found.iloc[:, -1].isna().any():
+        return
+    opened = gzip.open if path.name.endswith(".gz") else open
+    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+        lines = csv.reader(file, delimiter=separator)
+        width = len(next(lines))
+        for line in lines:
+            if line and len(line) < width:
+                raise DataError(
+                    f"{path}, line {lines.line_num}: expected {width} values, got {len(line)}: "
+                    f"{separator.join(line)[:60]!r}. Was the file cut off?"
+                )
 
 
 def _line(path: Path, row: int) -> int:

@@ -33,6 +33,7 @@ from pmcl.compile.size import say_graph
 from pmcl.compile.support import Support
 from pmcl.compile.variables import VariableInfo, fingerprint
 from pmcl.runtime import precision
+from pmcl.runtime.arguments import listed, warn
 from pmcl.runtime.jitting import compiling
 
 
@@ -210,6 +211,11 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         *(logp(sized[rv], observed[rv]) for rv in own),  # data may index there, too
     ]
     indices = Indices(places, *by_data)
+    if indices.doubtful:
+        warn(
+            f"An array of the model indexes {listed(indices.doubtful)} by -1, which is the last "
+            "element. A code of -1 is what pandas gives to a missing category: drop those rows."
+        )
     support = Support({rv.name: sized[rv] for rv in model.observed_RVs}, *by_data)
     unconstrain, _ = function(list(parameters.values()), forward, names)
     return CompiledModel(
@@ -243,7 +249,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         _unconstrain=unconstrain,
         indices=indices,
         support=support,
-        copies=copies_in(model, likelihood.call.outputs),
+        copies=copies_in(model, [v for f in (likelihood, extra, prior) for v in f.call.outputs]),
         holders=(held_by := variables.holders(model)),
         constants=tuple(v.name for v in model.data_vars if v not in data and v.name not in held_by),
     )
