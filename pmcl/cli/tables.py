@@ -64,7 +64,7 @@ def _check_short(found: "pd.DataFrame", path: Path, separator: str) -> None:
     if not found.shape[1] or not found.iloc[:, -1].isna().any():
         return
     opened = gzip.open if path.name.endswith(".gz") else open
-    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+    with opened(path, "rt", encoding="utf-8-sig") as file:
         lines = csv.reader(file, delimiter=separator)
         width = len(next(lines))
         for line in lines:

@@ -79,7 +79,8 @@ def with_index(table: Any) -> Any:
     A column of that name is what counts.
     """
     names = [n for n in table.index.names if n is not None]
-    table = table.reset_index([n for n in names if n in table.columns], drop=True)
+    twice = [n for n in names if n in table.columns]
+    table = table.reset_index(twice, drop=True) if twice else table
     rest = [n for n in names if n not in table.columns]
     return table.reset_index(rest) if rest else table
 
