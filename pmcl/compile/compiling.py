@@ -33,7 +33,7 @@ from pmcl.compile.size import say_graph
 from pmcl.compile.support import Support
 from pmcl.compile.variables import VariableInfo, fingerprint
 from pmcl.runtime import precision
-from pmcl.runtime.arguments import listed, warn
+from pmcl.runtime.arguments import warn
 from pmcl.runtime.jitting import compiling
 
 
@@ -213,7 +213,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
     indices = Indices(places, *by_data)
     if indices.doubtful:
         warn(
-            f"An array of the model indexes {listed(indices.doubtful)} by -1, which is the last "
+            f"An array of the model indexes {', '.join(indices.doubtful)} by -1, which is the last "
             "element. A code of -1 is what pandas gives to a missing category: drop those rows."
         )
     support = Support({rv.name: sized[rv] for rv in model.observed_RVs}, *by_data)

@@ -196,11 +196,12 @@ class Indices:
         Python counts it from the end, and so do PyMC and this; pandas gives it to a missing
         category.
         """
-        return [
+        found = {
             place.indexed
             for place, values in self._own
             if not place.data and values.min() == -1 and len(np.unique(values)) < values.size
-        ]
+        }
+        return sorted(found)
 
 
 def _nothing() -> Indices:

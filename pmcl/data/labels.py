@@ -215,7 +215,7 @@ def with_labels(value: object, info: VariableInfo) -> object:
     if isinstance(value, xr.DataArray | xr.Dataset):
         return value
     value = value if hasattr(value, "reindex") else as_pandas(value)
-    if not hasattr(value, "reindex"):
+    if not hasattr(value, "reindex") or not hasattr(value, "axes"):  # an Index has values alone
         return value
     if len(info.dims) < 2 and getattr(value, "shape", ())[1:] == (1,):
         value = value.iloc[:, 0]  # type: ignore[attr-defined]  # a table of one column
