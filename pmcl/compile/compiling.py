@@ -8,6 +8,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.custom import CustomDistRV
+from pymc.distributions.transforms import CircularTransform
 from pymc.logprob.basic import logp, transformed_conditional_logp
 from pymc.logprob.utils import replace_rvs_by_values
 from pytensor.compile.sharedvalue import SharedVariable
@@ -145,6 +146,12 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
             jacobian=jacobian,
         )
 
+    # Angles come round and round; one turn of them is a density.
+    turns = {
+        rv: pt.switch(pt.abs(model.rvs_to_values[rv]) <= np.pi, 0.0, -np.inf).sum()
+        for rv in free
+        if isinstance(model.rvs_to_transforms[rv], CircularTransform)
+    }
     try:
         terms = densities([*free, *explicit], jacobian=True)
     except NotImplementedError as error:
@@ -182,7 +189,9 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
     restricting = [p for p in potentials if p not in on_data]
     restrictions = [potentials[p].sum() for p in restricting]
     names_prior = [*names, *(p.name for p in restricting)]
-    before = [*(term.sum() for term in terms[: len(free)]), *restrictions]
+    own = dict(zip(free, (term.sum() for term in terms[: len(free)]), strict=True))
+    own |= {rv: own[rv] + turn for rv, turn in turns.items()}
+    before = [*own.values(), *restrictions]
     prior, _ = function(values, before, names_prior)
     gradient(prior, names_prior)
     plain = [*(term.sum() for term in densities(free, jacobian=False)), *restrictions]
@@ -205,10 +214,10 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         ]
         steps, by_term = function(arguments, split, names_observed)
     by_data = (inputs, lengths, {symbol: about[symbol] for symbol in symbols.values()})
-    own = [rv for rv in explicit if isinstance(rv.owner.op, CustomDistRV)]
+    custom = [rv for rv in explicit if isinstance(rv.owner.op, CustomDistRV)]
     places = [
         *(sized[v] for v in (*free, *model.deterministics, *model.potentials, *model.observed_RVs)),
-        *(logp(sized[rv], observed[rv]) for rv in own),  # data may index there, too
+        *(logp(sized[rv], observed[rv]) for rv in custom),  # data may index there, too
     ]
     indices = Indices(places, *by_data)
     if indices.doubtful:

@@ -144,7 +144,8 @@ def by_nutpie(shared: SharedModel, order: Sequence[str], dim: int | None) -> Sam
                 background.cancel()
             if isinstance(error, Exception | KeyboardInterrupt | SystemExit):
                 raise
-            raise RuntimeError(str(error)) from None  # a panic of Rust is no Exception
+            # a panic of Rust is no Exception
+            raise RuntimeError(str(error).split("` value: ")[-1]) from None
         values_by_chain, stats_by_chain = trace.get_arrow_trace()
         z = {name: _column(values_by_chain, name, settings) for name in columns}
         stats = {
