@@ -301,6 +301,11 @@ def test_columns_are_parts_of_a_covariate() -> None:
     simulator = pmcl.amortized.fit.simulator_of(model, table)
     _, data = simulator.simulate(2, random_seed=0)
     np.testing.assert_allclose(data["X"][..., 1] - data["X"][..., 0], 10)
+    with pytest.raises(ValueError, match=r"expected columns .*'X\[r\]'.*got .*'X\[R\]'"):
+        pmcl.amortized.fit.simulator_of(model, table.rename(columns={"X[r]": "X[R]"}))
+    with pytest.raises(ValueError, match=r"covariates\['X'\]: expected finite values, got 1"):
+        masked = np.ma.masked_equal(np.stack([X, np.where(X == X[0], -999, X)], 1), -999)
+        pmcl.amortized.fit.simulator_of(model, {"X": masked})
 
 
 # --- irregular times, and what will take long -----------------------------------------------------
