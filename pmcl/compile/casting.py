@@ -30,7 +30,9 @@ def lost(value: np.ndarray, dtype: str) -> str:
 def _overflowing(value: np.ndarray, kind: np.dtype) -> str:
     """Say which number is too large for a type of floats."""
     most = np.finfo(kind).max
-    beyond = value[np.isfinite(value) & (np.abs(value) > most)] if value.dtype.kind == "f" else ()
-    if not len(beyond):
+    if value.dtype.kind != "f":
+        return ""
+    beyond = value[np.isfinite(value) & (np.abs(value) > most)]
+    if not beyond.size:
         return ""
     return f"expected values of type {kind}, which holds numbers up to {most:g}, got {beyond[0]:g}."

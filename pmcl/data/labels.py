@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
@@ -214,12 +214,12 @@ def with_labels(value: object, info: VariableInfo) -> object:
     """
     if isinstance(value, xr.DataArray | xr.Dataset):
         return value
-    value = value if hasattr(value, "reindex") else as_pandas(value)
+    value = cast(Any, value if hasattr(value, "reindex") else as_pandas(value))
     if not hasattr(value, "reindex") or not hasattr(value, "axes"):  # an Index has values alone
         return value
     if len(info.dims) < 2 and getattr(value, "shape", ())[1:] == (1,):
-        value = value.iloc[:, 0]  # type: ignore[attr-defined]  # a table of one column
-    axes = value.axes  # type: ignore[attr-defined]
+        value = value.iloc[:, 0]  # a table of one column
+    axes = value.axes
     several = len(axes) == len(info.dims) + 1
     if len(axes) != len(info.dims) and not several:
         return value

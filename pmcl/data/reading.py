@@ -1,7 +1,7 @@
 """Users' data, in any of the forms that they have, as a task."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
@@ -46,9 +46,9 @@ def as_task(data: TaskLike, layout: Layout) -> Task:
     task = check_values(_as_task(data, layout))
     n, own = len(task), layout.length
     unlike = task.width == 1 or n == own
-    tables = isinstance(data, Mapping) and any(
-        is_frame(v) and v.index.name != DATASET for k, v in data.items() if k in layout.names
-    )
+    came: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
+    frames = [came[k] for k in layout.names if k in came and is_frame(came[k])]
+    tables = any(frame.index.name != DATASET for frame in frames)
     nameless = tables or [*task.names] == numbers(n)
     if n > 1 and own > 1 and unlike and task.width != own and nameless:
         rows = "one row" if task.width == 1 else f"{task.width} rows"
@@ -102,8 +102,8 @@ def read_arrays(
     listed = _in_lists(data, infos)
     if listed:
         each = [{k: v[i] for k, v in data.items()} for i in range(listed)]
-        found = [read_arrays(one, layout, f" of dataset '{i}'")[0][0] for i, one in enumerate(each)]
-        return found, numbers(listed)
+        parts = [read_arrays(one, layout, f" of dataset '{i}'")[0][0] for i, one in enumerate(each)]
+        return parts, numbers(listed)
     values = {str(k): with_labels(v, infos[str(k)]) for k, v in data.items()}
     values |= together({k: v for k, v in values.items() if isinstance(v, xr.DataArray)}, where)
     found = {i.name: _variable(values[i.name], i, layout, where) for i in layout.variables}
