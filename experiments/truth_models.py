@@ -129,6 +129,17 @@ def wave() -> None:
     pm.Normal("y", pt.sin(3 * x), 0.25, observed=[0.5, 0.7])
 
 
+def needle() -> None:
+    mu = pm.NormalMixture("mu", w=[0.5, 0.5], mu=[0.0, 5.0], sigma=[1.0, 1e-3])
+    pm.Normal("y", mu, 1e3, observed=[2.0])
+
+
+def of_needle(model: pm.Model, rng: np.random.Generator) -> np.ndarray:
+    """Draw from the prior: beside so wide a likelihood it is the posterior."""
+    inside = rng.random(DRAWS) < 0.5
+    return np.where(inside, rng.normal(5, 1e-3, DRAWS), rng.normal(0, 1, DRAWS))[:, None]
+
+
 def two_camps() -> None:
     mu = pm.Flat("mu")
     pm.Cauchy("y", mu, 1, observed=[-6.0, -5.0, 5.0, 6.0, 7.0])
@@ -384,6 +395,11 @@ def line() -> None:
     pm.Normal("y", a + b * x, s, observed=[-0.9, -1, -0.2, -0.4, 0.3, 0.1, 0.9, 0.5, 1.4])
 
 
+def angle() -> None:
+    direction = pm.VonMises("direction", 0, 0.5)
+    pm.VonMises("y", direction, 2.0, observed=[3.0, -3.0, 2.7])
+
+
 def exposure() -> None:
     rate = pm.Gamma("rate", 1, 1)
     pm.Poisson("y", rate * np.array([1.0, 10, 100]), observed=[0, 3, 41])
@@ -414,6 +430,7 @@ TRUTHS = {
         _grid(product, MODES, (-6, 6), (-6, 6)),
         _grid(ring, MODES, (-6, 6), (-6, 6)),
         _grid(wave, MODES, (-6, 6)),
+        Truth("needle", MODES, needle, of_needle),
         _grid(two_camps, MODES, (-300, 300)),
         groups("schools", EFFECTS, ERRORS, 20.0, half_normal(10.0), centred=True),
         groups("schools", EFFECTS, ERRORS, 20.0, half_normal(10.0), centred=False),
@@ -446,6 +463,7 @@ TRUTHS = {
         _grid(banana, PLAIN, (-4, 4), (-2, 8)),
         Truth("funnel", PLAIN, funnel, of_funnel),
         _grid(line, PLAIN, (-5, 5), (-5, 5), (-5, 4)),
+        _grid(angle, PLAIN, (-np.pi, np.pi)),
         _grid(exposure, PLAIN, (-8, 4)),
         _grid(waiting, PLAIN, (-5, 4), (-5, 6)),
     )

@@ -92,6 +92,26 @@ FILES = {
     "words for numbers": File(
         "d.csv", table("u,a,1", "u,b,2"), Refused("'x' of dataset 'u': expected numbers")
     ),
+    "a word after empty lines": File(
+        "d.csv",
+        "dataset,x,y\n\nu,1,1\n\nu,2,1\nu,a,1\n",
+        Refused("column 'x', line 6: expected a number, got 'a'"),
+    ),
+    "flags with a gap": File(
+        "d.csv", table("u,1,TRUE", "u,2,", "u,3,FALSE"), Read({"y": [[1, np.nan, 0]]}, ("u",))
+    ),
+    "a comma at the end of lines": File("d.csv", table(*(f"{line}," for line in GOOD)), BOTH),
+    "a last line that ends early": File(
+        "d.csv",
+        table(*GOOD[:3], "u,4"),
+        Refused("line 5: expected 3 values, got 2: 'u,4'.*cut off"),
+    ),
+    "other than UTF-8": File(
+        "d.csv", table(*GOOD).encode("utf-16"), Refused("expected text in UTF-8")
+    ),
+    "a name in capitals": File("D.CSV", table(*GOOD), BOTH),
+    "parquet, datasets in the index": File("d.parquet", FRAME.set_index("dataset"), BOTH),
+    "netCDF, names of bytes": File("d.nc", ARRAYS.assign_coords(dataset=np.array([b"u"])), BOTH),
     "longer lines": File(
         "d.csv", table("u,1,2,3", "u,1,2,3"), Refused("lines of 3 values, as the first has")
     ),

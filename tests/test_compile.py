@@ -354,3 +354,16 @@ def test_a_category_that_is_far_less_likely_has_a_log_density_and_a_gradient():
             slope = jax.grad(compiled.log_likelihood)(jnp.asarray(z), data)
         np.testing.assert_allclose(terms, [-2300, 0, -299], rtol=1e-6, atol=1e-6)
         np.testing.assert_allclose(slope, [1, 0, -2, 1], atol=1e-6)
+
+
+def test_an_angle_has_one_turn() -> None:
+    """The density over all unconstrained values is that of an angle, and its integral is finite."""
+    with pm.Model() as model:
+        pm.VonMises("y", pm.VonMises("m", 0, 0.5), 2.0, observed=[0.3])
+    compiled, z = compile_model(model), np.linspace(-12, 12, 8001)
+    with precision.scope():
+        log_p = jax.vmap(lambda u: compiled.log_joint(u[None], {"y": jnp.array([0.3])}))(z)
+    turn = z[np.abs(z) < np.pi]
+    exact = stats.vonmises.pdf(turn, 0.5) * stats.vonmises.pdf(0.3, 2.0, loc=turn)
+    np.testing.assert_allclose(np.exp(log_p[np.abs(z) < np.pi]), exact, rtol=1e-6)
+    assert (np.exp(log_p[np.abs(z) > np.pi]) == 0).all()

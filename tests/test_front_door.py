@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 
 import pmcl
+from pmcl.amortized.fit import simulator_of
 from pmcl.compile import compile_model
 from pmcl.compile.constants import beside_rows
 
@@ -298,9 +299,14 @@ def test_columns_are_parts_of_a_covariate() -> None:
         x = pm.Data("X", np.zeros((30, 2)), dims=("row", "side"))
         pm.Normal("y", x @ pm.Normal("b", dims="side"), 1, observed=np.zeros(30), dims="row")
     table = pd.DataFrame({"X[r]": X + 10, "X[l]": X})
-    simulator = pmcl.amortized.fit.simulator_of(model, table)
+    simulator = simulator_of(model, table)
     _, data = simulator.simulate(2, random_seed=0)
     np.testing.assert_allclose(data["X"][..., 1] - data["X"][..., 0], 10)
+    with pytest.raises(ValueError, match=r"expected columns .*'X\[r\]'.*got .*'X\[R\]'"):
+        simulator_of(model, table.rename(columns={"X[r]": "X[R]"}))
+    with pytest.raises(ValueError, match=r"covariates\['X'\]: expected finite values, got 1"):
+        masked = np.ma.masked_equal(np.stack([X, np.where(X == X[0], -999, X)], 1), -999)
+        simulator_of(model, {"X": masked})
 
 
 # --- irregular times, and what will take long -----------------------------------------------------

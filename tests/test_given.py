@@ -1,13 +1,15 @@
 """What is known: conditionals of normals in closed form, for known parameters and known levels."""
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
 
 import pmcl
 from pmcl.compile import compile_model
-from pmcl.refinement.known import conditional_model
+from pmcl.data.reading import task_of
+from pmcl.refinement.known import conditional_model, values_of
 from pmcl.refinement.standalone import RefineJob
 from pmcl.runtime import precision
 
@@ -382,3 +384,21 @@ def test_what_cannot_be_given_is_refused(model):
     ):
         with pytest.raises(ValueError, match=said):
             pmcl.refine(model, {"y": Y}, given=given, progressbar=False)
+
+
+def test_labels_and_names_of_what_is_given_count() -> None:
+    compiled = compile_model(levels())
+    task = task_of(compiled, {name: {"y": y} for name, y in zip("uvw", Y, strict=True)})
+    theta = np.arange(3.0 * GROUPS).reshape(3, GROUPS)
+    backwards = xr.DataArray(
+        theta.T[::-1, ::-1],
+        dims=("group", "dataset"),
+        coords={"group": range(GROUPS)[::-1], "dataset": list("wvu")},
+    )
+    found = values_of(
+        compiled, task, {"theta": backwards, "mu": pd.Series([3.0, 2, 1], list("wvu"))}
+    )
+    np.testing.assert_array_equal(found["theta"], theta)
+    np.testing.assert_array_equal(found["mu"], [1, 2, 3])
+    with pytest.raises(pmcl.DataError, match="names of datasets are .*they differ"):
+        values_of(compiled, task, {"mu": pd.Series([3.0, 2, 1], list("abc"))})

@@ -119,3 +119,12 @@ def test_long_vectors_are_found_in_units_of_their_own(dim):
     assert values[0] > 0.7 and values[-1] < 1.3
     log_det = 0.5 * np.linalg.slogdet(np.eye(dim) + loading @ loading.T)[1]
     np.testing.assert_allclose(scale.log_det(), np.log(sd).sum() - log_det, atol=0.01 * dim)
+
+
+def test_a_spike_of_the_prior_is_not_its_scale(density):
+    """More than half of the draws are alike: the others say how far to look."""
+    rng = np.random.default_rng(2)
+    prior = np.concatenate([rng.normal(5, 1e-3, 120), rng.normal(0, 1, 80)])[:, None]
+    search = Search.of(density, np.zeros(1), prior)
+    assert 1 < float(search.spread[0]) < 4
+    assert np.ptp(np.asarray(search.starts)) > 3

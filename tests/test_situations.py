@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import situations_of_forms as forms
 import situations_of_labels as labels
 import situations_of_values as values
 from situation import Read, Refused, Situation, Warned, compiled, read
@@ -15,7 +16,7 @@ from pmcl.cli.files import read_data
 from pmcl.data.reading import task_of
 from pmcl.data.task import Task
 
-CASES: dict[str, Situation] = {**values.CASES, **labels.CASES}
+CASES: dict[str, Situation] = {**values.CASES, **labels.CASES, **forms.CASES}
 
 
 def test_there_are_more_than_a_hundred_and_twenty() -> None:

@@ -15,8 +15,9 @@ from pmcl.amortized.own_size import finished_by_size
 from pmcl.compile import Density
 from pmcl.data.forms import is_frame
 from pmcl.data.grouped import Grouped, GroupedReader
-from pmcl.data.labels import array_of, text
+from pmcl.data.labels import text
 from pmcl.data.masked import check_masked
+from pmcl.data.plain import array_of
 from pmcl.data.possible import check_possible
 from pmcl.data.reading import as_task
 from pmcl.data.task import DataError, Layout, Task, TaskLike

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import xarray as xr
 
 from pmcl.cli.tables import read_table
+from pmcl.data.forms import with_index
 from pmcl.data.task import DATASET, DataError
 
 if TYPE_CHECKING:
@@ -38,12 +39,12 @@ def read_data(path: Path, *, dataset: str = DATASET) -> "xr.Dataset | pd.DataFra
 
     if not path.exists():
         raise DataError(f"{path}: expected a data file or folder, there is none.")
-    name = path.name.removesuffix(".gz")
+    name = path.name.lower().removesuffix(".gz")
     try:
         if name.endswith((".csv", ".tsv")):
             found = read_table(path, "\t" if name.endswith(".tsv") else ",", dataset)
         elif name.endswith((".parquet", ".pq")):
-            found = pd.read_parquet(path)
+            found = with_index(pd.read_parquet(path))
         elif name.endswith((".nc", ".nc4", ".h5")):
             with xr.open_dataset(path) as opened:
                 found = opened.load()
@@ -54,6 +55,11 @@ def read_data(path: Path, *, dataset: str = DATASET) -> "xr.Dataset | pd.DataFra
             raise DataError(f"{path}: expected one of {_SUFFIXES}.")
     except DataError:
         raise
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: expected text in UTF-8, got other bytes ({error.reason}). Save it as UTF-8; "
+            "a compressed file's name ends in .gz."
+        ) from error
     except Exception as error:  # whatever the readers say of a damaged file
         raise DataError(f"{path}: could not be read ({error}).") from error
     frame = isinstance(found, pd.DataFrame)

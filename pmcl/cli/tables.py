@@ -1,5 +1,7 @@
 """Long tables from text files, with what is wrong in them said by column, line and value."""
 
+import csv
+import gzip
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -48,15 +50,42 @@ def read_table(path: Path, separator: str, dataset: str) -> "pd.DataFrame":
                 f"{path}: expected lines of {len(names)} values, as the first has, got longer "
                 "ones. Quote values that hold the separator."
             ) from None
+    _check_short(found, path, separator)
     if dataset in found:
-        text = {"usecols": [dataset], "dtype": str, "keep_default_na": False}
+        text = {"usecols": [dataset], "dtype": str, "keep_default_na": False, "index_col": False}
         found[dataset] = pd.read_csv(path, sep=separator, **text)[dataset]
     for name in found.columns.drop(dataset, errors="ignore"):
-        _check_numbers(found[name], f"{path}: column {name!r}")
+        _check_numbers(found[name], f"{path}: column {name!r}", path)
     return found
 
 
-def _check_numbers(column: "pd.Series", where: str) -> None:
+def _check_short(found: "pd.DataFrame", path: Path, separator: str) -> None:
+    """Refuse lines that end early, as those of a file that was cut off."""
+    if not found.shape[1] or not found.iloc[:, -1].isna().any():
+        return
+    opened = gzip.open if path.name.endswith(".gz") else open
+    with opened(path, "rt", encoding="utf-8-sig") as file:
+        lines = csv.reader(file, delimiter=separator)
+        width = len(next(lines))
+        for line in lines:
+            if line and len(line) < width:
+                raise DataError(
+                    f"{path}, line {lines.line_num}: expected {width} values, got {len(line)}: "
+                    f"{separator.join(line)[:60]!r}. Was the file cut off?"
+                )
+
+
+def _line(path: Path, row: int) -> int:
+    """Line of a file that a row of its table stands in, counted from 1; empty ones have no row."""
+    import pandas as pd
+
+    lines = pd.read_csv(
+        path, sep="\x00", header=None, dtype=str, quoting=3, skip_blank_lines=False
+    )[0]
+    return int(np.flatnonzero(lines.notna() & (lines.str.strip() != ""))[1 + row]) + 1
+
+
+def _check_numbers(column: "pd.Series", where: str, path: Path) -> None:
     """Refuse a column most of which are numbers, and some not; others may be text."""
     import pandas as pd
 
@@ -68,6 +97,6 @@ def _check_numbers(column: "pd.Series", where: str) -> None:
         value = str(column.iloc[wrong[0]])
         comma = " Numbers have a decimal point." if "," in value else ""
         raise DataError(
-            f"{where}, line {wrong[0] + 2}: expected a number, got {value!r} ({len(wrong)} such "
-            f"values). Write nothing where one is missing.{comma}"
+            f"{where}, line {_line(path, wrong[0])}: expected a number, got {value!r} "
+            f"({len(wrong)} such values). Write nothing where one is missing.{comma}"
         )

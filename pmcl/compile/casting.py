@@ -7,7 +7,7 @@ def lost(value: np.ndarray, dtype: str) -> str:
     """Say which value a type cannot hold; nothing where it holds all, NaN aside."""
     kind = np.dtype(dtype)
     if kind.kind == "f" and value.dtype.kind not in "iu":
-        return ""
+        return _overflowing(value, kind)
     with np.errstate(invalid="ignore"):
         cast = value.astype(kind)
         # back again: 2**63 as a float is not what an integer of 64 bits holds
@@ -25,3 +25,14 @@ def lost(value: np.ndarray, dtype: str) -> str:
         f"expected values of type {dtype}, {holds}, got {first!r}. Declare the `pm.Data` with "
         "values of a type that holds more, such as int64 or float64."
     )
+
+
+def _overflowing(value: np.ndarray, kind: np.dtype) -> str:
+    """Say which number is too large for a type of floats."""
+    most = np.finfo(kind).max
+    if value.dtype.kind != "f":
+        return ""
+    beyond = value[np.isfinite(value) & (np.abs(value) > most)]
+    if not beyond.size:
+        return ""
+    return f"expected values of type {kind}, which holds numbers up to {most:g}, got {beyond[0]:g}."

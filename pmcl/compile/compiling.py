@@ -7,7 +7,9 @@ import jax
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.logprob.basic import transformed_conditional_logp
+from pymc.distributions.custom import CustomDistRV
+from pymc.distributions.transforms import CircularTransform
+from pymc.logprob.basic import logp, transformed_conditional_logp
 from pymc.logprob.utils import replace_rvs_by_values
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
@@ -32,6 +34,7 @@ from pmcl.compile.size import say_graph
 from pmcl.compile.support import Support
 from pmcl.compile.variables import VariableInfo, fingerprint
 from pmcl.runtime import precision
+from pmcl.runtime.arguments import warn
 from pmcl.runtime.jitting import compiling
 
 
@@ -143,6 +146,12 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
             jacobian=jacobian,
         )
 
+    # Angles come round and round; one turn of them is a density.
+    turns = {
+        rv: pt.switch(pt.abs(model.rvs_to_values[rv]) <= np.pi, 0.0, -np.inf).sum()
+        for rv in free
+        if isinstance(model.rvs_to_transforms[rv], CircularTransform)
+    }
     try:
         terms = densities([*free, *explicit], jacobian=True)
     except NotImplementedError as error:
@@ -180,7 +189,9 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
     restricting = [p for p in potentials if p not in on_data]
     restrictions = [potentials[p].sum() for p in restricting]
     names_prior = [*names, *(p.name for p in restricting)]
-    before = [*(term.sum() for term in terms[: len(free)]), *restrictions]
+    own = dict(zip(free, (term.sum() for term in terms[: len(free)]), strict=True))
+    own |= {rv: own[rv] + turn for rv, turn in turns.items()}
+    before = [*own.values(), *restrictions]
     prior, _ = function(values, before, names_prior)
     gradient(prior, names_prior)
     plain = [*(term.sum() for term in densities(free, jacobian=False)), *restrictions]
@@ -203,9 +214,17 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         ]
         steps, by_term = function(arguments, split, names_observed)
     by_data = (inputs, lengths, {symbol: about[symbol] for symbol in symbols.values()})
-    indices = Indices(
-        [sized[var] for var in (*free, *model.deterministics, *model.observed_RVs)], *by_data
-    )
+    custom = [rv for rv in explicit if isinstance(rv.owner.op, CustomDistRV)]
+    places = [
+        *(sized[v] for v in (*free, *model.deterministics, *model.potentials, *model.observed_RVs)),
+        *(logp(sized[rv], observed[rv]) for rv in custom),  # data may index there, too
+    ]
+    indices = Indices(places, *by_data)
+    if indices.doubtful:
+        warn(
+            f"An array of the model indexes {', '.join(indices.doubtful)} by -1, which is the last "
+            "element. A code of -1 is what pandas gives to a missing category: drop those rows."
+        )
     support = Support({rv.name: sized[rv] for rv in model.observed_RVs}, *by_data)
     unconstrain, _ = function(list(parameters.values()), forward, names)
     return CompiledModel(
@@ -239,7 +258,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         _unconstrain=unconstrain,
         indices=indices,
         support=support,
-        copies=copies_in(model, likelihood.call.outputs),
+        copies=copies_in(model, [v for f in (likelihood, extra, prior) for v in f.call.outputs]),
         holders=(held_by := variables.holders(model)),
         constants=tuple(v.name for v in model.data_vars if v not in data and v.name not in held_by),
     )

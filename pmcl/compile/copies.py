@@ -40,17 +40,19 @@ class Copy(NamedTuple):
         )
 
 
-def copies_in(model: pm.Model, likelihood: Sequence[Variable]) -> tuple[Copy, ...]:
-    """Find observed values among the constants of a log likelihood."""
+def copies_in(model: pm.Model, densities: Sequence[Variable]) -> tuple[Copy, ...]:
+    """Find observed values, or their logarithms, among the constants of log densities."""
     constants = [
         np.asarray(v.data, float)
-        for v in ancestors(list(likelihood))
+        for v in ancestors(list(densities))
         if isinstance(v, Constant) and np.ndim(v.data) and np.asarray(v.data).dtype.kind in "iuf"
     ]
     found = []
     for rv in model.observed_RVs:
         own = own_value(model, rv.name).astype(float)
-        rows = [r for c in constants if own.ndim for r in [_moved(own, c)] if r is not None]
+        forms = [own, np.log(own)] if own.size and (own > 0).all() else [own]
+        every = [_moved(form, c) for form in forms for c in constants if own.ndim]
+        rows = [r for r in every if r is not None]
         if rows:
             found.append(Copy(rv.name, own, min(rows)))
     return tuple(found)

@@ -154,9 +154,13 @@ def _columns(table: Any, model: pm.Model) -> dict[str, np.ndarray]:
     found = {}
     for name, columns in parts.items():
         dims = model.named_vars_to_dims.get(name) or ()
-        labels = [f"{name}[{v}]" for v in model.coords.get(dims[-1], None) or ()] if dims else []
+        own = (model.coords.get(dims[-1], None) or ()) if dims else ()
+        plain = [f"{name}[{i}]" for i in range(len(columns))]
+        labels = [f"{name}[{v}]" for v in own] or plain
         if {*labels} == {*columns}:
             columns = labels  # in the model's order
+        elif "[" in str(columns[0]) and plain not in (labels, columns):
+            raise ValueError(f"covariates[{name!r}]: expected columns {labels}, got {columns}.")
         value = np.stack([table[c].to_numpy() for c in columns], axis=1)
         found[name] = value if "[" in str(columns[0]) else value[:, 0]
     return found

@@ -1,18 +1,24 @@
 """Data that say which element of something is meant, and how many elements there are."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.distribution import SymbolicRandomVariable
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar import Cast
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.op import RandomVariable
-from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
+from pytensor.tensor.subtensor import (
+    AdvancedIncSubtensor,
+    AdvancedSubtensor,
+    IncSubtensor,
+    Subtensor,
+)
 
 from pmcl.compile.conversion import graphs
 from pmcl.compile.variables import VariableInfo
@@ -52,6 +58,12 @@ class Misplaced(NamedTuple):
     values: tuple[float, float]
     size: int
 
+    def of(self, dataset: str) -> str:
+        """Say whose it is."""
+        if not self.place.data:
+            return f"The model, dataset {dataset!r}"
+        return f"Variable {self.place.data!r} of dataset {dataset!r}"
+
     def __str__(self) -> str:
         low, high = self.values
         if not low.is_integer():
@@ -60,6 +72,9 @@ class Misplaced(NamedTuple):
                 "model would cut off. Round them, and make the `pm.Data` one of integers."
             )
         what, size = self.place.indexed, self.size
+        if not self.place.data:
+            low = low if low < -size else high
+            return f"an array indexes {what}, which has {size} elements, by {low:g}."
         came = f"{low:g}" if low == high else f"{low:g} to {high:g}"
         computed = "" if self.place.plain else f" (computed from {self.place.data})"
         if low < 0:
@@ -141,35 +156,71 @@ class Indices:
         lengths: Mapping[Variable, Variable],
         symbols: Mapping[Variable, VariableInfo],
     ) -> None:
-        places = _places(outputs, inputs)
+        data = {**inputs, **{symbol: symbol for symbol in symbols}}
+        places = _places(outputs, data)
         self.places = [index for index, _, _ in places]
+        own = _own(outputs, data)
+        self._own = [(index, values) for index, values, _ in own]
         flat = [
             v
             for _, index, size in places
-            for v in (index.min(), index.max(), size, _fraction(index, inputs))
+            for v in (index.min(), index.max(), size, _fraction(index, data))
         ]
-        self._found = OfData(flat, inputs, lengths, symbols)
+        self._found = OfData([*flat, *(size for *_, size in own)], inputs, lengths, symbols)
 
     def __reduce__(self) -> tuple:
         return _nothing, ()  # data were checked before they were sent elsewhere
 
     def misplaced(self, dataset: Mapping[str, np.ndarray]) -> Misplaced | None:
         """Return the first index of a dataset that is out of range; gaps are none."""
-        if not self.places:
+        if not self.places and not self._own:
             return None
         found = self._found(dataset)
+        n = 4 * len(self.places)
         for place, low, high, size, fraction in zip(
-            self.places, found[::4], found[1::4], found[2::4], found[3::4], strict=True
+            self.places, found[:n:4], found[1:n:4], found[2:n:4], found[3:n:4], strict=True
         ):
             if fraction:
                 return Misplaced(place, (float(fraction), float(fraction)), int(size))
             if low < 0 or high >= size:
                 return Misplaced(place, (float(low), float(high)), int(size))
+        for (place, values), size in zip(self._own, found[n:], strict=True):
+            if values.min() < (0 if place.data else -size) or values.max() >= size:
+                return Misplaced(place, (float(values.min()), float(values.max())), int(size))
         return None
+
+    @property
+    def doubtful(self) -> list[str]:
+        """What arrays of the model index by -1 among numbers that come more than once.
+
+        Python counts it from the end, and so do PyMC and this; pandas gives it to a missing
+        category.
+        """
+        found = {
+            place.indexed
+            for place, values in self._own
+            if not place.data and values.min() == -1 and len(np.unique(values)) < values.size
+        }
+        return sorted(found)
 
 
 def _nothing() -> Indices:
     return Indices([], {}, {}, {})
+
+
+def _indexed(outputs: Sequence[Variable]) -> Iterator[tuple[Variable, int, Variable]]:
+    """Each array that is indexed, the axis and the index."""
+    for var in ancestors(list(outputs)):
+        op = None if var.owner is None else var.owner.op
+        if isinstance(op, AdvancedSubtensor | Subtensor):
+            array, *given = var.owner.inputs
+        elif isinstance(op, AdvancedIncSubtensor | IncSubtensor):
+            array, _, *given = var.owner.inputs  # what is put there comes second
+        else:
+            continue
+        for axis, entry in enumerate(op.idx_list):
+            if isinstance(entry, int):
+                yield array, axis, given[entry]
 
 
 def _places(
@@ -177,20 +228,35 @@ def _places(
 ) -> list[tuple[Index, Variable, Variable]]:
     """Find indices that follow from data alone; each with the index and the size as graphs."""
     found: dict[tuple[Variable, Variable, int], tuple[Index, Variable, Variable]] = {}
-    for var in ancestors(list(outputs)):
-        if var.owner is None or not isinstance(var.owner.op, AdvancedSubtensor | Subtensor):
+    for array, axis, index in _indexed(outputs):
+        names = _data_of(index, data)
+        if names is None:
             continue
-        array, *given = var.owner.inputs
-        for axis, entry in enumerate(var.owner.op.idx_list):
-            if not isinstance(entry, int):
-                continue
-            index = given[entry]
-            names = _data_of(index, data)
-            if names is None:
-                continue
-            of = pt.as_tensor_variable(index)
-            about = Index(", ".join(names), _is_plain(index, data), _named(array))
-            found.setdefault((array, index, axis), (about, of, array.shape[axis]))
+        of = pt.as_tensor_variable(index)
+        about = Index(", ".join(names), _is_plain(index, data), _named(array))
+        found.setdefault((array, index, axis), (about, of, array.shape[axis]))
+    return list(found.values())
+
+
+def _own(
+    outputs: Sequence[Variable], data: Mapping[Variable, Variable]
+) -> list[tuple[Index, np.ndarray, Variable]]:
+    """Find arrays of the model's own that index: their values, and the size as a graph."""
+    found: dict[tuple[Variable, int, Variable], tuple[Index, np.ndarray, Variable]] = {}
+    for array, axis, index in _indexed(outputs):
+        while index.owner is not None and isinstance(index.owner.op, DimShuffle | Elemwise) and (
+            len(index.owner.inputs) == 1
+        ):  # fmt: skip
+            index = index.owner.inputs[0]
+        shared = isinstance(index, SharedVariable) and index not in data
+        if not (shared or isinstance(index, Constant)) or not hasattr(index.type, "ndim"):
+            continue
+        values = np.asarray(index.get_value(borrow=True) if shared else index.data)
+        if not values.ndim or not values.size or values.dtype.kind not in "iu":
+            continue
+        if values.min() < 0 or values.max() >= (array.type.shape[axis] or 0):
+            about = Index(str(index.name) if shared else "", True, _named(array))
+            found[array, axis, index] = (about, values, array.shape[axis])
     return list(found.values())
 
 

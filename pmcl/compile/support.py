@@ -91,11 +91,13 @@ class Outside(NamedTuple):
     number: int
     takes: str
     hint: str
+    what: str = ""
 
     def __str__(self) -> str:
         more = f", and {self.number - 1} more" if self.number > 1 else ""
         return (
-            f"expected values that its distribution takes, {self.takes}, got {self.value:g}"
+            f"expected values that its distribution takes, {self.takes}, got {self.what}"
+            f"{self.value:g}"
             f"{in_row(self.position)}{more}.{self.hint}"
         )
 
@@ -128,6 +130,8 @@ class Support:
         found = {name: _intervals(var) for name, var in variables.items()}
         self._intervals = {k: [*map(_known, v)] for k, v in found.items() if v is not None}
         self._whole = {k for k, v in variables.items() if np.dtype(v.type.dtype).kind in "biu"}
+        ops = {k: v.owner.op for k, v in variables.items() if v.owner is not None}
+        self._shares = {k for k, op in ops.items() if isinstance(op, basic.DirichletRV)}
         every = [interval for one in self._intervals.values() for interval in one]
         self._graphs = [b for i in every for b in i[:2] if isinstance(b, Variable)]
         self._bounds = OfData(self._graphs, inputs, lengths, symbols)
@@ -150,6 +154,12 @@ class Support:
             if name not in dataset:  # of a stream: latent variables of rows
                 continue
             value = np.asarray(dataset[name], float)
+            total = value.sum(axis=-1) if name in self._shares else np.ones(())
+            apart = np.argwhere(np.abs(total - 1) > _ROUNDED)
+            if len(apart):
+                row, say = tuple(map(int, apart[0])), " Divide each row by its sum."
+                about = ("entries that sum to 1", say, "a sum of ")
+                return Outside(name, row, float(total[row]), len(apart), *about)
             given = [i._replace(low=number(i.low), high=number(i.high)) for i in intervals]
             good = np.any([np.isnan(value), *(i.holds(value) for i in given)], axis=0)
             if not good.all():
@@ -218,6 +228,7 @@ def _is_free(var: Variable) -> bool:
     return any(is_random(v) for v in ancestors([var]))
 
 
+_ROUNDED = 0.02  # by which shares may miss a sum of one: they may be rounded to two digits
 _SIZE = "number of categories, less one"
 
 
@@ -281,6 +292,7 @@ _TABLE: dict[type[Op], Callable[..., Interval]] = {
         lambda alpha, _: Interval(0.0, without_low=_not_one(alpha)),
     ),
     basic.BetaRV: lambda alpha, beta: Interval(0.0, 1.0, _not_one(alpha), _not_one(beta)),
+    basic.DirichletRV: lambda alpha: Interval(0.0, 1.0, _not_one(alpha), _not_one(alpha)),
     basic.HalfNormalRV: lambda loc, _: Interval(loc),
     basic.ParetoRV: lambda _, m: Interval(m),
     continuous.WaldRV: lambda mu, lam, alpha: Interval(alpha, without_low=True),

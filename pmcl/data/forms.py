@@ -12,6 +12,15 @@ from pmcl.data.task import DataError
 
 def in_form(data: Any) -> Any:
     """Turn grouped tables and sequences of datasets into mappings, other tables into pandas'."""
+    if isinstance(data, xr.DataTree):
+        return _of_tree(data)
+    if is_frame(data) and hasattr(data, "compute"):  # a table of Dask
+        data = data.compute()
+    if is_frame(data) and data.columns.nlevels > 1:
+        raise DataError(
+            f"data: expected columns with one name each, got {data.columns[0]!r} and the like; "
+            '`table.columns = ["_".join(c) for c in table.columns]` joins the parts.'
+        )
     if isinstance(data, xr.Dataset | Mapping) or is_frame(data):
         return data
     if hasattr(data, "ngroups") and hasattr(data, "groups"):  # what pandas' `groupby` gives
@@ -29,11 +38,24 @@ def in_form(data: Any) -> Any:
                 'name: {"y": values}.'
             )
         return {str(i): one for i, one in enumerate(data)}
-    return _as_pandas(data)
+    return as_pandas(data)
+
+
+def _of_tree(tree: xr.DataTree) -> Any:
+    """Read the data of ArviZ's groups, where there are such, or a dataset from each node."""
+    groups = [
+        tree[n].to_dataset() for n in ("observed_data", "constant_data") if n in tree.children
+    ]
+    if "observed_data" in tree.children:
+        return {name: value for group in groups for name, value in group.data_vars.items()}
+    if tree.children and not tree.data_vars:
+        return {name: in_form(node) for name, node in tree.children.items()}
+    return tree.to_dataset()
 
 
 def _groups(data: Any) -> dict[str, Any]:
     found = [(str(_name(name)), rows) for name, rows in data]
+    found = [(name, rows if is_frame(rows) else rows.to_frame()) for name, rows in found]
     twice = sorted(name for name, n in Counter(name for name, _ in found).items() if n > 1)
     if twice:
         raise DataError(f"data: names of groups must differ as text; {twice} came more than once.")
@@ -51,6 +73,18 @@ def is_frame(data: object) -> bool:
     return hasattr(data, "columns") and hasattr(data, "groupby") and hasattr(data, "iloc")
 
 
+def with_index(table: Any) -> Any:
+    """Make columns of an index that has names, as its levels may name datasets and rows.
+
+    A column of that name is what counts.
+    """
+    names = [n for n in table.index.names if n is not None]
+    twice = [n for n in names if n in table.columns]
+    table = table.reset_index(twice, drop=True) if twice else table
+    rest = [n for n in names if n not in table.columns]
+    return table.reset_index(rest) if rest else table
+
+
 def several(data: Mapping, variables: Iterable[str]) -> bool:
     """Whether a mapping holds datasets by their names, and not arrays by variables'."""
     if isinstance(data, xr.Dataset) or not data:
@@ -65,7 +99,7 @@ def _is_table(value: object) -> bool:
     return is_frame(value) or is_into_dataframe(value)
 
 
-def _as_pandas(data: Any) -> Any:
+def as_pandas(data: Any) -> Any:
     """A table of another library as one of pandas; anything else as it is."""
     import narwhals
 

@@ -8,8 +8,9 @@ import numpy as np
 import xarray as xr
 
 from pmcl.compile import VariableInfo
-from pmcl.data.forms import in_form, is_frame, several
-from pmcl.data.labels import array_of, text, with_labels
+from pmcl.data.forms import in_form, is_frame, several, with_index
+from pmcl.data.labels import text, with_labels
+from pmcl.data.plain import array_of
 from pmcl.data.reading import read_arrays, read_one
 from pmcl.data.tables import from_columns
 from pmcl.data.task import DATASET, DataError, Layout, Task
@@ -114,8 +115,7 @@ class GroupedReader(NamedTuple):
         if isinstance(data, Task):
             data = {n: data.dataset(i) for i, n in enumerate(data.names)}
         if is_frame(data):
-            named = [n for n in data.index.names if n is not None and n not in data.columns]
-            data = data.reset_index(named) if named else data
+            data = with_index(data)
             if DATASET not in data.columns:
                 return [("0", data)]
             return [(str(n), rows) for n, rows in data.groupby(DATASET, sort=False)]

@@ -1,14 +1,17 @@
 """Labels: where both sides have them values go by name, and they are never joined in silence."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
 
 from pmcl.compile import VariableInfo
-from pmcl.data.task import DataError, Layout
+from pmcl.compile.variables import is_nameless
+from pmcl.data.forms import as_pandas, is_frame
+from pmcl.data.plain import array_of, plain
+from pmcl.data.task import DATASET, DataError, Layout
 from pmcl.runtime.arguments import warn
 
 
@@ -53,6 +56,61 @@ def aligned(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str)
     return value
 
 
+def in_dims(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str) -> xr.DataArray:
+    """Bring an array in the model's order of dims and of their labels, datasets first.
+
+    Raises
+    ------
+    DataError
+        Where dims or labels differ.
+    """
+    value = _by_position(value, info)
+    if {*value.dims} - {DATASET} != {*info.dims}:
+        raise DataError(
+            f"{where}: expected dims {info.dims}, with or without {DATASET!r}, got "
+            f"{value.dims}; `data.rename(...)` gives them the model's names."
+        )
+    value = value.transpose(*(d for d in (DATASET, *info.dims) if d in value.dims))
+    return aligned(value, info, layout, where)
+
+
+def _by_position(value: xr.DataArray, info: VariableInfo) -> xr.DataArray:
+    """Take dims in their order where the model has no names for its own."""
+    came = [d for d in value.dims if d != DATASET]
+    new = [(old, ours) for old, ours in zip(came, info.dims, strict=False) if old != ours]
+    ours = [ours for _, ours in new]
+    if len(came) != len(info.dims) or not all(is_nameless(d) for d in ours):
+        return value
+    return value.drop_vars([old for old, _ in new if old in value.coords]).rename(dict(new))
+
+
+def as_the_model(
+    value: object, info: VariableInfo, layout: Layout, names: Sequence[str], where: str
+) -> np.ndarray:
+    """Values of a variable, in the model's order of dims and labels, and in that of the datasets.
+
+    Raises
+    ------
+    DataError
+        Where dims, labels or names of datasets differ.
+    """
+    value = with_labels(value, info)
+    if not isinstance(value, xr.DataArray):
+        return plain(value)
+    value = in_dims(value, info, layout, where)
+    if DATASET in value.dims and DATASET in value.coords:
+        theirs = _labels(value, DATASET)
+        what = _apart(theirs, text(names))
+        if what:
+            raise DataError(
+                f"{where}: names of datasets are {_few(theirs)}, those of the data "
+                f"{_few([*names])}: {what}."
+            )
+        if {*theirs} == {*text(names)}:
+            value = _reordered(value, DATASET, theirs, text(names))
+    return plain(value.values)
+
+
 def together(arrays: Mapping[str, xr.DataArray], where: str) -> dict[str, xr.DataArray]:
     """Bring the variables of a dataset in one order of their labels.
 
@@ -61,28 +119,78 @@ def together(arrays: Mapping[str, xr.DataArray], where: str) -> dict[str, xr.Dat
     DataError
         Where two have different labels along a dim, or some come more than once in another order.
     """
-    first: dict[Any, tuple[str, list[str]]] = {}
     found = dict(arrays)
+    seen: dict[Any, list[tuple[str, list[str], bool]]] = {}
     for name, value in arrays.items():
         for dim in value.dims:
-            if dim not in value.coords:
+            columns = dim in value.attrs.get(_COLUMNS, ())
+            if dim in value.coords:
+                own = _labels(value, dim)
+            elif dim in value.attrs.get(_NUMBERED, ()):
+                own = numbers(value.sizes[dim])
+            else:
                 continue
-            own = _labels(value, dim)
-            other, theirs = first.setdefault(dim, (name, own))
-            numbered = numbers(len(own))
-            if own == theirs or len(own) != len(theirs) or numbered in (own, theirs) and (
-                {*own} != {*theirs}
-            ):  # fmt: skip
-                continue
-            what = _difference(own, theirs)
-            if what:
-                raise DataError(
-                    f"Variable {name!r}{where}: labels of {dim!r} are {_few(own)}, those of "
-                    f"{other!r} are {_few(theirs)}: {what}. Rows that belong together need the "
-                    "same labels, or none."
-                )
-            found[name] = _reordered(found[name], dim, own, theirs)
+            before = seen.setdefault(dim, [])
+            for other, theirs, names in before:
+                what = _apart(own, theirs)
+                if what and not (columns or names):
+                    raise DataError(
+                        f"Variable {name!r}{where}: labels of {dim!r} are {_few(own)}, those of "
+                        f"{other!r} are {_few(theirs)}: {what}. Rows that belong together need "
+                        "the same labels, or none."
+                    )
+                if {*own} == {*theirs} and own != theirs and not what:
+                    found[name], own = _reordered(found[name], dim, own, theirs), theirs
+            if all(own != theirs for _, theirs, _ in before):
+                before.append((name, own, columns))
     return found
+
+
+def _apart(own: list[str], theirs: list[str]) -> str:
+    """What keeps the labels of two variables from being matched; nothing where positions count."""
+    if own == theirs or len(own) != len(theirs):
+        return ""
+    if {*own} != {*theirs} and numbers(len(own)) in (own, theirs):
+        return ""
+    return _difference(own, theirs)
+
+
+def check_one_order(datasets: Mapping[str, Any], layout: Layout) -> None:
+    """Refuse datasets that have the same labels in different orders, where the model has none.
+
+    Values go by position there, and results of one position would be about different things.
+
+    Raises
+    ------
+    DataError
+    """
+    free = {
+        d: i
+        for i in layout.variables
+        for d, n in zip(i.dims, i.shape, strict=True)
+        if d not in {layout.row, *layout.data_dims}
+        and text(layout.coords.get(d, range(n))) == numbers(n)
+    }
+    first: dict[str, tuple[str, list[str]]] = {}
+    for name, data in datasets.items() if free else ():
+        for dim, info in free.items():
+            labels = _along(data, dim, info)
+            other, theirs = first.setdefault(dim, (name, labels)) if labels else ("", labels)
+            if labels != theirs and sorted(labels) == sorted(theirs):
+                raise DataError(
+                    f"data: along {dim!r} dataset {name!r} has the labels {_few(labels)}, dataset "
+                    f"{other!r} {_few(theirs)}, and the model none, so that positions would count. "
+                    f"Give the model the labels (`coords`), or all datasets one order."
+                )
+
+
+def _along(data: Any, dim: str, info: VariableInfo) -> list[str]:
+    """Labels that a dataset has along a dim; none where it has none."""
+    if is_frame(data):
+        return text(data[dim]) if dim in data and dim != info.name else []
+    value = with_labels(data[info.name], info) if info.name in data else None
+    labelled = isinstance(value, xr.DataArray) and dim in value.coords
+    return _labels(value, dim) if labelled else []  # type: ignore[arg-type]
 
 
 def in_order(rows: Any, along: str | None, layout: Layout, where: str) -> Any:
@@ -94,28 +202,34 @@ def in_order(rows: Any, along: str | None, layout: Layout, where: str) -> Any:
     return rows.iloc[aligned(found, info, layout, where).values]
 
 
+# Of a table that became an array: dims along which pandas numbered rows by itself, and those whose
+# labels are names of columns, which may differ between variables (x1, x2 and y1, y2).
+_NUMBERED, _COLUMNS = "pmcl: numbered", "pmcl: columns"
+
+
 def with_labels(value: object, info: VariableInfo) -> object:
-    """Give pandas' Series and DataFrames the labels that they have; all else stays."""
-    if not hasattr(value, "reindex") or isinstance(value, xr.DataArray | xr.Dataset):
-        return value
-    if len(info.dims) == 1 and getattr(value, "shape", ())[1:] == (1,):
-        value = value.iloc[:, 0]  # type: ignore[attr-defined]  # a table of one column
-    axes = value.axes  # type: ignore[attr-defined]
-    if len(axes) != len(info.dims):
-        return value
-    labels = {d: text(a) for d, a in zip(info.dims, axes, strict=True) if not _counts(a)}
-    return xr.DataArray(array_of(value), dims=info.dims, coords=labels)
+    """Give Series and DataFrames the labels that they have; all else stays.
 
-
-def array_of(value: Any) -> np.ndarray:
-    """Values of a Series or a DataFrame; what pandas calls NA is NaN."""
-    kinds = [value.dtype] if value.ndim == 1 else [*value.dtypes]
-    own = [k for k in kinds if not isinstance(k, np.dtype) and getattr(k, "kind", "O") in "biuf"]
-    if own and value.isna().to_numpy().any():
-        return value.to_numpy(dtype=float, na_value=np.nan)
-    if own and len(own) == len(kinds):
-        return value.to_numpy(dtype=np.result_type(*(k.numpy_dtype for k in own)))
-    return value.to_numpy()
+    One with a dim more than the variable has a dataset in each row.
+    """
+    if isinstance(value, xr.DataArray | xr.Dataset):
+        return value
+    value = cast(Any, value if hasattr(value, "reindex") else as_pandas(value))
+    if not hasattr(value, "reindex") or not hasattr(value, "axes"):  # an Index has values alone
+        return value
+    if len(info.dims) < 2 and getattr(value, "shape", ())[1:] == (1,):
+        value = value.iloc[:, 0]  # a table of one column
+    axes = value.axes
+    several = len(axes) == len(info.dims) + 1
+    if len(axes) != len(info.dims) and not several:
+        return value
+    dims = (DATASET, *info.dims) if several else info.dims
+    labels = {d: text(a) for d, a in zip(dims, axes, strict=True) if not _counts(a)}
+    about = {
+        _NUMBERED: [d for d in dims[:1] if d not in labels],
+        _COLUMNS: [d for d in dims[1:] if several and d in labels],
+    }
+    return xr.DataArray(array_of(value), dims=dims, coords=labels, attrs=about)
 
 
 def _counts(index: Any) -> bool:
@@ -138,6 +252,11 @@ def _labels(value: xr.DataArray, dim: Any) -> list[str]:
     return text(value.coords[dim].values if index is None else index)
 
 
+def name_of(label: object) -> str:
+    """Name of a dataset, as it is in the source; files may have it as bytes."""
+    return label.decode(errors="replace") if isinstance(label, bytes) else str(label)
+
+
 def _text(label: Any) -> str:
     if isinstance(label, np.datetime64) or hasattr(label, "isoformat"):
         import pandas as pd
@@ -148,7 +267,7 @@ def _text(label: Any) -> str:
             return str(label)
         return (stamp if stamp.tzinfo is None else stamp.tz_convert("UTC")).isoformat()
     whole = isinstance(label, float | np.floating) and float(label).is_integer()
-    return str(int(label)) if whole else str(label)
+    return str(int(label)) if whole else name_of(label)
 
 
 def _reordered(value: xr.DataArray, dim: Any, now: list[str], wanted: list[str]) -> xr.DataArray:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import pymc as pm
 
-from pmcl.compile.variables import own_value
+from pmcl.compile.variables import holder_of, own_value
 from pmcl.data.task import DataError
 from pmcl.runtime.arguments import listed
 
@@ -27,7 +27,9 @@ def own_data(
     DataError
         If all observed values are equal: most likely placeholders.
     """
-    observed = {rv.name: own_value(model, rv.name) for rv in model.observed_RVs}
+    # what a `pm.Data` holds before PyMC makes whole numbers of it
+    held = {rv.name: holder_of(model, rv.name) or rv.name for rv in model.observed_RVs}
+    observed = {name: own_value(model, holder) for name, holder in held.items()}
     number = sum(value.size for value in observed.values())
     alike = all(value.size and np.all(value == value.flat[0]) for value in observed.values())
     if observed and alike and (number > 1 or not any(map(np.any, observed.values()))):

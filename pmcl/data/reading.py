@@ -1,7 +1,7 @@
 """Users' data, in any of the forms that they have, as a task."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
@@ -10,7 +10,8 @@ import xarray as xr
 from pmcl.compile import CompiledModel, VariableInfo
 from pmcl.compile.variables import content, dims_of, holders, is_nameless, own_value
 from pmcl.data.forms import in_form, is_frame, several
-from pmcl.data.labels import aligned, numbers, together, with_labels
+from pmcl.data.labels import check_one_order, in_dims, name_of, numbers, together, with_labels
+from pmcl.data.plain import plain
 from pmcl.data.stacking import stack
 from pmcl.data.tables import from_frame, one_table
 from pmcl.data.task import DATASET, DataError, Layout, Task, TaskLike
@@ -45,7 +46,11 @@ def as_task(data: TaskLike, layout: Layout) -> Task:
     task = check_values(_as_task(data, layout))
     n, own = len(task), layout.length
     unlike = task.width == 1 or n == own
-    if n > 1 and own > 1 and unlike and task.width != own and [*task.names] == numbers(n):
+    came: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
+    frames = [came[k] for k in layout.names if k in came and is_frame(came[k])]
+    tables = any(frame.index.name != DATASET for frame in frames)
+    nameless = tables or [*task.names] == numbers(n)
+    if n > 1 and own > 1 and unlike and task.width != own and nameless:
         rows = "one row" if task.width == 1 else f"{task.width} rows"
         warn(
             f"data: arrays are read as {n} datasets of {rows}, as the first dim is that of "
@@ -65,12 +70,14 @@ def _as_task(data: TaskLike, layout: Layout) -> Task:
     if not isinstance(data, Mapping):  # an xarray.Dataset is one
         raise DataError(
             "data: expected an xarray.Dataset, a mapping of arrays, a mapping from dataset names "
-            f"to Datasets or a pandas.DataFrame, got {type(data).__name__}."
+            f"to Datasets or a pandas.DataFrame, got {type(data).__name__}; `list(...)` of what is "
+            "iterated over, `dict(...)` of pairs of a name and a dataset."
         )
     if several(data, layout.names):
-        parts: Mapping = data
-        datasets = [read_one(one, layout, str(name)) for name, one in parts.items()]
-        return stack(datasets, [str(name) for name in data], layout)
+        parts = [(name_of(name), in_form(one)) for name, one in data.items()]
+        datasets = [read_one(one, layout, name) for name, one in parts]
+        check_one_order(dict(parts), layout)
+        return stack(datasets, [name for name, _ in parts], layout)
     return stack(*read_arrays(data, layout, ""), layout)
 
 
@@ -92,6 +99,11 @@ def read_arrays(
     data = _by_variable(_with_coordinates(data, layout), layout)
     _check_names(data, layout, where)
     infos = {i.name: i for i in layout.variables}
+    listed = _in_lists(data, infos)
+    if listed:
+        each = [{k: v[i] for k, v in data.items()} for i in range(listed)]
+        parts = [read_arrays(one, layout, f" of dataset '{i}'")[0][0] for i, one in enumerate(each)]
+        return parts, numbers(listed)
     values = {str(k): with_labels(v, infos[str(k)]) for k, v in data.items()}
     values |= together({k: v for k, v in values.items() if isinstance(v, xr.DataArray)}, where)
     found = {i.name: _variable(values[i.name], i, layout, where) for i in layout.variables}
@@ -103,12 +115,25 @@ def read_arrays(
     for value in values.values():
         if isinstance(value, xr.DataArray) and value.coords.get(DATASET, value).size == n:
             if DATASET in value.coords:
-                names = [*map(str, np.atleast_1d(value.coords[DATASET].values))]
+                names = [*map(name_of, np.atleast_1d(value.coords[DATASET].values))]
                 break
     return [
-        {k: (v[{DATASET: i}] if DATASET in v.dims else v).values for k, v in found.items()}
+        {k: plain((v[{DATASET: i}] if DATASET in v.dims else v).values) for k, v in found.items()}
         for i in range(n)
     ], names
+
+
+def _in_lists(data: Mapping, infos: Mapping[str, VariableInfo]) -> int:
+    """Number of datasets where all came in lists, some of them of labelled arrays; else 0."""
+    lists = [v for v in data.values() if isinstance(v, list | tuple)]
+    if not any(hasattr(one, "reindex") for v in lists for one in v):
+        return 0
+    every = all(
+        (isinstance(v, list | tuple) or (isinstance(v, np.ndarray) and v.ndim))
+        and all(np.ndim(one) == len(infos[str(k)].dims) for one in v)
+        for k, v in data.items()
+    )
+    return len(lists[0]) if every and len({*map(len, data.values())}) == 1 else 0
 
 
 def _by_variable(data: Mapping, layout: Layout) -> Mapping:
@@ -140,20 +165,17 @@ def _variable(value: object, info: VariableInfo, layout: Layout, where: str) -> 
             value = [_variable(v, info, layout, where).values for v in parts]
     where = f"Variable {info.name!r}{where}"
     if isinstance(value, xr.DataArray):
-        value = _by_position(value, info)
-        if {*value.dims} - {DATASET} != {*info.dims}:
-            raise DataError(
-                f"{where}: expected dims {info.dims}, with or without {DATASET!r}, got "
-                f"{value.dims}; `data.rename(...)` gives them the model's names."
-            )
         check_decoded(value, where)
-        value = value.transpose(*(d for d in (DATASET, *info.dims) if d in value.dims))
-        return aligned(value, info, layout, where).variable
+        return in_dims(value, info, layout, where).variable
     if isinstance(value, list | tuple):
         value = _stacked(value, info, where)
-    if np.ma.isMaskedArray(value):
-        value = value.astype(float).filled(np.nan)  # type: ignore[attr-defined]
-    array = np.asarray(value)
+    array = plain(value)
+    if array.dtype == object and not array.ndim:
+        raise DataError(
+            f"{where}: expected shape {layout.expected(info)}, got {type(value).__name__}, which "
+            "NumPy does not read as an array: `list(...)` of what is iterated over, `.toarray()` "
+            "of a sparse matrix."
+        )
     if array.ndim not in (len(info.dims), len(info.dims) + 1):
         raise DataError(
             f"{where}: expected shape {layout.expected(info)}, with or without a leading dim "
@@ -161,16 +183,6 @@ def _variable(value: object, info: VariableInfo, layout: Layout, where: str) -> 
         )
     dims = info.dims if array.ndim == len(info.dims) else (DATASET, *info.dims)
     return xr.Variable(dims, array)
-
-
-def _by_position(value: xr.DataArray, info: VariableInfo) -> xr.DataArray:
-    """Take dims in their order where the model has no names for its own."""
-    came = [d for d in value.dims if d != DATASET]
-    new = [(old, ours) for old, ours in zip(came, info.dims, strict=False) if old != ours]
-    ours = [ours for _, ours in new]
-    if len(came) != len(info.dims) or not all(is_nameless(d) for d in ours):
-        return value
-    return value.drop_vars([old for old, _ in new if old in value.coords]).rename(dict(new))
 
 
 def _stacked(values: Sequence, info: VariableInfo, where: str) -> object:
@@ -266,7 +278,8 @@ def _warn_of_others(model: pm.Model, came: set[str]) -> None:
         alike = [n for n in came if n.lower() == name.lower()]
         if alike:
             raise DataError(f"data: expected {name!r}, as the model calls it, got {alike[0]!r}.")
-    if stay:
+    observed = {*model.observed_RVs} - {model[held[n]] for n in came & {*held}}
+    if stay and {str(rv.name) for rv in observed} <= came:  # else an error follows
         warn(
             f"{listed(stay)} did not come with the data: the values that the model has are taken "
             "for every dataset. Pass them with the data if they differ."

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from pmcl.compile import CompiledModel
 from pmcl.data.labels import aligned, with_labels
+from pmcl.data.plain import plain
 from pmcl.data.task import Layout
 from pmcl.data.values import check_decoded
 
@@ -30,5 +32,7 @@ def aligned_sources(compiled: CompiledModel, sources: Mapping[str, Any]) -> dict
                 where = f"covariates[{info.name!r}]"
                 check_decoded(source, where)
                 source = aligned(source, info, layout, where)
+            elif isinstance(source, np.ndarray | list | tuple):
+                source = plain(source)  # a mask is a gap
         found[str(name)] = source
     return found

@@ -1,5 +1,6 @@
 """Datasets of different size, checked and stacked to padded arrays."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from pmcl.compile import VariableInfo
 from pmcl.compile.casting import lost
 from pmcl.compile.support import in_row
 from pmcl.data.task import DataError, Layout, Task
+from pmcl.runtime.arguments import warn
 
 
 def concatenate(tasks: Sequence[Task]) -> Task:
@@ -38,6 +40,7 @@ def stack(
     if len(set(names)) != len(names):
         twice = sorted({n for n in names if list(names).count(n) > 1})
         raise DataError(f"data: dataset names must differ; {twice} came more than once.")
+    _warn_of_blanks(names)
     lengths = [_check(one, name, layout) for one, name in zip(datasets, names, strict=True)]
     longest = max(lengths) if lengths[0] is not None else None  # type: ignore[type-var]
     values = {}
@@ -65,6 +68,16 @@ def stack(
     _check_something(there, names, layout)
     lengths_of_all = None if longest is None else np.asarray(lengths, dtype=int)
     return Task(layout, values, tuple(names), lengths_of_all, there=there)
+
+
+def _warn_of_blanks(names: Sequence[str]) -> None:
+    """Say where names of datasets differ by blanks alone."""
+    if not any(n != n.strip() for n in names):
+        return
+    alike = Counter(n.strip() for n in names)
+    twice = [n for n in names if alike[n.strip()] > 1]
+    if twice:
+        warn(f"data: names of datasets differ in blanks only, and are taken as they are: {twice}.")
 
 
 def filled(value: np.ndarray, whole: bool) -> np.ndarray:
@@ -113,7 +126,9 @@ def _check(one: Mapping[str, np.ndarray], name: str, layout: Layout) -> int | No
             raise DataError(f"{where}: expected shape {layout.expected(info)}, got {value.shape}.")
         if value.dtype.kind not in "biuf":
             first = f", such as {value.flat[0]!r}" if value.size else ""
-            raise DataError(f"{where}: expected numbers ({info.dtype}), got {value.dtype}{first}.")
+            raise DataError(
+                f"{where}: expected numbers ({info.dtype}), got {value.dtype}{first}.{_way(value)}"
+            )
         real = value.astype(float)
         bad = int(np.isnan(real).sum())
         if bad and info.name not in layout.names[: layout.n_observed]:
@@ -144,9 +159,20 @@ def _check(one: Mapping[str, np.ndarray], name: str, layout: Layout) -> int | No
         _check_cast(value, info, where)
     misplaced = None if layout.indices is None else layout.indices.misplaced(one)
     if misplaced is not None:
-        data = misplaced.place.data
-        raise DataError(f"Variable {data!r} of dataset {name!r}: {misplaced}")
+        raise DataError(f"{misplaced.of(name)}: {misplaced}")
     return sizes[layout.row][1] if layout.row in sizes else None
+
+
+def _way(value: np.ndarray) -> str:
+    """How what is no number becomes one."""
+    if value.dtype.kind in "mM":
+        return " Times are numbers of a unit: `(t - t[0]) / np.timedelta64(1, 'D')`, say."
+    if value.dtype.kind in "OSUT":
+        return (
+            " Categories are numbers from 0, `pd.Categorical(values, categories=[...]).codes`; "
+            "text that holds numbers, `pd.to_numeric(values)`."
+        )
+    return ""
 
 
 def _first(which: np.ndarray) -> str:

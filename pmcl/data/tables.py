@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pmcl.compile import VariableInfo
-from pmcl.data.labels import array_of, in_order
+from pmcl.data.forms import with_index
+from pmcl.data.labels import check_one_order, in_order, name_of
+from pmcl.data.plain import array_of
 from pmcl.data.stacking import stack
 from pmcl.data.task import DATASET, DataError, Layout, Task
 from pmcl.runtime.arguments import listed, warn
@@ -23,7 +25,7 @@ def from_frame(data: "pd.DataFrame", layout: Layout) -> Task:
     DataError
         Naming the column, and the dataset.
     """
-    data = _with_index(data)
+    data = with_index(data)
     if DATASET not in data.columns:
         _warn_of_names(data, layout)
         return stack([_rows_of(data, layout, "0")], ["0"], layout)
@@ -32,7 +34,8 @@ def from_frame(data: "pd.DataFrame", layout: Layout) -> Task:
         raise DataError(
             f"data: expected a name in every row of column {DATASET!r}, {nameless} rows have none."
         )
-    groups = [(str(n), rows) for n, rows in data.groupby(DATASET, sort=False, observed=True)]
+    groups = [(name_of(n), rows) for n, rows in data.groupby(DATASET, sort=False, observed=True)]
+    check_one_order(dict(groups), layout)
     datasets = [_rows_of(rows, layout, name) for name, rows in groups]
     return stack(datasets, [name for name, _ in groups], layout)
 
@@ -45,7 +48,7 @@ def one_table(data: "pd.DataFrame", layout: Layout, name: str) -> dict[str, np.n
     DataError
         Where it has several.
     """
-    data = _with_index(data)
+    data = with_index(data)
     names = data[DATASET].nunique() if DATASET in data else 1
     if names > 1:
         raise DataError(
@@ -53,12 +56,6 @@ def one_table(data: "pd.DataFrame", layout: Layout, name: str) -> dict[str, np.n
             f"{DATASET!r}."
         )
     return _rows_of(data, layout, name)
-
-
-def _with_index(data: "pd.DataFrame") -> "pd.DataFrame":
-    """Make columns of an index that has names, as its levels may name datasets and rows."""
-    named = [n for n in data.index.names if n is not None and n not in data.columns]
-    return data.reset_index(named) if named else data
 
 
 def _warn_of_names(data: "pd.DataFrame", layout: Layout) -> None:

@@ -1,6 +1,7 @@
 """One dataset through nutpie, or PyMC's own sampler, compiled for all datasets of its kind."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -138,9 +139,13 @@ def by_nutpie(shared: SharedModel, order: Sequence[str], dim: int | None) -> Sam
         )
         try:
             trace = background.wait()
-        except BaseException:
-            background.cancel()
-            raise
+        except BaseException as error:
+            with suppress(BaseException):  # after a panic it panics, too
+                background.cancel()
+            if isinstance(error, Exception | KeyboardInterrupt | SystemExit):
+                raise
+            # a panic of Rust is no Exception
+            raise RuntimeError(str(error).split("` value: ")[-1]) from None
         values_by_chain, stats_by_chain = trace.get_arrow_trace()
         z = {name: _column(values_by_chain, name, settings) for name in columns}
         stats = {

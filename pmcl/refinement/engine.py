@@ -159,7 +159,9 @@ class _Run(NamedTuple):
             treatment = treatment.noted(rows, "population Monte Carlo")
             treatment = treatment.noted(weak[worse], "population Monte Carlo did not help")
         rests = unconverged & np.isin(choice.engine, (Engine.ALIGNED, Engine.REFINED))
-        warning = np.where(rests, text, "").astype(object)
+        # under an improper prior that there is no mode may mean that there is no posterior
+        nowhere = unconverged & bool(self.density.compiled.improper)
+        warning = np.where(rests | nowhere, text, "").astype(object)
         if self.beginning.search.exact:  # where z is long no wider draw has any weight
             drawn, choice, said = widened(self, proposals, choice, drawn)
             warning = joined(warning, said)

@@ -14,6 +14,8 @@ from pmcl.compile import CompiledModel, compile_model
 from pmcl.compile.as_data import as_data
 from pmcl.compile.parting import KNOWN, LEFT, parted
 from pmcl.data.batching import over_chunks
+from pmcl.data.labels import as_the_model
+from pmcl.data.plain import plain
 from pmcl.data.task import DATASET, Layout, Task
 from pmcl.runtime import precision
 from pmcl.runtime.jitting import jit
@@ -93,7 +95,7 @@ def conditioned(compiled: CompiledModel, task: Task, given: Mapping[str, ArrayLi
 
 def whole_names(given: Mapping[str, ArrayLike]) -> set[str]:
     """Names of variables all of whose entries are known."""
-    return {n for n, v in given.items() if not np.isnan(np.asarray(v, float)).any()}
+    return {n for n, v in given.items() if not np.isnan(plain(v).astype(float)).any()}
 
 
 def conditional_model(compiled: CompiledModel, known: Mapping[str, np.ndarray]) -> CompiledModel:
@@ -127,7 +129,8 @@ def values_of(
     found = {}
     for name, value in given.items():
         info = infos[name]
-        array = np.asarray(value, info.dtype)
+        where = f"given[{name!r}]"
+        array = as_the_model(value, info, task.layout, task.names, where).astype(info.dtype)
         if array.shape == info.shape:
             array = np.broadcast_to(array, (len(task), *info.shape))
         if array.shape != (len(task), *info.shape):

@@ -37,6 +37,11 @@ def positive_rate(value: float) -> float:
 def seed_of(given: int | None, derived: int | None) -> int:
     """Return the seed that was given, one that follows from another, or one out of nothing."""
     if given is not None:
+        if not isinstance(given, int | np.integer):
+            raise TypeError(
+                f"random_seed: expected a whole number or None, got {type(given).__name__}: "
+                "`int(rng.integers(2**32))` of a generator."
+            )
         return int(given)
     if derived is not None:
         return derived

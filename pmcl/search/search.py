@@ -16,6 +16,7 @@ from pmcl.search.scales import AbstractScale, Dense, LowRank
 
 _LONGEST_DENSE = 50  # parameters up to which steps use the exact Hessian
 _BEYOND = 1e100  # no draw to begin at
+_SPIKE = 10.0  # scales of its middle, beyond which a prior is a spike beside a slab
 _NEAR = 0.8  # of the prior's draws, the nearest, among which starts are chosen
 _SAME_MODE = 1.0  # squared distance, in scales of the mode, below which two searches met
 _NEGLIGIBLE = 10.0  # nats of evidence by which a mode may lie behind
@@ -103,6 +104,9 @@ class Search(eqx.Module):
             prior = initial[None]  # all starts there, and a scale of one
         centre = np.median(prior, axis=0)
         spread = 1.4826 * np.median(np.abs(prior - centre), axis=0)
+        low, high = np.quantile(prior, [0.05, 0.95], axis=0)
+        wide = (high - low) / (2 * 1.6449)
+        spread = np.where(wide > _SPIKE * spread, wide, spread)
         spread = np.where(spread > 1e-12, spread, 1.0)
         far = np.sum(((prior - centre) / spread) ** 2, axis=1)
         points = np.concatenate([initial[None], prior])

@@ -1,0 +1,329 @@
+"""Containers that numbers come in, order between variables and datasets, data inside of models."""
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytensor.tensor as pt
+import xarray as xr
+from pytensor.tensor.extra_ops import to_one_hot
+from situation import Read, Refused, Situation, Warned, reals
+from situations_of_labels import BACK, MATRIX, TEXT, UNLIKE, X, Y, line, schools
+from situations_of_values import MODELS
+
+NAMES = ["ann", "bob"]
+GAP = Read({"y": [[1, np.nan, 2, 3]]})
+FLAGS = Read({"y": [[1, np.nan, 0, 1]]})
+TURNED = Read({"x": [X], "y": [Y[::-1]]})
+NO_ARRAY = "which NumPy does not read as an array"
+FROM_ONE = Refused("'i'.*it indexes.*3 elements.*got 1 to 3.*Numbers counted from 1")
+
+
+def wide(values: object, names: object, columns: object = None) -> pd.DataFrame:
+    """A row for each dataset."""
+    return pd.DataFrame(values, index=names, columns=columns)
+
+
+def scalars() -> pm.Model:
+    with pm.Model() as made:
+        pm.Normal("y", pm.Normal("b") * pm.Data("x", 1.0), 1, observed=0.3)
+    return made
+
+
+def groups() -> pm.Model:
+    """Parameters of groups that the model has no names for."""
+    with pm.Model(coords={"g": range(3)}) as made:
+        pm.Normal("y", pm.Normal("b", dims="g"), 1, observed=np.zeros(3), dims="g")
+    return made
+
+
+def weighted() -> pm.Model:
+    with pm.Model(coords={"obs": range(4)}) as made:
+        x, w = (pm.Data(n, np.zeros(4), dims="obs") for n in ("x", "w"))
+        pm.Normal("y", pm.Normal("b") * x + w, 1, **reals())
+    return made
+
+
+def shares() -> pm.Model:
+    with pm.Model() as made:
+        a = pm.Gamma("a", 2, 1, shape=3)
+        pm.Dirichlet("y", a, observed=np.array([[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]]))
+    return made
+
+
+def indexed(use: str) -> pm.Model:
+    """Data that index where no plain `b[i]` says so."""
+    with pm.Model() as made:
+        i, b = pm.Data("i", np.zeros(4, int)), pm.Normal("b", shape=3)
+        if use == "potential":
+            pm.Potential("p", pt.log(pm.math.softmax(b))[i].sum())
+            i = np.zeros(4, int)
+        if use == "own density":
+            density = lambda v, b, i: -0.5 * (v - b[i]) ** 2  # noqa: E731
+            shape = {"signature": "(g),(n)->(n)", "observed": np.arange(4.0)}
+            pm.CustomDist("y", b, i, logp=density, **shape)
+            return made
+        if use == "added":
+            mean = pt.inc_subtensor(pt.zeros(3)[i], 1.0) @ b
+        else:
+            mean = to_one_hot(i, 3) @ b
+        pm.Normal("y", mean, 1, observed=np.arange(4.0))
+    return made
+
+
+def of_its_own(index: object) -> pm.Model:
+    """An index that is no covariate."""
+    with pm.Model() as made:
+        i = pm.Data("i", index) if isinstance(index, list) else index
+        pm.Normal("y", pm.Normal("b", shape=3)[i], 1, observed=np.arange(4.0))
+    return made
+
+
+COUNTED_FROM_1 = partial(of_its_own, [1, 2, 3, 1])
+ARRAY_FROM_1 = partial(of_its_own, np.array([1, 2, 3, 1]))
+CODES = partial(of_its_own, np.array([0, -1, 1, 1]))
+OWN = np.array([1.3, 2.1, 3.7, 4.2])
+
+
+def copied(where: str) -> pm.Model:
+    with pm.Model() as made:
+        b = pm.Normal("b", 0, 100)
+        if where == "potential":
+            pm.Potential("p", -50 * ((b - OWN) ** 2).sum())
+        pm.Normal("y", b if where == "potential" else b * np.log(OWN), 1, observed=OWN)
+    return made
+
+
+def tree(**groups: dict[str, object]) -> xr.DataTree:
+    sets = {n: xr.Dataset({k: ("obs", v) for k, v in g.items()}) for n, g in groups.items()}
+    return xr.DataTree.from_dict(sets)
+
+
+def by_letter(order: str) -> pd.Series:
+    return pd.Series([1.0, 2.0, 3.0], index=list(order))
+
+
+def xy(**given: object) -> dict[str, object]:
+    return {"x": X, "y": Y, **given}
+
+
+CASES: dict[str, Situation] = {
+    "order: Series, one sorted, one numbered by pandas": Situation(
+        line,
+        xy(x=pd.Series(X, index=[3, 2, 1, 0]), y=pd.Series(Y)),
+        TURNED,
+    ),
+    "order: two labelled beside a numbered one": Situation(
+        weighted,
+        {
+            "y": pd.Series(Y),
+            "x": pd.Series(X, index=list("abcd")),
+            "w": pd.Series(Y, index=list("dcba")),
+        },
+        Read({"x": [X], "w": [Y[::-1]], "y": [Y]}),
+    ),
+    "order: two that differ beside a numbered one": Situation(
+        weighted,
+        {
+            "x": pd.Series(Y),
+            "w": pd.Series(X, index=list("abcd")),
+            "y": pd.Series(Y, index=list("abce")),
+        },
+        Refused("'y': labels of 'obs' are .* those of 'w' are .*: they differ"),
+    ),
+    "order: lists of Series": Situation(
+        line,
+        {
+            "x": [pd.Series(X, index=list("abcd")), pd.Series(X, index=list("abcd"))],
+            "y": [pd.Series(Y, index=list("dcba")), pd.Series(Y, index=list("abcd"))],
+        },
+        Read({"x": [X, X], "y": [Y[::-1], Y]}),
+    ),
+    "order: lists of Series that differ": Situation(
+        line,
+        {"x": [pd.Series(X, index=list("abcd"))], "y": [pd.Series(Y, index=list("abce"))]},
+        Refused(UNLIKE.message.replace("'y':", "'y' of dataset '0':")),
+    ),
+    "order: wide tables": Situation(
+        line,
+        {"x": wide([X, X + 9], NAMES), "y": wide([Y + 1, Y], NAMES[::-1])},
+        Read({"x": [X, X + 9], "y": [Y, Y + 1]}, ("ann", "bob")),
+    ),
+    "order: wide tables of other datasets": Situation(
+        line,
+        {"x": wide([X, X], NAMES), "y": wide([Y, Y], ["ann", "rob"])},
+        Refused("labels of 'dataset' are .*'rob'.* they differ"),
+    ),
+    "order: columns of wide tables": Situation(
+        line,
+        {"x": wide([X], ["ann"], list("abcd")), "y": wide([Y], ["ann"], list("dcba"))},
+        TURNED,
+    ),
+    "order: columns of wide tables, named by variable": Situation(
+        line,
+        {
+            "x": wide([X, X], NAMES, ["x1", "x2", "x3", "x4"]),
+            "y": wide([Y, Y], NAMES, ["y1", "y2", "y3", "y4"]),
+        },
+        Read({"x": [X, X], "y": [Y, Y]}, ("ann", "bob")),
+    ),
+    "order: columns of wide tables that the model knows": Situation(
+        schools,
+        {"x": wide([X], ["u"], list("ABCD")), "y": wide([Y], ["u"], list("DCBA"))},
+        TURNED,
+    ),
+    "order: a wide table of rows": Situation(
+        MODELS["normal"],
+        {"y": wide(MATRIX, pd.date_range("2020", periods=4), list("uvw"))},
+        Warned("4 datasets of 3 rows,.*own has 4 rows.*transpose"),
+    ),
+    "order: one number for each dataset": Situation(
+        scalars,
+        {"x": pd.Series([1.0, 2.0], index=NAMES), "y": pd.Series([5.0, 7.0], index=NAMES[::-1])},
+        Read({"x": [1, 2], "y": [7, 5]}, ("ann", "bob")),
+    ),
+    "order: groups of datasets, where the model has no names": Situation(
+        groups,
+        {"u": {"y": by_letter("abc")}, "v": {"y": by_letter("cba")}},
+        Refused("'g' dataset 'v' has the labels .'c', 'b', 'a'.*Give the model the labels"),
+    ),
+    "order: other groups in each dataset": Situation(
+        groups, {"u": {"y": by_letter("abc")}, "v": {"y": by_letter("def")}}, Read({}, ("u", "v"))
+    ),
+    "order: groups of datasets in a table": Situation(
+        groups,
+        pd.DataFrame({"dataset": list("uuuvvv"), "g": list("abccba"), "y": np.arange(6.0)}),
+        Refused("'g' dataset 'v' has the labels .'c', 'b', 'a'"),
+    ),
+    "objects: numbers": Situation(
+        line,
+        xy(y=pd.Series([1, 2.5], dtype=object).loc[[0, 1, 0, 1]].to_numpy()),
+        Read({"y": [[1, 2.5, 1, 2.5]]}),
+    ),
+    "objects: None": Situation(line, xy(y=[1, None, 2, 3]), GAP),
+    "objects: NA": Situation(line, xy(y=[1, pd.NA, 2, 3]), GAP),
+    "objects: flags and None": Situation(
+        MODELS["bernoulli"], {"y": [True, None, False, True]}, FLAGS
+    ),
+    "objects: flags of a table": Situation(
+        MODELS["bernoulli"], pd.DataFrame({"y": [True, None, False, True]}), FLAGS
+    ),
+    "objects: flags of pandas": Situation(
+        MODELS["bernoulli"], {"y": pd.array([True, None, False, True], dtype="boolean")}, FLAGS
+    ),
+    "objects: None in a covariate": Situation(
+        line, xy(x=[1, None, 2, 3]), Refused("'x'.*without gaps, got 1")
+    ),
+    "objects: whole numbers that no float holds, and None": Situation(
+        line, xy(y=[2**53 + 1, None, 2, 3]), Refused("'y'.*expected numbers")
+    ),
+    "objects: a word": Situation(line, xy(y=[1, "two", 3, 4]), Refused("'y'.*pd.to_numeric")),
+    "objects: categories": Situation(
+        MODELS["ordered"],
+        {"y": pd.Series(pd.Categorical(list("abca"), list("abc"), ordered=True))},
+        Refused("'y'.*such as 'a'.*pd.Categorical.*codes"),
+    ),
+    "objects: durations": Situation(
+        line, xy(x=pd.to_timedelta([1, 2, 3, 4], unit="D")), Refused("'x'.*np.timedelta64")
+    ),
+    "objects: a generator": Situation(
+        line, lambda: xy(x=(v for v in X)), Refused(f"'x'.*got generator, {NO_ARRAY}")
+    ),
+    "objects: nothing": Situation(line, xy(y=None), Refused(f"'y'.*got NoneType, {NO_ARRAY}")),
+    "sparse: a column": Situation(
+        line, pd.DataFrame(xy(x=pd.arrays.SparseArray([0.0, 1, 0, 2]))), Read({"x": [[0, 1, 0, 2]]})
+    ),
+    "sparse: a Series with gaps": Situation(
+        line,
+        xy(y=pd.Series(pd.arrays.SparseArray([1.0, np.nan, 2, 3]))),
+        GAP,
+    ),
+    "bytes: a dataset's name": Situation(
+        line,
+        xr.Dataset(
+            {k: (("dataset", "obs"), [v]) for k, v in xy().items()},
+            coords={"dataset": np.array([b"ann"])},
+        ),
+        Read({"y": [Y]}, ("ann",)),
+    ),
+    "bytes: labels": Situation(
+        TEXT,
+        {
+            "X": xr.DataArray(
+                MATRIX, dims=("obs", "p"), coords={"p": np.array([b"bmi", b"age", b"dose"])}
+            ),
+            "y": Y,
+        },
+        BACK,
+    ),
+    "names: of blanks only": Situation(
+        line, {"u": xy(), "u ": xy()}, Warned("differ in blanks only")
+    ),
+    "tree: a dataset in each node": Situation(
+        line, partial(tree, u=xy(), v=xy()), Read({"y": [Y, Y]}, ("u", "v"))
+    ),
+    "tree: a covariate as coordinate": Situation(
+        line,
+        lambda: xr.DataTree(xr.Dataset({"y": ("obs", Y)}, coords={"x": ("obs", X)})),
+        Read({"x": [X], "y": [Y]}),
+    ),
+    "tree: the groups of ArviZ": Situation(
+        line,
+        partial(tree, posterior={"b": Y}, observed_data={"y": Y}, constant_data={"x": X}),
+        Read({"x": [X], "y": [Y]}, ("0",)),
+    ),
+    "groupby: one column": Situation(
+        MODELS["normal"],
+        lambda: pd.DataFrame({"g": list("uuvv"), "y": Y}).groupby("g")["y"],
+        Read({"y": [Y[:2], Y[2:]]}, ("u", "v")),
+    ),
+    "table: columns of two levels": Situation(
+        line,
+        pd.DataFrame(MATRIX[:, :2], columns=pd.MultiIndex.from_tuples([("x", "m"), ("y", "m")])),
+        Refused("one name each, got .'x', 'm'"),
+    ),
+    "table: an index called as a column": Situation(
+        line,
+        pd.DataFrame(xy(dataset=list("uvuv")), index=pd.Index(range(4), name="dataset")),
+        Read({"y": [Y[::2], Y[1::2]]}, ("u", "v")),
+    ),
+    "shares: of one": Situation(
+        shares,
+        {"y": [[0.33, 0.33, 0.33], [0.1, 0.1, 0.8]]},
+        Read({"y": [[[0.33] * 3, [0.1, 0.1, 0.8]]]}),
+    ),
+    "shares: percentages": Situation(
+        shares,
+        {"y": [[20, 30, 50], [10, 10, 80]]},
+        Refused("sum to 1, got a sum of 100"),
+    ),
+    "shares: one row that is not whole": Situation(
+        shares,
+        {"y": [[0.2, 0.3, 0.5], [0.1, 0.1, 0.7]]},
+        Refused("a sum of 0.9 in row 1"),
+    ),
+    "shares: nothing of one": Situation(
+        shares, {"y": [[0.2, 0.8, 0], [0.1, 0.1, 0.8]]}, Refused("'y'.*got 0 in row 0, entry 2")
+    ),
+    **{
+        f"index: {use}, from 1": Situation(
+            partial(indexed, use), {"i": [1, 2, 3, 1], "y": Y}, FROM_ONE
+        )
+        for use in ("added", "one-hot", "potential", "own density")
+    },
+    "index: one-hot, from 0": Situation(
+        partial(indexed, "one-hot"), {"i": [0, 1, 2, 1], "y": Y}, Read({"i": [[0, 1, 2, 1]]})
+    ),
+    "index: the model's own data, from 1": Situation(COUNTED_FROM_1, {"y": Y}, FROM_ONE),
+    "index: an array of the model, from 1": Situation(
+        ARRAY_FROM_1, {"y": Y}, Refused("an array indexes 'b', which has 3 elements, by 3")
+    ),
+    "index: an array of codes with -1": Situation(CODES, {"y": Y}, Warned("indexes 'b' by -1")),
+    "copy: in a potential": Situation(
+        partial(copied, "potential"), {"y": Y}, Warned("'y': the model also has its own")
+    ),
+    "copy: its logarithms": Situation(
+        partial(copied, "logarithm"), {"y": Y}, Warned("'y': the model also has its own")
+    ),
+}
