@@ -114,8 +114,13 @@ def to_datatree(stream: AbstractStream, *, include_memory: bool = True) -> xr.Da
     return xr.DataTree.from_dict(groups)
 
 
-def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> AbstractStream:
-    """Make the online posterior again of which :func:`to_datatree` gave the state."""
+def from_datatree(
+    tree: xr.DataTree, model: pm.Model, *, where: str, like: AbstractStream | None = None
+) -> AbstractStream:
+    """Make the online posterior again of which :func:`to_datatree` gave the state.
+
+    `like` is another of the same model: what was compiled for it serves again.
+    """
     attrs = tree.attrs
     if attrs.get("schema") != SCHEMA:
         raise StateError(
@@ -135,11 +140,17 @@ def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> Abstract
         if locals_:
             model, variables = separate(model, locals_)
             latents = Latents(variables, encoder)
-        compiled = compile_model(model, covariates=[n for n in names if n in model.named_vars])
+        if like is None:
+            compiled = compile_model(model, covariates=[n for n in names if n in model.named_vars])
+        else:
+            compiled = like.compiled
         check(compiled, group(tree, "model", where), where=where)
     settings = _settings(attrs, where)
     with scope_of(precision):
-        rows = Rows(compiled, row, localise(compiled) if flag(attrs, "local", where) else None)
+        if like is None:
+            rows = Rows(compiled, row, localise(compiled) if flag(attrs, "local", where) else None)
+        else:
+            rows = like.problem.rows
         prior = normal_of(group(tree, "prior", where), MeanField, compiled.dim, f"{where}: prior")
         kind = FAMILIES[settings.family]
         q, predictive = (
