@@ -1,80 +1,201 @@
 """Streams of small networks whose weights have covariances, against the mean field's figures.
 
-    python experiments/online_families.py             # four tables of the residual-memory paper
-    python experiments/online_families.py tables      # the table of what there is
+    python experiments/online_families.py             # six tables of the residual-memory paper
+    python experiments/online_families.py nuts        # NUTS of the same networks, all rows at once
+    python experiments/online_families.py tables      # the tables of what there is
 
 Kurle et al. (2020), Continual learning with Bayesian neural networks for non-stationary data, Table
-1, with the batches and networks of `online_streams.py`. Every run is kept in `--out`.
+1, with the batches and networks of `online_streams.py`. Every run is kept in `--out`, and one that
+was cut off goes on after its last update.
 """
 
 import argparse
 import json
+import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from continual import kept
-from online_streams import HERE, MEMORY, PUBLISHED, Stream, network, said, split
+from online_streams import HERE, MEMORY, PUBLISHED, Stream, checkpoint, network, said, split
+from scipy import stats
+from scipy.special import logsumexp
 
 import pmcl
 
+
+class Way(NamedTuple):
+    """How a stream is followed."""
+
+    family: str = "full"
+    components: int = 1
+    memory: bool = False
+    stiffness: float = 1e-4
+
+
 NAMES = {
-    "full": ("full", None, 1e-4),
-    "full, not held": ("full", None, 0.0),
-    "full, residual": ("full", pmcl.ResidualMemory, 1e-4),
-    "low rank": ("low_rank", None, 0.0),
+    "four": Way(components=4),
+    "four, residual": Way(components=4, memory=True),
+    "four, not held": Way(components=4, stiffness=0.0),
+    "four, low rank": Way("low_rank", components=4),
+    "four, low rank, not held": Way("low_rank", components=4, stiffness=0.0),
+    "full": Way(),
+    "low rank": Way("low_rank"),
 }
 
 
-def families(stream: Stream, name: str, seed: int, given: argparse.Namespace) -> dict:
-    """Return the mean test log predictive density after every batch."""
+def families(stream: Stream, name: str, seed: int, given: argparse.Namespace, label: str) -> dict:
+    """Return the mean test log predictive density after every batch, and what components said."""
     parts, whole, inputs = split(stream, seed)
-    family, rule, stiffness = NAMES[name]
+    way = NAMES[name]
+    model = network(inputs, stream.hidden, stream.labels)
     online = pmcl.fit_online(
-        network(inputs, stream.hidden, stream.labels), family=family,
-        memory=None if rule is None else rule(stream.memory),
-        search=pmcl.GaussNewton(steps=given.steps, stiffness=stiffness),
+        model, family=way.family, components=way.components,
+        memory=pmcl.ResidualMemory(stream.memory) if way.memory else None,
+        search=pmcl.GaussNewton(steps=given.steps, stiffness=way.stiffness),
         random_seed=seed, progressbar=False,
     )  # fmt: skip
-    found: list[float] = []
-    for part in parts[: given.updates]:
+    saved = checkpoint(given, label)
+    found: dict = {"log_predictive": [], "each": [], "ahead": [], "last": []}
+    online, found = saved.read(model) or (online, found)
+    tenth = max(len(parts[: given.updates]) // 10, 1)
+    for i, part in list(enumerate(parts[: given.updates]))[len(found["each"]) :]:
+        many = online.components if way.components > 1 else (online,)
+        if i:  # what each says of the batch before it learns from it
+            found["ahead"].append([_told(one, part) for one in many])
         online = online.update(part, progressbar=False)
-        found.append(float(online.log_predictive(whole, draws=200, random_seed=0).mean()))
-    tenth = max(len(found) // 10, 1)
+        many = online.components if way.components > 1 else (online,)
+        told = np.array([_told(one, whole) for one in many])
+        found["each"].append(told.mean(axis=1).tolist())
+        weights = online.weights if way.components > 1 else np.ones(1)
+        mixed = logsumexp(told + np.log(weights)[:, None], axis=0)
+        found["log_predictive"].append(float(mixed.mean()))
+        if i >= len(parts[: given.updates]) - tenth:
+            found["last"].append(told.tolist())
+        saved.write(online, found)
     history = online.history
     return {
-        "log_predictive": found,
-        "figure": float(np.mean(found[-tenth:])),
+        **found,
+        "figure": float(np.mean(found["log_predictive"][-tenth:])),
+        "one": np.mean(found["each"][-tenth:], axis=0).tolist(),
+        "weights": (online.weights if way.components > 1 else np.ones(1)).tolist(),
+        "khat": float(history["khat"].max()),
         "steps": int(history["steps"].sum()),
         "seconds": float(history["seconds"].sum()),
     }
 
 
+def _told(one: pmcl.OnlinePosterior, rows: dict) -> list[float]:
+    return one.log_predictive(rows, draws=200, random_seed=0).values.tolist()
+
+
+def ceiling(stream: Stream, seed: int, given: argparse.Namespace) -> dict:
+    """Return the test log predictive density of NUTS of the same network on all rows."""
+    parts, whole, inputs = split(stream, seed)
+    rows = {k: np.concatenate([p[k] for p in parts]) for k in parts[0]}
+    begin = time.perf_counter()
+    found = pmcl.sample_reference(
+        network(inputs, stream.hidden, stream.labels), rows, draws=given.draws, tune=given.draws,
+        chains=2, cores=1, random_seed=seed, progressbar=False,
+    )  # fmt: skip
+    seconds = time.perf_counter() - begin
+    draws = found["posterior"].to_dataset().squeeze(drop=True).stack(s=("chain", "draw"))
+    weights = {k: v.transpose("s", ...).values for k, v in draws.data_vars.items()}
+    layer, n = whole["X"], len(stream.hidden)
+    for i in range(n + 1):
+        layer = layer @ weights[f"W{i}"] + weights[f"b{i}"][:, None]
+        layer = np.tanh(layer) if i < n else layer
+    y = whole["y"]
+    if stream.labels == 0:
+        told = stats.norm(layer[..., 0], np.exp(weights["log_sd"])[:, None]).logpdf(y)
+    else:
+        odds = layer if stream.labels != 2 else np.concatenate([0 * layer, layer], axis=2)
+        told = (odds - logsumexp(odds, axis=2, keepdims=True))[:, np.arange(len(y)), y]
+    each = logsumexp(told, axis=0) - np.log(len(told))
+    rhat = float(found["dataset_stats"]["r_hat"].max())
+    return {"figure": float(each.mean()), "r_hat": rhat, "draws": len(told), "seconds": seconds}
+
+
+def weighted(one: dict) -> dict[str, float]:
+    """Figures of a run's components by other weights; all from what was foretold."""
+    last = [np.array(v) for v in one["last"]]
+    if not last or len(last[0]) < 2:
+        return {}
+    k, updates = len(last[0]), len(one["each"])
+    ahead = [np.array(v) for v in one["ahead"]]
+    found: dict[str, list[float]] = {"equal": [], "one-step-ahead": [], "stacked": []}
+    for i, told in enumerate(last):
+        before = np.concatenate(ahead[: updates - len(last) + i], axis=1)
+        ways = {
+            "equal": np.zeros(k),
+            "one-step-ahead": before.sum(axis=1),
+            "stacked": np.log(stacked(before)),
+        }
+        for name, log_w in ways.items():
+            mixed = logsumexp(told + (log_w - logsumexp(log_w))[:, None], axis=0)
+            found[name].append(float(mixed.mean()))
+    return {name: float(np.mean(values)) for name, values in found.items()}
+
+
+def stacked(log_p: np.ndarray, rounds: int = 200) -> np.ndarray:
+    """Weights whose mixture foretells rows best (Yao et al., 2018), from equal ones by EM."""
+    w = np.full(len(log_p), 1 / len(log_p))
+    for _ in range(rounds):
+        joint = np.log(np.maximum(w, 1e-300))[:, None] + log_p
+        w = np.exp(joint - logsumexp(joint, axis=0)).mean(axis=1)
+    return w
+
+
 def written(runs: Path, results: Path) -> None:
-    """Write the table and the figures of what there is."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for path in sorted(runs.glob("families_*.json")):
+    """Write the tables and the figures of what there is."""
+    found: dict[str, dict[str, dict[str, list]]] = {}
+    ceilings: dict[str, list[float]] = {}
+    for path in sorted(runs.glob("*.json")):
         one = json.loads(path.read_text())
-        found.setdefault(one["data"], {}).setdefault(one["name"], []).append(one["figure"])
+        if path.stem.startswith("nuts_"):
+            ceilings.setdefault(one["data"], []).append(one["figure"])
+            continue
+        here = found.setdefault(one["data"], {}).setdefault(one["name"], {})
+        figures = {"as it is": one["figure"], **weighted(one), "one": float(np.mean(one["one"]))}
+        figures |= {"seconds": one["seconds"], "steps": one["steps"], "components": one["one"]}
+        for key, value in figures.items():
+            here.setdefault(key, []).append(value)
     mean_field = json.loads((results / "online_streams.json").read_text())["memory"]
+    columns = {
+        "one stream": "one", "four": "as it is", "by one-step-ahead densities": "one-step-ahead",
+        "stacked": "stacked",
+    }  # fmt: skip
     lines = [
         "# Families", "",
         "Test log predictive density (nats a row), mean over the last tenth of the updates, then "
-        "over seeds (in brackets): `python experiments/online_families.py`.", "",
-        "| data | " + " | ".join(NAMES) + " | mean field, residual | the paper's GRS |",
-        "|---|" + "---|" * (len(NAMES) + 2),
+        "over seeds (± their standard deviation, their number in brackets): "
+        "`python experiments/online_families.py`. *Four*: a mixture of four streams, weights as "
+        "pmcl has them (equal, as k-hat is above 0.7); *one stream*: the mean of the four.", "",
+        "| data | " + " | ".join(columns) + " | the paper's GRS | mean field, residual | NUTS, all "
+        "rows | minutes a stream |",
+        "|---|" + "---|" * (len(columns) + 4),
     ]  # fmt: skip
     for data in MEMORY:
-        if data not in found:
+        here = found.get(data, {}).get("four") or found.get(data, {}).get("four, low rank")
+        if here is None:
             continue
-        cells = [data, *(shown(found[data].get(name, [])) for name in NAMES)]
-        cells += [shown(mean_field[data]["residual"]), str(PUBLISHED[data][0])]
+        cells = [data, *(shown(here.get(key, [])) for key in columns.values())]
+        cells += [str(PUBLISHED[data][0]), shown(mean_field[data]["residual"])]
+        cells += [shown(ceilings.get(data, [])), f"{np.mean(here['seconds']) / 60:.1f}"]
         lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "All ways, each weighted as pmcl does:", ""]
+    lines += ["| data | " + " | ".join(NAMES) + " |", "|---|" + "---|" * len(NAMES)]
+    for data in MEMORY:
+        if data in found:
+            cells = [shown(found[data].get(name, {}).get("as it is", [])) for name in NAMES]
+            lines.append(f"| {' | '.join([data, *cells])} |")
     (results / "online_families.md").write_text("\n".join([*lines, ""]))
-    (results / "online_families.json").write_text(json.dumps(found, indent=1) + "\n")
+    everything = {"streams": found, "nuts": ceilings}
+    (results / "online_families.json").write_text(json.dumps(everything, indent=1) + "\n")
 
 
 def shown(values: list[float]) -> str:
-    spread = f" ± {np.std(values):.3f}" if len(values) > 1 else ""
+    spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
     return f"{np.mean(values):.3f}{spread} ({len(values)})" if values else ""
 
 
@@ -83,14 +204,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("part", nargs="?", choices=["tables"])
+    parser.add_argument("part", nargs="?", choices=["nuts", "tables"])
     parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "online_families")
     parser.add_argument("--results", type=Path, default=HERE / "results")
-    parser.add_argument("--data", nargs="+", default=list(MEMORY)[:4])
-    parser.add_argument("--names", nargs="+", default=list(NAMES))
+    parser.add_argument("--data", nargs="+", default=list(MEMORY)[:6])
+    parser.add_argument("--names", nargs="+", default=["four"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--steps", type=int, default=50, help="of each search but the first")
     parser.add_argument("--updates", type=int, help="at most")
+    parser.add_argument("--draws", type=int, default=500, help="of each of NUTS's two chains")
+    parser.add_argument("--every", type=float, default=60, help="seconds between checkpoints")
     given = parser.parse_args()
     runs = given.out / "runs"
     if given.part == "tables":
@@ -98,11 +221,18 @@ def main() -> None:
         return
     for seed in given.seeds:
         for data in given.data:
-            for name in given.names:
+            if given.part == "nuts":
                 kept(
-                    runs, f"families {data} {name} {seed}",
-                    lambda d=data, n=name, s=seed: {
-                        "data": d, "name": n, **families(MEMORY[d], n, s, given)
+                    runs, f"nuts {data} {seed}",
+                    lambda d=data, s=seed: {"data": d, **ceiling(MEMORY[d], s, given)}, said,
+                )  # fmt: skip
+                continue
+            for name in given.names:
+                label = f"families {data} {name} {seed}"
+                kept(
+                    runs, label,
+                    lambda d=data, n=name, s=seed, b=label: {
+                        "data": d, "name": n, **families(MEMORY[d], n, s, given, b)
                     },
                     said,
                 )  # fmt: skip

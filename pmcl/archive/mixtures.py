@@ -32,7 +32,12 @@ def to_datatree(posterior: OnlineMixture, *, include_memory: bool = True) -> xr.
     }  # fmt: skip
     tree = xr.DataTree(xr.Dataset(attrs=about), children=trees)
     if len(weights):
-        found = xr.Dataset({"log_weight": (("update", "component"), weights)})
+        found = xr.Dataset(
+            {
+                "log_weight": (("update", "component"), weights),
+                "shared": ("component", np.asarray(posterior.shared, float)),
+            }
+        )
         tree["weights"] = xr.DataTree(found)
     return tree
 
@@ -63,13 +68,15 @@ def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> OnlineMi
     if n < 2:
         raise StateError(f"{where}: expected at least two components, got {n}.")
     updates = parts[0].state.updates
-    weights = np.zeros((0, n))
+    weights, shared = np.zeros((0, n)), np.zeros(0)
     if updates:
         data = group(tree, "weights", where)
-        if "log_weight" not in data or data["log_weight"].shape != (updates, n):
-            raise StateError(f"{where}: weights: expected {n} for each of {updates} updates.")
-        weights = data["log_weight"].values
-        if weights.dtype.kind != "f" or not np.allclose(np.exp(weights).sum(axis=1), 1):
+        for name, shape in (("log_weight", (updates, n)), ("shared", (n,))):
+            if name not in data or data[name].shape != shape or data[name].dtype.kind != "f":
+                raise StateError(f"{where}: weights: expected numbers {name!r} of shape {shape}.")
+        weights, shared = data["log_weight"].values, data["shared"].values
+        if not np.isfinite(shared).all() or not np.allclose(np.exp(weights).sum(axis=1), 1):
             raise StateError(f"{where}: weights: expected each update's to add up to one.")
     seed = int(number(tree.attrs, "seed", where))
-    return OnlineMixture(tuple(parts), seed, tuple(map(tuple, weights.tolist())))
+    log_weights = tuple(map(tuple, weights.tolist()))
+    return OnlineMixture(tuple(parts), seed, log_weights, tuple(shared.tolist()))

@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 from pmcl.compile import CompiledModel
 from pmcl.data.task import TaskLike
 from pmcl.online.draws import tree_of
-from pmcl.online.families.mixture import Mixture, alike, counts_of
+from pmcl.online.families.mixture import Mixture, alike, counts_of, faded
 from pmcl.online.growing import lengthened, longer
 from pmcl.online.looking import weigh
 from pmcl.online.memory import Stored
@@ -40,11 +40,14 @@ class OnlineMixture:
     seed : int
     log_weights : tuple of tuple of float
         After every update, one a component.
+    shared : tuple of float
+        Log of how many components found what each found in the first batch.
     """
 
     components: tuple[OnlinePosterior, ...] = field(repr=False)
     seed: int
     log_weights: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
+    shared: tuple[float, ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, stream: OnlinePosterior, components: int) -> "OnlineMixture":
@@ -128,27 +131,32 @@ class OnlineMixture:
                 )
             )
         key = jax.random.key(seed_of(random_seed, (self.seed + len(self.log_weights)) % 2**32))
-        weights = self._weighed(tuple(after), batch, key)
-        return OnlineMixture(tuple(after), self.seed, (*self.log_weights, weights))
+        weights, shared = self._weighed(tuple(after), batch, key)
+        return OnlineMixture(tuple(after), self.seed, (*self.log_weights, weights), shared)
 
     def _weighed(
         self, after: tuple[OnlinePosterior, ...], batch: TaskLike, key: Array
-    ) -> tuple[float, ...]:
-        """Log weights after a batch."""
-        first = not self.log_weights
-        state, drift = self.components[0].state, self.components[0].settings.drift
-        elapsed = 0.0 if first else after[0].state.time - state.time
-        log_weights = float(drift.weight(jnp.asarray(elapsed))) * self._log_weights
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Log weights after a batch, and what components share."""
+        log_weights = self._log_weights
+        shared = np.asarray(self.shared or np.zeros(len(after)))
         keys = jax.random.split(key, len(after) + 1)
         each = zip(self.components, after, keys[1:], strict=True)
         told = [_told(before, now, batch, k) for before, now, k in each]
         if all(np.isfinite(evidence) and khat <= TRUSTED for khat, evidence in told):
-            log_weights = log_weights + np.array([evidence for _, evidence in told])
-            if first:
-                with scope_of(after[0].precision):
-                    parts = tuple(c.state.predictive for c in after)
-                    log_weights = log_weights - np.log(alike(parts, keys[0]))
-        return tuple((log_weights - logsumexp(log_weights)).tolist())
+            state, drift = self.components[0].state, self.components[0].settings.drift
+            with scope_of(after[0].precision):
+                if not self.log_weights:
+                    shared = np.log(alike(tuple(c.state.predictive for c in after), keys[0]))
+                    log_weights = -shared
+                elif (kept := drift.weight(jnp.asarray(after[0].state.time - state.time))) < 1:
+                    lost = [
+                        faded(c.state.predictive, c.problem.prior, kept) for c in self.components
+                    ]
+                    log_weights = kept * (log_weights + shared) - shared + np.array(lost)
+            log_weights = np.asarray(log_weights) + np.array([evidence for _, evidence in told])
+            log_weights = log_weights - logsumexp(log_weights)
+        return tuple(log_weights.tolist()), tuple(shared.tolist())
 
     def grow(self, model: pm.Model) -> "OnlineMixture":
         """Return the same knowledge as that of a model with more entries.

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from pmcl.online.gaussian import MeanField
 from pmcl.runtime.jitting import jit
 
 _DRAWS = 200
@@ -73,3 +74,10 @@ def _alike(p: Any, parts: tuple[Any, ...], key: Array) -> Array:
     z = p.at(jax.random.normal(key, (_DRAWS, len(p.mean)), p.mean.dtype))
     here = p.log_density(z)
     return jnp.stack([2 * jax.nn.sigmoid(q.log_density(z) - here) for q in parts]).mean(1).sum()
+
+
+@jit
+def faded(q: Any, prior: MeanField, kept: Array) -> Array:
+    """Log integral of q^kept times prior^(1 - kept), of which forgetting keeps the shape (nats)."""
+    both = kept * q.log_density(q.mean) + (1 - kept) * prior.log_density(q.mean)
+    return both - q.forgotten(prior, kept).log_density(q.mean)
