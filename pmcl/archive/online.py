@@ -38,7 +38,7 @@ from pmcl.online.state import Info, RowModel, Settings, State
 from pmcl.online.stream import AbstractStream
 from pmcl.runtime.precision import scope_of
 
-SCHEMA = 5
+SCHEMA = 6
 KIND = "online"
 
 _SETTINGS: dict[str, tuple[type, ...]] = {
@@ -92,13 +92,13 @@ def to_datatree(stream: AbstractStream, *, include_memory: bool = True) -> xr.Da
     }
     branches = [(f"branch {i}", q) for i, q in enumerate(state.branches)]
     known = [("prior", s.problem.prior), ("q", state.q), ("predictive", state.predictive)]
+    if state.stiffness is not None:
+        known.append(("stiffness", state.stiffness))
     for name, q in (*known, *branches):
         groups[f"/{name}"] = xr.Dataset(
             {k: (dims_of(k), np.asarray(v)) for k, v in q._asdict().items()}
         )
     groups["/prior"]["normal"] = ("z", s.problem.normal)
-    if state.stiffness is not None:
-        groups["/stiffness"] = xr.Dataset({"matrix": (("z", "other z"), state.stiffness)})
     if len(memory):
         infos = {i.name: i for i in s.compiled.data}
         values = {k: (infos[k].dims, np.asarray(v)) for k, v in memory.data.items()}

@@ -26,6 +26,7 @@ from pmcl.online.stream import AbstractStream
 from pmcl.runtime.precision import scope_of
 
 _SAME = 1e-5  # of two priors, in standard deviations
+_LOOSE = 18.0  # log sd of what nothing holds
 
 
 class Place(NamedTuple):
@@ -74,7 +75,7 @@ def lengthened[S: AbstractStream](stream: S, problem: RowModel, place: Place) ->
         found = _population(problem, state.predictive, place, _keys(stream)[1])
         stiff = state.stiffness
         if stiff is not None:
-            stiff = jnp.zeros((dim, dim), stiff.dtype).at[jnp.ix_(index, index)].set(stiff)
+            stiff = stiff.grown(MeanField(found.mean, jnp.full(dim, _LOOSE)), index)
         memory = state.memory if len(state.memory) else init(problem).memory
         state = state._replace(
             memory=memory,

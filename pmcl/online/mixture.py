@@ -17,11 +17,7 @@ from pmcl.data.task import TaskLike
 from pmcl.online.draws import tree_of
 from pmcl.online.families.mixture import Mixture, alike, counts_of, faded
 from pmcl.online.growing import lengthened, longer
-from pmcl.online.looking import weigh
-from pmcl.online.memory import Stored
 from pmcl.online.posterior import OnlinePosterior
-from pmcl.online.search.bound import Target
-from pmcl.online.state import as_batch
 from pmcl.online.stream import TRUSTED, warn_of
 from pmcl.runtime.arguments import positive, seed_of
 from pmcl.runtime.precision import scope_of
@@ -131,30 +127,28 @@ class OnlineMixture:
                 )
             )
         key = jax.random.key(seed_of(random_seed, (self.seed + len(self.log_weights)) % 2**32))
-        weights, shared = self._weighed(tuple(after), batch, key)
+        weights, shared = self._weighed(tuple(after), key)
         return OnlineMixture(tuple(after), self.seed, (*self.log_weights, weights), shared)
 
     def _weighed(
-        self, after: tuple[OnlinePosterior, ...], batch: TaskLike, key: Array
+        self, after: tuple[OnlinePosterior, ...], key: Array
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Log weights after a batch, and what components share."""
         log_weights = self._log_weights
         shared = np.asarray(self.shared or np.zeros(len(after)))
-        keys = jax.random.split(key, len(after) + 1)
-        each = zip(self.components, after, keys[1:], strict=True)
-        told = [_told(before, now, batch, k) for before, now, k in each]
-        if all(np.isfinite(evidence) and khat <= TRUSTED for khat, evidence in told):
+        told = np.array([c.records[-1].info.log_evidence for c in after])
+        if np.isfinite(told).all() and all(c._khat <= TRUSTED for c in after):
             state, drift = self.components[0].state, self.components[0].settings.drift
             with scope_of(after[0].precision):
                 if not self.log_weights:
-                    shared = np.log(alike(tuple(c.state.predictive for c in after), keys[0]))
+                    shared = np.log(alike(tuple(c.state.predictive for c in after), key))
                     log_weights = -shared
                 elif (kept := drift.weight(jnp.asarray(after[0].state.time - state.time))) < 1:
                     lost = [
                         faded(c.state.predictive, c.problem.prior, kept) for c in self.components
                     ]
                     log_weights = kept * (log_weights + shared) - shared + np.array(lost)
-            log_weights = np.asarray(log_weights) + np.array([evidence for _, evidence in told])
+            log_weights = np.asarray(log_weights) + told
             log_weights = log_weights - logsumexp(log_weights)
         return tuple(log_weights.tolist()), tuple(shared.tolist())
 
@@ -318,23 +312,3 @@ class OnlineMixture:
 
 def _seeds(seed: int, n: int) -> list[int]:
     return [int(s) for s in np.random.SeedSequence(seed).generate_state(n) >> 1]
-
-
-def _told(
-    before: OnlinePosterior, after: OnlinePosterior, batch: TaskLike, key: Array
-) -> tuple[float, float]:
-    """k-hat, and the log density of a batch given what one component knew before it (nats)."""
-    settings, problem = after.settings, after.problem
-    if settings.memory is None:  # the last projection's rows are those of the batch
-        return after._khat, after.records[-1].info.log_evidence
-    with scope_of(after.precision):
-        known = before.state.predictive
-        if before.state.updates:
-            known = before.approximation(time=after.state.time)
-        data = after._read(batch)
-        n = problem.rows.length(data)
-        part = Stored(data, np.zeros(n), np.zeros(n, "U1"))
-        weighted = as_batch(problem.rows, part, np.full(n, settings.power))
-        remainder = None if before.state.updates else problem.remainder
-        target = Target(known, weighted, remainder)
-        return weigh(problem, after.state.predictive, target, key)

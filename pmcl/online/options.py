@@ -55,10 +55,16 @@ def read(
     _check_method(asked)
     _check_components(asked)
     names = _local_names(asked)
-    if isinstance(asked.drift, LearnedDrift | ChangePoint) and (asked.memory is not None or names):
+    learned = isinstance(asked.drift, LearnedDrift)
+    if names and (learned or isinstance(asked.drift, ChangePoint)):
         raise ValueError(
-            f"drift: {asked.drift!r} is told by the density of new rows alone: expected no memory "
-            "and no local variables."
+            f"drift: {asked.drift!r} is told by the density of new rows: expected no local "
+            "variables, of which there is a bound alone."
+        )
+    if asked.memory is not None and learned:
+        raise ValueError(
+            f"drift: {asked.drift!r} follows a stream under each of its drifts, and each would "
+            "need a memory of its own: expected none."
         )
     variables: LocalVariables | None = None
     row = asked.row
