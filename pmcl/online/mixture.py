@@ -218,13 +218,12 @@ class OnlineMixture:
         """
         begin = perf_counter()
         q = self.approximation(time=time, task=task, random_seed=random_seed)
-        counts, order = self._shares(draws, random_seed)
-        warn_of(max(c._khat for c, n in zip(self.components, counts, strict=True) if n))
+        of = self._of(draws, random_seed)
+        warn_of(max(self.components[i]._khat for i in set(of.tolist())))
         with scope_of(self.components[0].precision):
             key = jax.random.key(seed_of(random_seed, self.seed))
             noise = jax.random.normal(key, (draws, len(q.mean)), q.mean.dtype)
-            each = jnp.split(noise, np.cumsum(counts)[:-1].tolist())
-            z = jnp.concatenate([p.at(part) for p, part in zip(q.parts, each, strict=True)])[order]
+            z = jnp.stack([p.at(noise) for p in q.parts])[of, np.arange(draws)]
             return tree_of(self.compiled, z, q.log_density(z), begin)
 
     def predict(
@@ -251,19 +250,18 @@ class OnlineMixture:
         xarray.Dataset
             Observed variables with dims chain, draw and their own.
         """
-        counts, order = self._shares(draws, random_seed)
         seeds = _seeds(seed_of(random_seed, self.seed), len(self.components))
         parts = [
             component.predict(
-                new_covariates, rows=rows, draws=int(n), time=time, task=task, random_seed=seed
+                new_covariates, rows=rows, draws=draws, time=time, task=task, random_seed=seed
             )
-            for component, n, seed in zip(self.components, counts, seeds, strict=True)
-            if n
+            for component, seed in zip(self.components, seeds, strict=True)
         ]
         found = xr.concat(
-            parts, "draw", data_vars="all", coords="minimal", compat="override", join="exact"
+            parts, "component", data_vars="all", coords="minimal", compat="override", join="exact"
         )
-        return found.isel(draw=order).assign_coords(draw=np.arange(draws))
+        of = xr.DataArray(self._of(draws, random_seed), dims="draw")
+        return found.isel(component=of, draw=xr.DataArray(np.arange(draws), dims="draw"))
 
     def log_predictive(
         self,
@@ -303,11 +301,11 @@ class OnlineMixture:
             return np.asarray(self.log_weights[-1])
         return np.full(len(self.components), -np.log(len(self.components)))
 
-    def _shares(self, draws: int, random_seed: int | None) -> tuple[np.ndarray, np.ndarray]:
-        """How many draws each component has, and an order in which they are mixed."""
+    def _of(self, draws: int, random_seed: int | None) -> np.ndarray:
+        """Which component each of some draws comes from, shape (draw,)."""
         rng = np.random.default_rng([seed_of(random_seed, self.seed), 2])
         counts = counts_of(self.weights, positive("draws", draws), rng)
-        return counts, rng.permutation(draws)
+        return rng.permutation(np.repeat(np.arange(len(counts)), counts))
 
 
 def _seeds(seed: int, n: int) -> list[int]:
