@@ -261,7 +261,8 @@ class OnlineMixture:
             parts, "component", data_vars="all", coords="minimal", compat="override", join="exact"
         )
         of = xr.DataArray(self._of(draws, random_seed), dims="draw")
-        return found.isel(component=of, draw=xr.DataArray(np.arange(draws), dims="draw"))
+        found = found.isel(component=of, draw=xr.DataArray(np.arange(draws), dims="draw"))
+        return found.transpose("chain", "draw", ...)
 
     def log_predictive(
         self,
