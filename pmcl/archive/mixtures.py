@@ -28,7 +28,7 @@ def to_datatree(posterior: OnlineMixture, *, include_memory: bool = True) -> xr.
     weights = np.asarray(posterior.log_weights, float).reshape(-1, n)
     about = {
         "kind": KIND, "schema": SCHEMA, "pmcl_version": version("pmcl"), "components": n,
-        "seed": posterior.seed,
+        "seed": posterior.seed, "foretold": float(posterior.foretold),
     }  # fmt: skip
     tree = xr.DataTree(xr.Dataset(attrs=about), children=trees)
     if len(weights):
@@ -79,4 +79,5 @@ def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> OnlineMi
             raise StateError(f"{where}: weights: expected each update's to add up to one.")
     seed = int(number(tree.attrs, "seed", where))
     log_weights = tuple(map(tuple, weights.tolist()))
-    return OnlineMixture(tuple(parts), seed, log_weights, tuple(shared.tolist()))
+    foretold = number(tree.attrs, "foretold", where)
+    return OnlineMixture(tuple(parts), seed, log_weights, tuple(shared.tolist()), foretold)

@@ -9,13 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pymc as pm
 import xarray as xr
-from jax import Array
 from scipy.special import logsumexp
 
 from pmcl.compile import CompiledModel
 from pmcl.data.task import TaskLike
 from pmcl.online.draws import tree_of
-from pmcl.online.families.mixture import Mixture, alike, counts_of, faded
+from pmcl.online.families.mixture import Mixture, alike, counts_of, faded, stacked
 from pmcl.online.growing import lengthened, longer
 from pmcl.online.posterior import OnlinePosterior
 from pmcl.online.stream import TRUSTED, warn_of
@@ -38,12 +37,15 @@ class OnlineMixture:
         After every update, one a component.
     shared : tuple of float
         Log of how many components found what each found in the first batch.
+    foretold : float
+        Rows since the first batch, less what is forgotten.
     """
 
     components: tuple[OnlinePosterior, ...] = field(repr=False)
     seed: int
     log_weights: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
     shared: tuple[float, ...] = field(default=(), repr=False)
+    foretold: float = field(default=0.0, repr=False)
 
     @classmethod
     def of(cls, stream: OnlinePosterior, components: int) -> "OnlineMixture":
@@ -95,10 +97,11 @@ class OnlineMixture:
     ) -> "OnlineMixture":
         """Return the posterior after a batch of rows.
 
-        All components learn from it. Where every one of them foretold the batch by weights that can
-        be trusted (k-hat of at most 0.7), their own weights are multiplied by the densities of the
-        batch given what each knew; else they stay as they are, at first equal. Components that
-        found the same mode in the first batch share what one of them would have.
+        All components learn from it. Where the k-hat of every one of them is at most 0.7, their
+        weights are multiplied by the density of the batch given what each knew, and components that
+        found the same mode in the first batch share what one of them would have. Else, as with
+        neural networks, such a density cannot be trusted: at first weights are equal, and then
+        those by which the mixture foretells rows best.
 
         Parameters
         ----------
@@ -108,6 +111,11 @@ class OnlineMixture:
         Returns
         -------
         OnlineMixture
+
+        References
+        ----------
+        Yao, Vehtari, Simpson & Gelman (2018), Using stacking to average Bayesian predictive
+        distributions.
         """
         if model is not None:
             grown = self.grow(model)
@@ -126,31 +134,43 @@ class OnlineMixture:
                     batch, time=time, name=name, random_seed=seed, progressbar=progressbar
                 )
             )
-        key = jax.random.key(seed_of(random_seed, (self.seed + len(self.log_weights)) % 2**32))
-        weights, shared = self._weighed(tuple(after), key)
-        return OnlineMixture(tuple(after), self.seed, (*self.log_weights, weights), shared)
+        return self._weighed(tuple(after), batch, seed_of(random_seed, self.seed))
 
     def _weighed(
-        self, after: tuple[OnlinePosterior, ...], key: Array
-    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Log weights after a batch, and what components share."""
-        log_weights = self._log_weights
-        shared = np.asarray(self.shared or np.zeros(len(after)))
+        self, after: tuple[OnlinePosterior, ...], batch: TaskLike, seed: int
+    ) -> "OnlineMixture":
+        """Return the mixture of components that a batch was learned by."""
+        log_weights, k = self._log_weights, len(after)
+        shared = np.asarray(self.shared or np.zeros(k))
+        first, time = not self.log_weights, after[0].state.time
+        state, drift = self.components[0].state, self.components[0].settings.drift
         told = np.array([c.records[-1].info.log_evidence for c in after])
-        if np.isfinite(told).all() and all(c._khat <= TRUSTED for c in after):
-            state, drift = self.components[0].state, self.components[0].settings.drift
-            with scope_of(after[0].precision):
-                if not self.log_weights:
-                    shared = np.log(alike(tuple(c.state.predictive for c in after), key))
-                    log_weights = -shared
-                elif (kept := drift.weight(jnp.asarray(after[0].state.time - state.time))) < 1:
+        rows = 0 if first else after[0].records[-1].info.rows
+        with scope_of(after[0].precision):
+            kept = float(drift.weight(jnp.asarray(0.0 if first else time - state.time)))
+            if np.isfinite(told).all() and all(c._khat <= TRUSTED for c in after):
+                if first:
+                    parts = tuple(c.state.predictive for c in after)
+                    shared = np.log(alike(parts, jax.random.key(seed)))
+                    log_weights = log_weights - shared
+                elif kept < 1:
                     lost = [
-                        faded(c.state.predictive, c.problem.prior, kept) for c in self.components
+                        faded(c.state.predictive, c.problem.prior, jnp.asarray(kept))
+                        for c in self.components
                     ]
                     log_weights = kept * (log_weights + shared) - shared + np.array(lost)
-            log_weights = np.asarray(log_weights) + told
-            log_weights = log_weights - logsumexp(log_weights)
-        return tuple(log_weights.tolist()), tuple(shared.tolist())
+                log_weights = log_weights + told
+            elif not first:
+                log_p = [
+                    c.log_predictive(batch, time=time, random_seed=seed).values
+                    for c in self.components
+                ]
+                before = kept * (k + self.foretold)
+                log_weights = stacked(log_weights, np.stack(log_p), before)
+        log_weights = log_weights - logsumexp(log_weights)
+        weights = (*self.log_weights, tuple(log_weights.tolist()))
+        foretold = kept * self.foretold + rows
+        return OnlineMixture(after, self.seed, weights, tuple(shared.tolist()), foretold)
 
     def grow(self, model: pm.Model) -> "OnlineMixture":
         """Return the same knowledge as that of a model with more entries.

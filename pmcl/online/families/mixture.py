@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from scipy.special import softmax
 
 from pmcl.online.gaussian import MeanField
 from pmcl.runtime.jitting import jit
@@ -81,3 +82,22 @@ def faded(q: Any, prior: MeanField, kept: Array) -> Array:
     """Log integral of q^kept times prior^(1 - kept), of which forgetting keeps the shape (nats)."""
     both = kept * q.log_density(q.mean) + (1 - kept) * prior.log_density(q.mean)
     return both - q.forgotten(prior, kept).log_density(q.mean)
+
+
+def stacked(log_weights: np.ndarray, log_p: np.ndarray, before: float) -> np.ndarray:
+    """Log weights after rows of which each component foretold a density, by recursive stacking.
+
+    One step of expectation maximisation for the weights of the mixture that foretells rows best:
+    the mean of the components' shares in them, over these rows and those before.
+
+    Parameters
+    ----------
+    log_weights : ndarray of shape (component,)
+    log_p : ndarray of shape (component, row)
+        Log densities of rows that none has learned from.
+    before : float
+        How many rows the present weights stand for.
+    """
+    shares = softmax(log_weights[:, None] + log_p, axis=0).sum(axis=1)
+    weights = (before * np.exp(log_weights) + shares) / (before + log_p.shape[1])
+    return np.log(np.maximum(weights, np.finfo(float).tiny))
