@@ -2,6 +2,7 @@
 
     python experiments/online_families.py             # six tables of the residual-memory paper
     python experiments/online_families.py nuts        # NUTS of the same networks, all rows at once
+    python experiments/online_families.py drift       # full covariances and drifts, one step ahead
     python experiments/online_families.py tables      # the tables of what there is
 
 Kurle et al. (2020), Continual learning with Bayesian neural networks for non-stationary data, Table
@@ -17,7 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 from continual import kept
-from online_streams import HERE, MEMORY, PUBLISHED, Stream, checkpoint, network, said, split
+from online_streams import (
+    DRIFT, HERE, MEMORY, PUBLISHED, Stream, batches, checkpoint, network, said, split, standardised,
+)  # fmt: skip
 from scipy import stats
 from scipy.special import logsumexp
 
@@ -89,6 +92,35 @@ def _told(one: pmcl.OnlinePosterior, rows: dict) -> list[float]:
     return one.log_predictive(rows, draws=200, random_seed=0).values.tolist()
 
 
+RATES = {
+    "Wiener": (pmcl.Wiener, (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)),
+    "Ornstein-Uhlenbeck": (pmcl.OrnsteinUhlenbeck, (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)),
+    "forgetting": (pmcl.BayesianForgetting, (1e-3, 3e-3, 0.01, 0.03, 0.1)),
+}
+DRIFTS = {
+    "static": pmcl.Static(),
+    **{f"{name} {r:g}": kind(r) for name, (kind, rates) in RATES.items() for r in rates},
+}
+
+
+def drifting(stream: Stream, drift: pmcl.AbstractDrift, seed: int, steps: int) -> dict:
+    """Return the log predictive density of every batch before it is learned from."""
+    X, y = stream.read()
+    X = np.clip(standardised(X, X[: stream.first]), -10, 10)
+    online = pmcl.fit_online(
+        network(X.shape[1], stream.hidden, stream.labels), family="full", drift=drift,
+        search=pmcl.GaussNewton(steps=steps), random_seed=seed, progressbar=False,
+    )  # fmt: skip
+    found = []
+    for part in batches(stream, X, y):
+        if online.records:
+            found.append(float(np.mean(_told(online, part))))
+        online = online.update(part, progressbar=False)
+    seconds = float(online.history["seconds"].sum())
+    figure = float(np.mean(found[len(found) // 2 :]))
+    return {"log_predictive": found, "figure": figure, "seconds": seconds}
+
+
 def ceiling(stream: Stream, seed: int, given: argparse.Namespace) -> dict:
     """Return the test log predictive density of NUTS of the same network on all rows."""
     parts, whole, inputs = split(stream, seed)
@@ -134,10 +166,14 @@ def written(runs: Path, results: Path) -> None:
     """Write the tables and the figures of what there is."""
     found: dict[str, dict[str, dict[str, list]]] = {}
     ceilings: dict[str, list[float]] = {}
+    drifts: dict[str, dict[str, list[float]]] = {}
     for path in sorted(runs.glob("*.json")):
         one = json.loads(path.read_text())
         if path.stem.startswith("nuts_"):
             ceilings.setdefault(one["data"], []).append(one["figure"])
+            continue
+        if path.stem.startswith("drift_"):
+            drifts.setdefault(one["data"], {}).setdefault(one["name"], []).append(one["figure"])
             continue
         here = found.setdefault(one["data"], {}).setdefault(one["name"], {})
         figures = {"as it is": one["figure"], **weighted(one), "one": float(np.mean(one["one"]))}
@@ -175,8 +211,14 @@ def written(runs: Path, results: Path) -> None:
         if data in found:
             cells = [shown(found[data].get(name, {}).get("as it is", [])) for name in NAMES]
             lines.append(f"| {' | '.join([data, *cells])} |")
+    lines += ["", "Drifts: log density of a batch before it is learned from, mean over the second "
+              "half of the stream, full covariances:", ""]  # fmt: skip
+    lines += ["| drift | " + " | ".join(drifts) + " |", "|---|" + "---|" * len(drifts)]
+    for name in DRIFTS if drifts else ():
+        cells = [shown(values.get(name, [])) for values in drifts.values()]
+        lines.append(f"| {' | '.join([name, *cells])} |")
     (results / "online_families.md").write_text("\n".join([*lines, ""]))
-    everything = {"streams": found, "nuts": ceilings}
+    everything = {"streams": found, "nuts": ceilings, "drift": drifts}
     (results / "online_families.json").write_text(json.dumps(everything, indent=1) + "\n")
 
 
@@ -190,10 +232,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("part", nargs="?", choices=["nuts", "tables"])
+    parser.add_argument("part", nargs="?", choices=["nuts", "drift", "tables"])
     parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "online_families")
     parser.add_argument("--results", type=Path, default=HERE / "results")
-    parser.add_argument("--data", nargs="+", default=list(MEMORY)[:6])
+    parser.add_argument("--data", nargs="+")
     parser.add_argument("--names", nargs="+", default=["four"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--steps", type=int, default=50, help="of each search but the first")
@@ -201,11 +243,22 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=500, help="of each of NUTS's two chains")
     parser.add_argument("--every", type=float, default=60, help="seconds between checkpoints")
     given = parser.parse_args()
+    given.data = given.data or (["weather"] if given.part == "drift" else list(MEMORY)[:6])
     runs = given.out / "runs"
     if given.part == "tables":
         written(runs, given.results)
         return
-    for seed in given.seeds:
+    for seed in given.seeds if given.part == "drift" else ():
+        for data in given.data:
+            for name, drift in DRIFTS.items():
+                kept(
+                    runs, f"drift {data} {name} {seed}",
+                    lambda d=data, n=name, w=drift, s=seed: {
+                        "data": d, "name": n, **drifting(DRIFT[d], w, s, given.steps)
+                    },
+                    said,
+                )  # fmt: skip
+    for seed in given.seeds if given.part != "drift" else ():
         for data in given.data:
             if given.part == "nuts":
                 kept(
