@@ -19,8 +19,18 @@ from typing import NamedTuple
 import numpy as np
 from continual import kept
 from online_streams import (
-    DRIFT, HERE, MEMORY, PUBLISHED, Stream, batches, checkpoint, network, said, split, standardised,
-)  # fmt: skip
+    DRIFT,
+    HERE,
+    MEMORY,
+    PUBLISHED,
+    Stream,
+    batches,
+    checkpoint,
+    network,
+    said,
+    split,
+    standardised,
+)
 from scipy import stats
 from scipy.special import logsumexp
 
