@@ -44,6 +44,7 @@ class Way(NamedTuple):
     components: int = 1
     memory: bool = False
     stiffness: float = 1e-4
+    rank: int = 50
 
 
 NAMES = {
@@ -54,6 +55,9 @@ NAMES = {
     "four, low rank, not held": Way("low_rank", components=4, stiffness=0.0),
     "full": Way(),
     "low rank": Way("low_rank"),
+    "low rank, not held": Way("low_rank", stiffness=0.0),
+    "rank 200, not held": Way("low_rank", stiffness=0.0, rank=200),
+    "rank 200": Way("low_rank", rank=200),
 }
 
 
@@ -65,7 +69,7 @@ def families(stream: Stream, name: str, seed: int, given: argparse.Namespace, la
     online = pmcl.fit_online(
         model, family=way.family, components=way.components,
         memory=pmcl.ResidualMemory(stream.memory) if way.memory else None,
-        search=pmcl.GaussNewton(steps=given.steps, stiffness=way.stiffness),
+        search=pmcl.GaussNewton(steps=given.steps, stiffness=way.stiffness, rank=way.rank),
         random_seed=seed, progressbar=False,
     )  # fmt: skip
     saved = checkpoint(given, label)
