@@ -105,7 +105,7 @@ def test_weights_are_forgotten_with_the_likelihoods(two, batches):
 
 
 def test_where_k_hat_is_high_weights_foretell(two, batches, monkeypatch):
-    monkeypatch.setattr("pmcl.online.mixture.TRUSTED", -np.inf)
+    monkeypatch.setattr("pmcl.online.mixture.TRUSTED", np.nan)
     first = two.update({"y": batches[0]}, progressbar=False)
     np.testing.assert_allclose(first.weights, 0.25)
     both = first.update({"y": batches[1]}, random_seed=7, progressbar=False)
