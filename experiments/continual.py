@@ -139,7 +139,7 @@ class Checkpoint:
             return
         folder, name = self.stem.parent, self.stem.name
         folder.mkdir(parents=True, exist_ok=True)
-        state = folder / f"{name}-{stream.state.updates}.zarr.zip"
+        state = folder / f"{name}-{stream.history.sizes['update']}.zarr.zip"
         pmcl.save(stream, state)
         partial = folder / f"{name}.part"
         partial.write_text(json.dumps({"stream": state.name, "found": found}))

@@ -1,80 +1,166 @@
 """Streams of small networks whose weights have covariances, against the mean field's figures.
 
     python experiments/online_families.py             # four tables of the residual-memory paper
-    python experiments/online_families.py tables      # the table of what there is
+    python experiments/online_families.py tables      # the tables of what there is
 
 Kurle et al. (2020), Continual learning with Bayesian neural networks for non-stationary data, Table
-1, with the batches and networks of `online_streams.py`. Every run is kept in `--out`.
+1, with the batches and networks of `online_streams.py`. Every run is kept in `--out`, and one that
+was cut off goes on after its last update.
 """
 
 import argparse
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from continual import kept
-from online_streams import HERE, MEMORY, PUBLISHED, Stream, network, said, split
+from online_streams import (
+    HERE,
+    MEMORY,
+    PUBLISHED,
+    Stream,
+    checkpoint,
+    network,
+    said,
+    split,
+)
+from scipy.special import logsumexp
 
 import pmcl
 
+
+class Way(NamedTuple):
+    """How a stream is followed."""
+
+    family: str = "full"
+    components: int = 1
+    memory: bool = False
+    stiffness: float = 1e-4
+    rank: int = 50
+
+
 NAMES = {
-    "full": ("full", None, 1e-4),
-    "full, not held": ("full", None, 0.0),
-    "full, residual": ("full", pmcl.ResidualMemory, 1e-4),
-    "low rank": ("low_rank", None, 0.0),
+    "four": Way(components=4),
+    "four, residual": Way(components=4, memory=True),
+    "four, not held": Way(components=4, stiffness=0.0),
+    "four, low rank": Way("low_rank", components=4),
+    "four, low rank, not held": Way("low_rank", components=4, stiffness=0.0),
+    "full": Way(),
+    "low rank": Way("low_rank"),
+    "low rank, not held": Way("low_rank", stiffness=0.0),
+    "rank 200, not held": Way("low_rank", stiffness=0.0, rank=200),
+    "rank 200": Way("low_rank", rank=200),
 }
 
 
-def families(stream: Stream, name: str, seed: int, given: argparse.Namespace) -> dict:
-    """Return the mean test log predictive density after every batch."""
+def families(stream: Stream, name: str, seed: int, given: argparse.Namespace, label: str) -> dict:
+    """Return the mean test log predictive density after every batch, and what components said."""
     parts, whole, inputs = split(stream, seed)
-    family, rule, stiffness = NAMES[name]
+    way = NAMES[name]
+    model = network(inputs, stream.hidden, stream.labels)
     online = pmcl.fit_online(
-        network(inputs, stream.hidden, stream.labels), family=family,
-        memory=None if rule is None else rule(stream.memory),
-        search=pmcl.GaussNewton(steps=given.steps, stiffness=stiffness),
+        model, family=way.family, components=way.components,
+        memory=pmcl.ResidualMemory(stream.memory) if way.memory else None,
+        search=pmcl.GaussNewton(steps=given.steps, stiffness=way.stiffness, rank=way.rank),
         random_seed=seed, progressbar=False,
     )  # fmt: skip
-    found: list[float] = []
-    for part in parts[: given.updates]:
+    saved = checkpoint(given, label)
+    found: dict = {"log_predictive": [], "each": [], "ahead": [], "last": []}
+    online, found = saved.read(model) or (online, found)
+    tenth = max(len(parts[: given.updates]) // 10, 1)
+    for i, part in list(enumerate(parts[: given.updates]))[len(found["each"]) :]:
+        many = online.components if way.components > 1 else (online,)
+        if i:  # what each says of the batch before it learns from it
+            found["ahead"].append([_told(one, part) for one in many])
         online = online.update(part, progressbar=False)
-        found.append(float(online.log_predictive(whole, draws=200, random_seed=0).mean()))
-    tenth = max(len(found) // 10, 1)
+        many = online.components if way.components > 1 else (online,)
+        told = np.array([_told(one, whole) for one in many])
+        found["each"].append(told.mean(axis=1).tolist())
+        weights = online.weights if way.components > 1 else np.ones(1)
+        mixed = logsumexp(told + np.log(weights)[:, None], axis=0)
+        found["log_predictive"].append(float(mixed.mean()))
+        if i >= len(parts[: given.updates]) - tenth:
+            found["last"].append(told.tolist())
+        saved.write(online, found)
     history = online.history
     return {
-        "log_predictive": found,
-        "figure": float(np.mean(found[-tenth:])),
+        **found,
+        "figure": float(np.mean(found["log_predictive"][-tenth:])),
+        "one": np.mean(found["each"][-tenth:], axis=0).tolist(),
+        "weights": (online.weights if way.components > 1 else np.ones(1)).tolist(),
+        "khat": float(history["khat"].max()),
         "steps": int(history["steps"].sum()),
         "seconds": float(history["seconds"].sum()),
     }
 
 
+def _told(one: pmcl.OnlinePosterior, rows: dict) -> list[float]:
+    return one.log_predictive(rows, draws=200, random_seed=0).values.tolist()
+
+
+def weighted(one: dict) -> dict[str, float]:
+    """Figures of a run's components by other weights: equal ones, and Bayes' rule."""
+    last = [np.array(v) for v in one["last"]]
+    if not last or len(last[0]) < 2:
+        return {}
+    found: dict[str, list[float]] = {"equal": [], "Bayes": []}
+    for i, told in enumerate(last):
+        before = [np.sum(v, axis=1) for v in one["ahead"][: len(one["each"]) - len(last) + i]]
+        for name, log_w in (("equal", np.zeros(len(told))), ("Bayes", np.sum(before, axis=0))):
+            mixed = logsumexp(told + (log_w - logsumexp(log_w))[:, None], axis=0)
+            found[name].append(float(mixed.mean()))
+    return {name: float(np.mean(values)) for name, values in found.items()}
+
+
 def written(runs: Path, results: Path) -> None:
-    """Write the table and the figures of what there is."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for path in sorted(runs.glob("families_*.json")):
+    """Write the tables and the figures of what there is."""
+    found: dict[str, dict[str, dict[str, list]]] = {}
+    for path in sorted(runs.glob("*.json")):
         one = json.loads(path.read_text())
-        found.setdefault(one["data"], {}).setdefault(one["name"], []).append(one["figure"])
+        here = found.setdefault(one["data"], {}).setdefault(one["name"], {})
+        figures = {"as it is": one["figure"], **weighted(one), "one": float(np.mean(one["one"]))}
+        figures |= {"seconds": one["seconds"], "steps": one["steps"], "components": one["one"]}
+        for key, value in figures.items():
+            here.setdefault(key, []).append(value)
     mean_field = json.loads((results / "online_streams.json").read_text())["memory"]
+    columns = {
+        "one stream": "one", "four": "as it is", "equal weights": "equal",
+        "by Bayes' rule": "Bayes",
+    }  # fmt: skip
     lines = [
         "# Families", "",
         "Test log predictive density (nats a row), mean over the last tenth of the updates, then "
-        "over seeds (in brackets): `python experiments/online_families.py`.", "",
-        "| data | " + " | ".join(NAMES) + " | mean field, residual | the paper's GRS |",
-        "|---|" + "---|" * (len(NAMES) + 2),
+        "over seeds (± their standard deviation, their number in brackets): "
+        "`python experiments/online_families.py`. *One stream*: the mean of four; *four*: their "
+        "mixture, with weights by recursive stacking; beside it the same components with equal "
+        "weights, and with weights by Bayes' rule (products of rows' densities one step ahead). "
+        "Full covariances; low-rank ones for spam.", "",
+        "| data | " + " | ".join(columns) + " | the paper's GRS | mean field, residual | "
+        "minutes, all four |",
+        "|---|" + "---|" * (len(columns) + 3),
     ]  # fmt: skip
     for data in MEMORY:
-        if data not in found:
+        here = found.get(data, {}).get("four") or found.get(data, {}).get("four, low rank")
+        if here is None:
             continue
-        cells = [data, *(shown(found[data].get(name, [])) for name in NAMES)]
-        cells += [shown(mean_field[data]["residual"]), str(PUBLISHED[data][0])]
+        cells = [data, *(shown(here.get(key, [])) for key in columns.values())]
+        cells += [str(PUBLISHED[data][0]), shown(mean_field[data]["residual"])]
+        cells.append(f"{np.mean(here['seconds']) / 60:.1f}")
         lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "All ways, each weighted as pmcl does:", ""]
+    ways = [name for name in NAMES if any(name in here for here in found.values())]
+    lines += ["| data | " + " | ".join(ways) + " |", "|---|" + "---|" * len(ways)]
+    for data in MEMORY:
+        if data in found:
+            cells = [shown(found[data].get(name, {}).get("as it is", [])) for name in ways]
+            lines.append(f"| {' | '.join([data, *cells])} |")
     (results / "online_families.md").write_text("\n".join([*lines, ""]))
-    (results / "online_families.json").write_text(json.dumps(found, indent=1) + "\n")
+    (results / "online_families.json").write_text(json.dumps({"streams": found}, indent=1) + "\n")
 
 
 def shown(values: list[float]) -> str:
-    spread = f" ± {np.std(values):.3f}" if len(values) > 1 else ""
+    spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
     return f"{np.mean(values):.3f}{spread} ({len(values)})" if values else ""
 
 
@@ -87,10 +173,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "online_families")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--data", nargs="+", default=list(MEMORY)[:4])
-    parser.add_argument("--names", nargs="+", default=list(NAMES))
+    parser.add_argument("--names", nargs="+", default=["four"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--steps", type=int, default=50, help="of each search but the first")
     parser.add_argument("--updates", type=int, help="at most")
+    parser.add_argument("--every", type=float, default=60, help="seconds between checkpoints")
     given = parser.parse_args()
     runs = given.out / "runs"
     if given.part == "tables":
@@ -99,10 +186,11 @@ def main() -> None:
     for seed in given.seeds:
         for data in given.data:
             for name in given.names:
+                label = f"families {data} {name} {seed}"
                 kept(
-                    runs, f"families {data} {name} {seed}",
-                    lambda d=data, n=name, s=seed: {
-                        "data": d, "name": n, **families(MEMORY[d], n, s, given)
+                    runs, label,
+                    lambda d=data, n=name, s=seed, b=label: {
+                        "data": d, "name": n, **families(MEMORY[d], n, s, given, b)
                     },
                     said,
                 )  # fmt: skip

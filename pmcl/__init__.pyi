@@ -80,6 +80,7 @@ from .online import Wiener as Wiener
 from .online import prior_scale as prior_scale
 from .online.fit import fit_online as fit_online
 from .online.latent_posterior import LatentPosterior as LatentPosterior
+from .online.mixture import OnlineMixture as OnlineMixture
 from .online.posterior import OnlinePosterior as OnlinePosterior
 from .reference import sample_reference as sample_reference
 from .reference.warm_start import WarmStart as WarmStart
@@ -125,6 +126,7 @@ __all__ = [
     "ObjectiveValue",
     "Occasion",
     "OnlineLaplace",
+    "OnlineMixture",
     "OnlinePosterior",
     "OrnsteinUhlenbeck",
     "PathGradient",

@@ -36,13 +36,17 @@ def level(request):
     return pmcl.fit_online(mean_model(), family=request.param, random_seed=0, progressbar=False)
 
 
-def drifting(stream, drift):
-    return replace(stream, settings=stream.settings._replace(drift=drift))
+MEMORIES = [None, pmcl.RandomCoreset(4), pmcl.ResidualMemory(4, draws=20)]
 
 
-def test_the_evidence_of_a_batch_is_its_density_given_the_earlier_ones(level):
+def drifting(stream, drift, memory=None):
+    return replace(stream, settings=stream.settings._replace(drift=drift, memory=memory))
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_the_evidence_of_a_batch_is_its_density_given_the_earlier_ones(level, memory):
     ys = [batch(1.0, i)["y"] for i in range(3)]
-    stream = level
+    stream = drifting(level, pmcl.Static(), memory)
     for y in ys:
         stream = stream.update({"y": y}, progressbar=False)
     whole = [log_evidence(ys[: i + 1]) for i in range(3)]
@@ -50,9 +54,10 @@ def test_the_evidence_of_a_batch_is_its_density_given_the_earlier_ones(level):
     np.testing.assert_allclose(stream.history["log_evidence"], expected, atol=1e-5)
 
 
-def test_a_change_is_seen_and_what_was_before_is_forgotten(level):
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_a_change_is_seen_and_what_was_before_is_forgotten(level, memory):
     """The posterior is that of the rows since, by Bayes' rule on what may have happened."""
-    stream = drifting(level, pmcl.ChangePoint(0.05))
+    stream = drifting(level, pmcl.ChangePoint(0.05), memory)
     means = [1.0, 1.0, 1.0, -2.0, -2.0]
     ys = [batch(m, i)["y"] for i, m in enumerate(means)]
     for y in ys:
@@ -63,6 +68,10 @@ def test_a_change_is_seen_and_what_was_before_is_forgotten(level):
     q = stream.approximation()
     assert float(q.mean[0]) == pytest.approx(y.sum() / SIGMA**2 / precision, abs=1e-6)
     assert float(q.variance[0]) == pytest.approx(1 / precision, rel=1e-6)
+    if memory is not None:  # and so are the rows that were stored
+        assert set(stream.memory["batch"].values) <= {"3", "4"}
+        assert stream.state.seen == 20
+    assert "5 updates with 50 rows" in repr(stream)
     # what the last two batches said of a change before the last one
     stay = np.log(0.95) + log_evidence(ys[3:]) - log_evidence(ys[3:4])
     change = np.log(0.05) + log_evidence(ys[4:])
@@ -141,9 +150,11 @@ def test_drifts_that_make_no_sense_are_refused():
         ),
         (
             lambda: pmcl.fit_online(
-                mean_model(), drift=pmcl.ChangePoint(), memory=pmcl.RandomCoreset(3)
+                mean_model(),
+                drift=pmcl.LearnedDrift((pmcl.Static(), pmcl.Wiener(0.1))),
+                memory=pmcl.RandomCoreset(3),
             ),
-            "told by the density of new rows alone: expected no memory",
+            "each would need a memory of its own: expected none",
         ),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -6,7 +6,7 @@ import pymc as pm
 
 from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
-from pmcl.archive import amortized, multilevel, online
+from pmcl.archive import amortized, mixtures, multilevel, online
 from pmcl.archive.errors import StateError
 from pmcl.archive.zipped import read_archive, write_archive
 from pmcl.compile import (
@@ -15,11 +15,12 @@ from pmcl.compile import (
 from pmcl.compile.covariates import SourcesLike
 from pmcl.compile.labelled import model_or_context
 from pmcl.compile.made import SimulatorFunction
+from pmcl.online.mixture import OnlineMixture
 from pmcl.online.stream import AbstractStream
 
 
 def save(
-    posterior: AmortizedPosterior | MultilevelPosterior | AbstractStream,
+    posterior: AmortizedPosterior | MultilevelPosterior | AbstractStream | OnlineMixture,
     path: str | os.PathLike,
     *,
     include_memory: bool = True,
@@ -28,7 +29,7 @@ def save(
 
     Parameters
     ----------
-    posterior : AmortizedPosterior, MultilevelPosterior, OnlinePosterior or LatentPosterior
+    posterior : AmortizedPosterior, MultilevelPosterior, or what :func:`fit_online` gives
     path : path
         Written whole or not at all: a crash leaves what was there before.
     include_memory : bool
@@ -41,6 +42,8 @@ def save(
     """
     if isinstance(posterior, MultilevelPosterior):
         tree = multilevel.to_datatree(posterior, include_memory=include_memory)
+    elif isinstance(posterior, OnlineMixture):
+        tree = mixtures.to_datatree(posterior, include_memory=include_memory)
     elif isinstance(posterior, AbstractStream):
         tree = online.to_datatree(posterior, include_memory=include_memory)
     else:
@@ -54,7 +57,7 @@ def load(
     *,
     covariates: SourcesLike | None = None,
     simulator: SimulatorFunction | None = None,
-) -> AmortizedPosterior | MultilevelPosterior | AbstractStream:
+) -> AmortizedPosterior | MultilevelPosterior | AbstractStream | OnlineMixture:
     """Read a posterior that was saved; the file holds data only, and is checked before use.
 
     Parameters
@@ -71,7 +74,7 @@ def load(
 
     Returns
     -------
-    AmortizedPosterior, MultilevelPosterior, OnlinePosterior or LatentPosterior
+    AmortizedPosterior, MultilevelPosterior, OnlinePosterior, LatentPosterior or OnlineMixture
         Its draws with the same seed, and what further adaptation or updates give, are those of the
         posterior that was saved.
 
@@ -86,6 +89,8 @@ def load(
     try:
         if tree.attrs.get("kind") == online.KIND:
             return online.from_datatree(tree, model, where=str(path))
+        if tree.attrs.get("kind") == mixtures.KIND:
+            return mixtures.from_datatree(tree, model, where=str(path))
         if tree.attrs.get("kind") == multilevel.KIND:
             if simulator is not None:
                 raise StateError(f"{path}: simulator: expected none for a model with levels.")

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
@@ -25,8 +24,9 @@ def dims_of(name: str) -> tuple[str, ...]:
 
 
 def normal_of[Q: (MeanField, Full, LowRank)](
-    data: xr.Dataset, family: type[Q], dim: int, where: str
+    data: xr.Dataset, family: type[Q], dim: int, where: str, *, proper: bool = True
 ) -> Q:
+    """Read a normal; or, where it need not be `proper`, a precision that may be singular."""
     values = []
     for name in family._fields:
         dims = dims_of(name)
@@ -41,23 +41,24 @@ def normal_of[Q: (MeanField, Full, LowRank)](
     q = family(*values)
     # of a precision that is none there is neither a density nor a draw
     lopsided = isinstance(q, Full) and not np.allclose(q.precision, q.precision.T, rtol=1e-6)
-    if not isinstance(q, MeanField) and (lopsided or not np.isfinite(float(q.log_volume))):
+    singular = not isinstance(q, MeanField) and proper and not np.isfinite(float(q.log_volume))
+    if lopsided or singular:
         raise StateError(f"{where}: expected a precision that is positive definite.")
     return q
 
 
-def stiffness_of(tree: xr.DataTree, q: MeanField | Full | LowRank, where: str) -> jax.Array | None:
+def stiffness_of(
+    tree: xr.DataTree, q: MeanField | Full | LowRank, where: str
+) -> Full | LowRank | None:
     if "stiffness" not in tree.children:
         return None
-    data = group(tree, "stiffness", where)
-    if not isinstance(q, Full) or "matrix" not in data:
-        raise StateError(f"{where}: stiffness: expected a matrix beside a full covariance.")
-    found = data["matrix"].values
-    if found.shape != q.precision.shape or not np.isfinite(found).all():
-        raise StateError(
-            f"{where}: stiffness: expected finite numbers of shape {q.precision.shape}."
-        )
-    return jnp.asarray(found)
+    if isinstance(q, MeanField):
+        raise StateError(f"{where}: expected a stiffness beside covariances alone.")
+    data, at = group(tree, "stiffness", where), f"{where}: stiffness"
+    found: Full | LowRank = normal_of(data, type(q), len(q.mean), at, proper=False)
+    if isinstance(found, LowRank) and not (np.asarray(found.diagonal) > 0).all():
+        raise StateError(f"{at}: expected a diagonal above 0.")
+    return found
 
 
 def scores_of(attrs: Mapping[Any, Any], settings: Settings, where: str) -> tuple[float, ...]:

@@ -38,7 +38,7 @@ from pmcl.online.state import Info, RowModel, Settings, State
 from pmcl.online.stream import AbstractStream
 from pmcl.runtime.precision import scope_of
 
-SCHEMA = 5
+SCHEMA = 6
 KIND = "online"
 
 _SETTINGS: dict[str, tuple[type, ...]] = {
@@ -92,13 +92,13 @@ def to_datatree(stream: AbstractStream, *, include_memory: bool = True) -> xr.Da
     }
     branches = [(f"branch {i}", q) for i, q in enumerate(state.branches)]
     known = [("prior", s.problem.prior), ("q", state.q), ("predictive", state.predictive)]
+    if state.stiffness is not None:
+        known.append(("stiffness", state.stiffness))
     for name, q in (*known, *branches):
         groups[f"/{name}"] = xr.Dataset(
             {k: (dims_of(k), np.asarray(v)) for k, v in q._asdict().items()}
         )
     groups["/prior"]["normal"] = ("z", s.problem.normal)
-    if state.stiffness is not None:
-        groups["/stiffness"] = xr.Dataset({"matrix": (("z", "other z"), state.stiffness)})
     if len(memory):
         infos = {i.name: i for i in s.compiled.data}
         values = {k: (infos[k].dims, np.asarray(v)) for k, v in memory.data.items()}
@@ -114,8 +114,13 @@ def to_datatree(stream: AbstractStream, *, include_memory: bool = True) -> xr.Da
     return xr.DataTree.from_dict(groups)
 
 
-def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> AbstractStream:
-    """Make the online posterior again of which :func:`to_datatree` gave the state."""
+def from_datatree(
+    tree: xr.DataTree, model: pm.Model, *, where: str, like: AbstractStream | None = None
+) -> AbstractStream:
+    """Make the online posterior again of which :func:`to_datatree` gave the state.
+
+    `like` is another of the same model: what was compiled for it serves again.
+    """
     attrs = tree.attrs
     if attrs.get("schema") != SCHEMA:
         raise StateError(
@@ -135,11 +140,17 @@ def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> Abstract
         if locals_:
             model, variables = separate(model, locals_)
             latents = Latents(variables, encoder)
-        compiled = compile_model(model, covariates=[n for n in names if n in model.named_vars])
+        if like is None:
+            compiled = compile_model(model, covariates=[n for n in names if n in model.named_vars])
+        else:
+            compiled = like.compiled
         check(compiled, group(tree, "model", where), where=where)
     settings = _settings(attrs, where)
     with scope_of(precision):
-        rows = Rows(compiled, row, localise(compiled) if flag(attrs, "local", where) else None)
+        if like is None:
+            rows = Rows(compiled, row, localise(compiled) if flag(attrs, "local", where) else None)
+        else:
+            rows = like.problem.rows
         prior = normal_of(group(tree, "prior", where), MeanField, compiled.dim, f"{where}: prior")
         kind = FAMILIES[settings.family]
         q, predictive = (

@@ -145,7 +145,7 @@ class LearnedDrift(AbstractDrift):
 
     The stream is followed under every one, and the density of each batch given the earlier ones is
     added to that drift's score; what is known under the best one is what is shown. It costs as many
-    updates as there are drifts. No memory goes with it: a density of new rows alone is what tells.
+    updates as there are drifts. No memory goes with it: each would need one of its own.
 
     Attributes
     ----------
@@ -188,7 +188,8 @@ class ChangePoint(AbstractDrift):
     """Either nothing happens between two batches, or all starts again at the prior.
 
     The batch tells: it is followed from what was known and from the prior, and the likelier one is
-    kept, by its density times the probability of what happened. No memory goes with it.
+    kept, by its density times the probability of what happened. Where all starts again stored rows
+    are forgotten with the rest.
 
     Attributes
     ----------

@@ -16,6 +16,7 @@ from pmcl.online.families.search import GaussNewton
 from pmcl.online.latent.encoder import Encoder, Latents
 from pmcl.online.latent_posterior import LatentPosterior
 from pmcl.online.memory import AbstractMemory
+from pmcl.online.mixture import OnlineMixture
 from pmcl.online.options import Options, read
 from pmcl.online.posterior import OnlinePosterior
 from pmcl.online.rows import Rows
@@ -34,6 +35,7 @@ def fit_online(
     drift: AbstractDrift | None = None,
     search: Search | GaussNewton | None = None,
     family: Family = "mean_field",
+    components: int = 1,
     start: AbstractStart | None = None,
     method: AbstractStrategy | None = None,
     row: str | None = None,
@@ -46,7 +48,7 @@ def fit_online(
     precision: Precision = "double",
     random_seed: int | None = None,
     progressbar: bool = True,
-) -> OnlinePosterior | LatentPosterior:
+) -> OnlinePosterior | LatentPosterior | OnlineMixture:
     """Compile a PyMC model whose posterior follows a stream of data.
 
     The posterior is a normal of the unconstrained parameters, times the likelihood of the rows in
@@ -75,10 +77,14 @@ def fit_online(
         distributions of rows whose parameters have a link, such as normal, Student t, Bernoulli,
         binomial, categorical, Poisson, negative binomial or gamma ones. Predictions of neural
         networks are then those of the network linearised around the mean.
+    components : int
+        More than one: as many normals follow the stream, each from a start of its own, and the
+        posterior is their mixture (:class:`OnlineMixture`). For models whose posterior has several
+        modes, such as neural networks; it costs as much as so many streams.
     start : AbstractStart, optional
         Where a search begins for what no batch has said anything of: by default at the prior's
-        mean, with local variables at random near it, and for a neural network at random
-        (:class:`ScatteredStart`).
+        mean, with local variables at random near it, with several components at random, and for a
+        neural network at random (:class:`ScatteredStart`).
     method : ElasticWeightConsolidation, OnlineLaplace, SynapticIntelligence or Naive, optional
         In place of variational inference: one value of the parameters, held near earlier ones by
         a quadratic penalty (diagonal Laplace propagation is the second) or, with `Naive`, not at
@@ -112,8 +118,8 @@ def fit_online(
 
     Returns
     -------
-    OnlinePosterior or LatentPosterior
-        A :class:`LatentPosterior` with `local`.
+    OnlinePosterior, LatentPosterior or OnlineMixture
+        A :class:`LatentPosterior` with `local`, an :class:`OnlineMixture` with several components.
 
     Raises
     ------
@@ -124,8 +130,10 @@ def fit_online(
     ValueError
         Naming the setting that does not fit the model or the others: a memory or a start that is
         not for local variables, a family that does not apply, a `method` with a memory, a drift, a
-        power or a strength, a memory with a strength, a power that is not above 0, a strength below
-        0, an unknown precision, a model without observed variables or without a dim of rows.
+        power or a strength, several components with local variables, a `method`, a drift that is
+        learned or a start that does not scatter, a memory with a strength, a power that is not
+        above 0, a strength below 0, an unknown precision, a model without observed variables or
+        without a dim of rows.
 
     References
     ----------
@@ -142,7 +150,7 @@ def fit_online(
     """
     options = Options(
         memory, drift, search, family, start, method, row, covariates, local, encoder, power,
-        strength, precision,
+        strength, precision, components,
     )  # fmt: skip
     read_model, variables, row, covariates = read(model_or_context(model), options)
     check_simulable(read_model)  # what has no rows, or no prior to begin with, is refused alike
@@ -157,7 +165,8 @@ def fit_online(
         if start is None:
             # Units, or factors, that begin alike stay alike.
             deep = layers is not None and layers.deep
-            start = ScatteredStart() if deep else Start(scatter=0.0 if variables is None else 0.1)
+            scatter = 0.1 if variables is not None else 1.0 if components > 1 else 0.0
+            start = ScatteredStart() if deep else Start(scatter=scatter)
         with progress_bar("Prior", PRIOR.steps, enabled=progressbar) as bar:
             problem = prepare(rows, jax.random.key(seed), bar.advance)
         state = init(problem, taken, getattr(search, "rank", 0))
@@ -166,4 +175,5 @@ def fit_online(
     if variables is not None:
         latents = Latents(variables, Encoder() if encoder is None else encoder)
         return LatentPosterior(compiled, problem, settings, precision, state, seed, latents=latents)
-    return OnlinePosterior(compiled, problem, settings, precision, state, seed)
+    stream = OnlinePosterior(compiled, problem, settings, precision, state, seed)
+    return stream if components == 1 else OnlineMixture.of(stream, components)

@@ -26,9 +26,10 @@ from pmcl.online.stream import AbstractStream
 from pmcl.runtime.precision import scope_of
 
 _SAME = 1e-5  # of two priors, in standard deviations
+_LOOSE = 18.0  # log sd of what nothing holds
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """Where old entries of z are in a longer one."""
 
     at: np.ndarray
@@ -37,7 +38,12 @@ class _Place(NamedTuple):
 
 def grown[S: AbstractStream](stream: S, model: pm.Model) -> S:
     """Return a stream of a model with more entries; see :meth:`OnlinePosterior.grow`."""
-    old, state = stream.compiled, stream.state
+    return lengthened(stream, *longer(stream, model))
+
+
+def longer(stream: AbstractStream, model: pm.Model) -> tuple[RowModel, Place]:
+    """Read a model with more entries, and find the old ones in it."""
+    old = stream.compiled
     model = model_or_context(model)
     check_simulable(model)
     with scope_of("double"):
@@ -54,17 +60,22 @@ def grown[S: AbstractStream](stream: S, model: pm.Model) -> S:
         before = stream.problem
         local = localise(compiled) if before.rows.local is not None else None
         rows = Rows(compiled, stream.row, local)
-        seeds = jax.random.split(jax.random.key((stream.seed + state.updates) % 2**32))
-        problem = prepare(rows, seeds[0])
+        problem = prepare(rows, _keys(stream)[0])
         _check_prior(before, problem, place, old)
-        index = jnp.asarray(place.at)
-        prior = before.prior.grown(problem.prior, index)
-        problem = replace(problem, prior=prior, gaussian=before.gaussian)
-        found = _population(problem, state.predictive, place, seeds[1])
+        prior = before.prior.grown(problem.prior, jnp.asarray(place.at))
+        return replace(problem, prior=prior, gaussian=before.gaussian), place
+
+
+def lengthened[S: AbstractStream](stream: S, problem: RowModel, place: Place) -> S:
+    """Return a stream of a model with more entries, which :func:`longer` has read."""
+    state, dim = stream.state, problem.rows.compiled.dim
+    index = jnp.asarray(place.at)
+    with scope_of(stream.precision):
+        problem = replace(problem, gaussian=stream.problem.gaussian)
+        found = _population(problem, state.predictive, place, _keys(stream)[1])
         stiff = state.stiffness
         if stiff is not None:
-            longer = jnp.zeros((compiled.dim, compiled.dim), stiff.dtype)
-            stiff = longer.at[jnp.ix_(index, index)].set(stiff)
+            stiff = stiff.grown(MeanField(found.mean, jnp.full(dim, _LOOSE)), index)
         memory = state.memory if len(state.memory) else init(problem).memory
         state = state._replace(
             memory=memory,
@@ -73,10 +84,14 @@ def grown[S: AbstractStream](stream: S, model: pm.Model) -> S:
             stiffness=stiff,
             branches=tuple(branch.grown(found, index) for branch in state.branches),
         )
-    return replace(stream, compiled=compiled, problem=problem, state=state)
+    return replace(stream, compiled=problem.rows.compiled, problem=problem, state=state)
 
 
-def _placed(old: CompiledModel, new: CompiledModel) -> _Place:
+def _keys(stream: AbstractStream) -> Array:
+    return jax.random.split(jax.random.key((stream.seed + stream.state.updates) % 2**32))
+
+
+def _placed(old: CompiledModel, new: CompiledModel) -> Place:
     """Match the entries of two models by the names of variables and the labels of dims."""
     parts = {value.name: value for value in new.values}
     before, after = value_infos(old), value_infos(new)
@@ -113,7 +128,7 @@ def _placed(old: CompiledModel, new: CompiledModel) -> _Place:
     found = np.concatenate(index) if index else np.zeros(0, int)
     fresh = np.ones(new.dim, bool)
     fresh[found] = False
-    return _Place(found, fresh)
+    return Place(found, fresh)
 
 
 def _positions(name: str, dim: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
@@ -127,7 +142,7 @@ def _positions(name: str, dim: str, old: np.ndarray, new: np.ndarray) -> np.ndar
     return np.asarray([where[label] for label in old.tolist()], int)
 
 
-def _check_prior(before: RowModel, after: RowModel, place: _Place, old: CompiledModel) -> None:
+def _check_prior(before: RowModel, after: RowModel, place: Place, old: CompiledModel) -> None:
     """Refuse a model that changes what was assumed of old entries: it is in what is known."""
     part = MeanField(*(v[jnp.asarray(place.at)] for v in after.prior))
     normal = before.normal & after.normal[place.at]
@@ -172,7 +187,7 @@ def _check_stored(stream: AbstractStream, compiled: CompiledModel) -> None:
             )
 
 
-def _population(problem: RowModel, q: AnyNormal, place: _Place, key: Array) -> MeanField:
+def _population(problem: RowModel, q: AnyNormal, place: Place, key: Array) -> MeanField:
     """Normal of new entries given what is known of the others: the population's, if there is one.
 
     Where their prior depends on nothing else, it is their prior.

@@ -7,9 +7,9 @@ from jax import Array
 from pmcl.metrics.importance import importance_diagnostics
 from pmcl.online.families import AnyNormal
 from pmcl.online.memory import Candidates, Stored
-from pmcl.online.rows import Rows
+from pmcl.online.rows import RowBatch, Rows
 from pmcl.online.search.bound import Target, log_likelihood
-from pmcl.online.state import RowModel, State
+from pmcl.online.state import RowModel, Settings, State, drifted
 from pmcl.runtime.jitting import jit
 
 _DRAWS = 500
@@ -56,3 +56,22 @@ def weigh(problem: RowModel, q: AnyNormal, target: Target, key: Array) -> tuple[
         return np.nan, np.nan
     found = importance_diagnostics(np.asarray(_log_ratios(problem.rows, q, target, key)))
     return float(found.khat), float(found.log_evidence)
+
+
+def foretold(
+    problem: RowModel, settings: Settings, before: State, after: AnyNormal, batch: RowBatch,
+    elapsed: float, key: Array,
+) -> tuple[float, float]:  # fmt: skip
+    """Weigh a batch by what was known of all rows before it, where a projection is of other rows.
+
+    Returns
+    -------
+    khat : float
+    log_evidence : float
+        Of the batch given what was known (nats).
+    """
+    known = before.predictive
+    if before.seen:
+        known = drifted(problem, settings.drift, known, elapsed)
+    remainder = None if before.seen else problem.remainder
+    return weigh(problem, after, Target(known, batch, remainder), key)

@@ -1,7 +1,7 @@
 """What `fit_online` was asked for, read and checked."""
 
 from collections.abc import Sequence
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +37,7 @@ class Options(NamedTuple):
     power: float
     strength: float
     precision: str
+    components: int = 1
 
 
 def read(
@@ -52,11 +53,18 @@ def read(
     _check_kinds(asked)
     _check_factors(asked)
     _check_method(asked)
+    _check_components(asked)
     names = _local_names(asked)
-    if isinstance(asked.drift, LearnedDrift | ChangePoint) and (asked.memory is not None or names):
+    learned = isinstance(asked.drift, LearnedDrift)
+    if names and (learned or isinstance(asked.drift, ChangePoint)):
         raise ValueError(
-            f"drift: {asked.drift!r} is told by the density of new rows alone: expected no memory "
-            "and no local variables."
+            f"drift: {asked.drift!r} is told by the density of new rows: expected no local "
+            "variables, of which there is a bound alone."
+        )
+    if asked.memory is not None and learned:
+        raise ValueError(
+            f"drift: {asked.drift!r} follows a stream under each of its drifts, and each would "
+            "need a memory of its own: expected none."
         )
     variables: LocalVariables | None = None
     row = asked.row
@@ -171,6 +179,25 @@ def _check_method(asked: Options) -> None:
                 f"{name}: with a method that follows one value of the parameters expected 1, got "
                 f"{factor!r}: what holds it has a strength of its own."
             )
+
+
+def _check_components(asked: Options) -> None:
+    n = asked.components
+    if isinstance(n, bool) or not isinstance(n, Integral) or n < 1:
+        raise ValueError(f"components: expected a number of normals of at least 1, got {n!r}.")
+    if n == 1:
+        return
+    why = ""
+    if asked.local:
+        why = "with local variables there is one encoder, of one normal"
+    elif asked.method is not None:
+        why = f"{asked.method!r} follows one value of the parameters"
+    elif isinstance(asked.drift, LearnedDrift | ChangePoint):
+        why = f"{asked.drift!r} would be told something else by each"
+    elif asked.start is not None and not asked.start.scatters:
+        why = f"{asked.start!r} begins at one place, from where all would be found alike"
+    if why:
+        raise ValueError(f"components: expected 1, got {n}: {why}.")
 
 
 def _check_factors(asked: Options) -> None:

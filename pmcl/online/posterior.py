@@ -15,14 +15,14 @@ from pmcl.data.possible import check_rows
 from pmcl.data.task import DataError, Layout, TaskLike
 from pmcl.online import step
 from pmcl.online.arriving import one_dataset
-from pmcl.online.drift import LearnedDrift
+from pmcl.online.drift import AbstractDrift, LearnedDrift, Restart
 from pmcl.online.families import AnyNormal
 from pmcl.online.families import predict as linear
 from pmcl.online.families.predict import is_network
 from pmcl.online.growing import grown
 from pmcl.online.memory import ResidualMemory, Stored
 from pmcl.online.rows import Rows
-from pmcl.online.state import Info, RowModel, State, as_batch, is_exact
+from pmcl.online.state import Info, RowModel, State, as_batch, init, is_exact
 from pmcl.online.step import recalled
 from pmcl.online.stream import AbstractStream, separated
 from pmcl.runtime.arguments import seed_of
@@ -44,7 +44,7 @@ class OnlinePosterior(AbstractStream):
         return (
             f"OnlinePosterior of {[i.name for i in self.compiled.free]} "
             f"given rows of {[i.name for i in self.compiled.data]} along {self.row!r}\n"
-            f"  {self.state.updates} updates with {self.state.seen} rows, "
+            f"  {self.state.updates} updates with {sum(r.info.rows for r in self.records)} rows, "
             f"{len(self.state.memory)} of them stored: {self.settings.memory!r}\n"
             f"  drift: {self.settings.drift!r}; k-hat of the last update: {self._khat:.2f}\n"
             f"  {self.settings.family}; {how}; local reparametrisation of {layers} linear layers"
@@ -106,7 +106,7 @@ class OnlinePosterior(AbstractStream):
         known = state.branches or (state.q,) * len(ways)
         found = [
             step.update(
-                problem, state._replace(q=q, predictive=q) if len(ways) > 1 else state, arrived,
+                problem, self._begun(problem, w.drift, q), arrived,
                 settings._replace(drift=w.drift), key, advance,
             )
             for w, q in zip(ways, known, strict=True)
@@ -126,6 +126,14 @@ class OnlinePosterior(AbstractStream):
         branches = tuple(s.q for s, _ in found) if learned else ()
         after = after._replace(scores=tuple((scores - scores[best]).tolist()), branches=branches)
         return after, info._replace(drift=best)
+
+    def _begun(self, problem: RowModel, drift: AbstractDrift, q: AnyNormal) -> State:
+        """Return what an update begins with under one of the things that may have happened."""
+        state, settings = self.state, self.settings
+        if isinstance(drift, Restart):
+            nothing = init(problem, settings.family, getattr(settings.search, "rank", 0))
+            return nothing._replace(time=state.time, updates=state.updates)
+        return state._replace(q=q, predictive=q) if state.branches else state
 
     def _known(self, task: str | None, random_seed: int | None) -> AnyNormal:
         if task is None:

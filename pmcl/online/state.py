@@ -63,10 +63,10 @@ class State(NamedTuple):
     time : float
         Of the last batch.
     seen : int
-        Rows so far.
+        Rows so far, since all began again where that is what happened.
     updates : int
-    stiffness : Array of shape (dim, dim), optional
-        Of a network with a full covariance: how far the mean may move for the rows that are gone.
+    stiffness : Full or LowRank, optional
+        Of a network with covariances: by what precision the rows that are gone hold the mean.
     scores : tuple of float
         What the drifts of a :class:`LearnedDrift` have foretold so far (nats).
     branches : tuple of normals
@@ -79,7 +79,7 @@ class State(NamedTuple):
     time: float
     seen: int
     updates: int
-    stiffness: Array | None = None
+    stiffness: Any = None
     scores: tuple[float, ...] = ()
     branches: tuple[Any, ...] = ()
 
@@ -104,11 +104,11 @@ class Info(NamedTuple):
     clamped : int
         Entries of z at which the factors of the stored rows were more than all that is known.
     khat : float
-        The larger of the projections'; NaN where looking would have cost more than the update, and
+        The largest of the projections'; NaN where looking would have cost more than the update, and
         where one point is followed.
     log_evidence : float
-        Log density of the rows of the last projection (without a memory: of the batch) given what
-        was known before them, by weighted draws (nats); NaN where k-hat is, and as good as that.
+        Log density of the batch given what was known before it, by weighted draws (nats); NaN where
+        k-hat is, and as good as that.
     drift : int
         Which of the drifts of a :class:`LearnedDrift` it was, or with a :class:`ChangePoint`
         whether all started again; 0 with others.

@@ -11,7 +11,7 @@ from pmcl.online import residual
 from pmcl.online.beginning import begin
 from pmcl.online.families.update import recall_normal, update_normal
 from pmcl.online.gaussian import Factor, MeanField
-from pmcl.online.looking import candidates, weigh
+from pmcl.online.looking import candidates, foretold, weigh
 from pmcl.online.memory import ResidualMemory, Stored
 from pmcl.online.one_point import update_point
 from pmcl.online.rows import RowBatch
@@ -95,6 +95,11 @@ def update(
             q, clamped = _divided(begun, predictive, factor, weights, kept, len(arrived), least)
     memory = everything.take(rows, kept)
     weighed = [weigh(problem, *one, keys[2]) for one in work.projected]
+    if rule is not None:
+        elapsed = time - state.time
+        weighed.append(
+            foretold(problem, settings, state, predictive, weighted(arrived), elapsed, keys[2])
+        )
     info = Info(
         len(arrived), len(memory), problem.gaussian, work.steps, work.skipped, work.lower_bound,
         clamped, float(np.max([k for k, _ in weighed])), weighed[-1][1],

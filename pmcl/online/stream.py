@@ -1,7 +1,6 @@
 """What posteriors of arriving rows have in common: time, records, draws."""
 
 import time as clock
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -24,10 +23,10 @@ from pmcl.online.families import AnyNormal
 from pmcl.online.records import UpdateRecord, history_of, recorded
 from pmcl.online.rows import check_separate
 from pmcl.online.state import Info, RowModel, Settings, State, drifted
-from pmcl.runtime.arguments import positive, seed_of
+from pmcl.runtime.arguments import positive, seed_of, warn
 from pmcl.runtime.precision import Precision, scope_of
 
-_TRUSTED = 0.7  # k-hat
+TRUSTED = 0.7  # k-hat
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,13 +240,7 @@ class AbstractStream(ABC):
         UserWarning
             Where the k-hat of the last update is above 0.7.
         """
-        if self._khat > _TRUSTED:
-            warnings.warn(
-                "The normal that is followed is far from what it approximates in the last "
-                f"update (k-hat {self._khat:.2f}): do not trust its tails, nor what depends on "
-                "several parameters together. Where all data are at hand, compare with NUTS.",
-                stacklevel=2,
-            )
+        warn_of(self._khat)
         begin = clock.perf_counter()
         q, z = self._draw(draws, time, task, random_seed)
         with self._scope():
@@ -336,6 +329,16 @@ class AbstractStream(ABC):
 
     def _time(self, time: float | None) -> float:
         return time_after(time, self.state.time, self.state.updates)
+
+
+def warn_of(khat: float) -> None:
+    """Warn where the normal that is followed is far from what it approximates."""
+    if khat > TRUSTED:
+        warn(
+            "The normal that is followed is far from what it approximates in the last "
+            f"update (k-hat {khat:.2f}): do not trust its tails, nor what depends on "
+            "several parameters together. Where all data are at hand, compare with NUTS."
+        )
 
 
 def separated(problem: RowModel, data: Mapping[str, np.ndarray], key: Array) -> RowModel:

@@ -24,25 +24,6 @@ _FARTHEST = 0.5  # that a log sd moves in a step
 _NEW = 0.7  # share of new curvatures in a step, where they are not the same everywhere
 
 
-class Hold(NamedTuple):
-    """What holds the mean of a network's weights where rows that are gone were fitted.
-
-    Their sites are right near where they were linearised. A mean that moves by d turns the slope of
-    a row by H d, with H the second derivative of its predictor, and then the predictor's variance
-    under the covariance C is larger by d H C H d: of that, times the sites' curvatures, this is the
-    sum.
-
-    Attributes
-    ----------
-    mean : Array of shape (dim,)
-        Where they were linearised.
-    stiffness : Array of shape (dim, dim)
-    """
-
-    mean: Array
-    stiffness: Array
-
-
 class Found(NamedTuple):
     """Where a search ended.
 
@@ -93,7 +74,7 @@ def climb(
     remainder: Remainder | None,
     start: Array,
     way: Way,
-    hold: Hold | None = None,
+    hold: Normal | None = None,
 ) -> Found:
     """Search from a mean; `base` is what is known beside the batch.
 
@@ -107,8 +88,8 @@ def climb(
         What `base` lacks of the model's prior.
     start : Array of shape (dim,)
     way : Way
-    hold : Hold, optional
-        What holds the mean beside the density.
+    hold : Full or LowRank, optional
+        What holds the mean beside the density: by this precision, at this mean.
 
     References
     ----------
@@ -131,7 +112,7 @@ def climb(
 @jit
 def _climb(
     found: Predictors, rows: Rows, base: Normal, batch: RowBatch,
-    lack: tuple[Remainder, tuple[int, ...]] | None, start: Array, hold: Hold | None,
+    lack: tuple[Remainder, tuple[int, ...]] | None, start: Array, hold: Normal | None,
     ends: tuple[Array, Array],
 ) -> tuple[_Now, Array, Normal, list[Looked], list[Said]]:  # fmt: skip
     most, tolerance = ends
@@ -175,16 +156,15 @@ def _climb(
         if lack is not None:
             total = total + lack[0](rows, mean)
         if hold is not None:
-            total = total - (mean - hold.mean) @ hold.stiffness @ (mean - hold.mean) / 2
+            total = total - (mean - hold.mean) @ hold.apply(mean - hold.mean) / 2
         far = mean - base.mean
         return total - far @ base.apply(far) / 2
 
     def step(now: _Now) -> _Now:
         q, pull, spread, _, said, alone = at(now)
         move = q.solve(pull)
-        if hold is not None and isinstance(q, Full):
-            held = q._replace(precision=q.precision + hold.stiffness)
-            move = held.solve(pull + hold.stiffness @ (hold.mean - now.mean))
+        if hold is not None:
+            move = q.joined(hold).solve(pull + hold.apply(hold.mean - now.mean))
         move = jnp.where(jnp.isfinite(move), move, 0.0)
         # Scales apart: their steps are longer than what the moment's curvature allows.
         scales = jnp.where(alone, move, 0.0)
@@ -233,29 +213,6 @@ def _scales_alone(found: Predictors, looked: list[Looked]) -> Array:
             used = used[:-1]
         place = place | used.any(axis=0)
     return scale & ~(scale & place).any() & ~place
-
-
-@jit
-def stiffness(found: Predictors, rows: Rows, q: Full, batch: RowBatch, said: list[Said]) -> Array:
-    """Sum the stiffness of the rows of a batch at the mean of a normal; see :class:`Hold`."""
-    n = len(batch.weights)
-    root = q.at(jnp.eye(len(q.mean), dtype=q.mean.dtype)) - q.mean  # its square is C
-    curved = [jnp.einsum("nii->ni", one.curvature).reshape(n, -1) for one in said]
-
-    def add(total: Array, i: Array) -> tuple[Array, None]:
-        few = rows.take(batch.data, i[None])
-        for part, weights in enumerate(curved):
-
-            def level(z: Array, part: int = part, weights: Array = weights) -> Array:
-                eta = etas(found, rows, z, few)[part][0].reshape(-1)
-                return jnp.sqrt(weights[i]) * eta
-
-            for j in range(weights.shape[1]):
-                bent = jax.hessian(lambda z, j=j, level=level: level(z)[j])(q.mean) @ root.T
-                total = total + batch.weights[i] * bent @ bent.T
-        return total, None
-
-    return jax.lax.scan(add, jnp.zeros_like(q.precision), jnp.arange(n))[0]
 
 
 def lacking(remainder: Remainder) -> tuple[int, ...]:

@@ -18,7 +18,8 @@ class GaussNewton(eqx.Module):
     rank : int
         Of what a low-rank family keeps beside its diagonal.
     stiffness : float
-        Of what holds the mean of a network's weights (:class:`Hold`), for a full covariance.
+        Of what holds the mean of a network's weights where rows that are gone were fitted; 0:
+        nothing.
     tolerance : float
         A step shorter than this, in standard deviations, ends a search.
     """

@@ -8,12 +8,12 @@ import numpy as np
 from jax import Array
 
 from pmcl.compile.predictors import Predictors, predictors
-from pmcl.online.families.climb import Found, Hold, Normal, climb, lacking, remaining, stiffness
-from pmcl.online.families.dense import Full
+from pmcl.online.families.climb import Found, Normal, climb, lacking, remaining
 from pmcl.online.families.predict import is_network
 from pmcl.online.families.search import GaussNewton
 from pmcl.online.families.sites import Looked, Said, columns, look, say, shifts
-from pmcl.online.looking import candidates, weigh
+from pmcl.online.families.stiffness import stiffness
+from pmcl.online.looking import candidates, foretold, weigh
 from pmcl.online.memory import ResidualMemory, Stored
 from pmcl.online.rows import RowBatch, Rows
 from pmcl.online.search.bound import Target
@@ -28,15 +28,14 @@ def update_normal(
     """Return what is known after a batch; `moved` is what was known before it, at its time."""
     rows, rule = problem.rows, settings.memory
     time = float(arrived.times[0])
+    elapsed = time - state.time
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key), dtype=np.uint32))
-    keys = jax.random.split(key, 3)
+    keys = jax.random.split(key, 4)
     everything = state.memory.add(rows, arrived)
     untouched = state.seen == len(state.memory)  # q is the prior as yet
     work = _Work(problem, settings, state, first=not state.updates)
     if work.stiffness is not None:  # what is forgotten holds nothing
-        work.stiffness = float(settings.drift.weight(jnp.asarray(time - state.time))) * (
-            work.stiffness
-        )
+        work.stiffness = work.stiffness.scaled(settings.drift.weight(jnp.asarray(elapsed)))
 
     def weighted(part: Stored) -> RowBatch:
         return as_batch(rows, part, settings.weights(time - part.times))
@@ -71,9 +70,13 @@ def update_normal(
         if kept.any():
             part = weighted(everything.take(rows, kept))
             predictive = work.project(q, part, state.predictive, untouched, keys[1])
-    stiff = work.stiffer(predictive, weighted(everything.take(rows, ~kept)))
+    stiff = work.stiffer(predictive, weighted(everything.take(rows, ~kept)), keys[3])
     rank = work.search.rank
     weighed = [weigh(problem, *one, keys[2]) for one in work.projected]
+    if rule is not None:
+        weighed.append(
+            foretold(problem, settings, state, predictive, weighted(arrived), elapsed, keys[2])
+        )
     memory = everything.take(rows, kept)
     info = Info(
         len(arrived), len(memory), problem.gaussian, sum(f.steps for f in work.found), 0,
@@ -125,23 +128,22 @@ class _Work:
             start = jnp.where(new & reached, scattered, start)
         hold = None
         if self.stiffness is not None and self.search.stiffness:
-            hold = Hold(self.at, self.search.stiffness * self.stiffness)
+            hold = self.stiffness._replace(mean=self.at).scaled(self.search.stiffness)
         way = Way(self.search, self.first)
         found = climb(self.told, p.rows, base, batch, remainder, start, way, hold)
         self.found.append(found)
         self.projected.append((found.q, Target(base, batch, remainder)))
         return found.q
 
-    def stiffer(self, q: Any, gone: RowBatch) -> Array | None:
+    def stiffer(self, q: Any, gone: RowBatch, key: Array) -> Any:
         """Add the stiffness of rows that are gone; None where there is nothing to be held."""
         p = self.problem
-        if not (isinstance(q, Full) and self.search.stiffness and is_network(p.rows.compiled)):
-            return None
-        before = jnp.zeros_like(q.precision) if self.stiffness is None else self.stiffness
-        if not len(gone.weights):
+        before = self.stiffness
+        if not (self.search.stiffness and is_network(p.rows.compiled) and len(gone.weights)):
             return before
         said = _said(self.told, p.rows, q, gone)
-        return before + stiffness(self.told, p.rows, q, gone, said)
+        more = stiffness(self.told, p.rows, q, gone, said, key)
+        return (more if before is None else before.joined(more)).short(self.search.rank)
 
     def begun(self, base: Any, z: Array, untouched: bool) -> Any:
         """What is known beside the rows, with what the normal in place of a prior lacks at z."""

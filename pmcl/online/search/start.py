@@ -32,6 +32,11 @@ class AbstractStart(eqx.Module):
         """Whether :meth:`again` changes anything."""
         return False
 
+    @property
+    def scatters(self) -> bool:
+        """Whether searches begin elsewhere with another key."""
+        return True
+
     def again(self, known: MeanField, prior: MeanField) -> MeanField:
         """Return where entries begin of which something is known."""
         return known
@@ -75,6 +80,10 @@ class Start(AbstractStart):
         mean = scattered(prior, self.scatter, key) if self.scatter else prior.mean
         return MeanField(mean, prior.log_sd + np.log(self.scale))
 
+    @property
+    def scatters(self) -> bool:
+        return self.scatter > 0
+
 
 class ScatteredStart(AbstractStart):
     """At random, with the prior's variance shared by the means and the approximation.
@@ -116,6 +125,10 @@ class ScatteredStart(AbstractStart):
     def narrows(self) -> bool:
         return self.narrow
 
+    @property
+    def scatters(self) -> bool:
+        return self.means > 0
+
     def again(self, known: MeanField, prior: MeanField) -> MeanField:
         if not self.narrow:
             return known
@@ -154,6 +167,10 @@ class MaximumLikelihoodStart(AbstractStart):
     def __call__(self, prior: MeanField, key: Array) -> MeanField:
         mean = scattered(prior, self.scale, key)
         return MeanField(mean, jnp.full_like(mean, np.log(self.variance) / 2))
+
+    @property
+    def scatters(self) -> bool:
+        return self.scale > 0
 
     def first(
         self,
