@@ -99,10 +99,18 @@ def write(
     (out / f"{name}.md").write_text("\n".join(lines) + "\n")
 
 
-def run_json(command: Sequence[str], **environment: str) -> dict:
-    """Run a command in a process of its own and read the JSON object it prints last."""
+def run_json(command: Sequence[str], *, seconds: float | None = None, **environment: str) -> dict:
+    """Run a command in a process of its own and read the JSON object it prints last.
+
+    `subprocess.TimeoutExpired` where it takes more than so many seconds.
+    """
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, **environment}
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds,
+        env={**os.environ, **environment},
     )
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
