@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,6 +23,7 @@ PEERS = "peers.json"
 TESTS = 10  # datasets that are judged
 
 type Measured = list[dict]  # of one row: of one day, or of two
+type Judge = Callable[[Path], dict]
 
 
 def python_of(environment: str) -> str | None:
@@ -61,16 +63,16 @@ class Rows:
             self.known[path.stem] = json.loads(path.read_text())
 
     def row(
-        self, name: str, environment: str, command: list[str], *, judged: Path | None = None,
+        self, name: str, environment: str, command: list[str], *, judge: Judge | None = None,
         cached: bool = False,
     ) -> Measured:  # fmt: skip
         """Return a row, measured if need be; empty where it cannot be, or is left for later.
 
-        What failed, or was made by another command, is made anew. `judged` are test datasets by
-        which the draws are judged; `cached` adds a second process with the caches of the first.
+        What failed, or was made by another command, is made anew. `judge` makes figures of the file
+        of draws that the process writes to `--out`; `cached` adds a second process with the caches
+        of the first.
         """
-        given = [] if judged is None else ["--test", str(judged)]
-        asked, today = without_folders([*command, *given]), f"{datetime.now(UTC):%Y-%m-%d}"
+        asked, today = without_folders(command), f"{datetime.now(UTC):%Y-%m-%d}"
         found = [m for m in self.known.get(name, []) if m["command"] == asked and "failed" not in m]
         other_day = len(found) == 1 and found[0]["made"] != today
         if found and not (self.again and other_day):
@@ -83,28 +85,26 @@ class Rows:
             print(f"{name}: left for the next call", flush=True)
             return found
         print(f"{name} ...", flush=True)
-        about = {
-            "command": asked,
-            "made": today,
-            "load_average": os.getloadavg()[0],
-        }
-        one = self._measure([python, "-W", "ignore", str(HERE / command[0]), *command[1:], *given],
-                            judged, cached=cached)  # fmt: skip
-        found = [*found, one | about]
+        about = {"command": asked, "made": today, "load_average": os.getloadavg()[0]}
+        full = [python, "-W", "ignore", str(HERE / command[0]), *command[1:]]
+        found = [*found, self._measure(full, judge, cached=cached) | about]
         print(json.dumps(found[-1]), flush=True)
         self.known[name] = found
         (self.folder / f"{name}.json").write_text(json.dumps(found, indent=1))
         return found
 
-    def _measure(self, command: list[str], judged: Path | None, *, cached: bool) -> dict:
+    def _measure(self, command: list[str], judge: Judge | None, *, cached: bool) -> dict:
         """Run a process with empty caches; judge what it drew."""
         with tempfile.TemporaryDirectory() as empty:
             caches = {
                 "PYTENSOR_FLAGS": f"base_compiledir={empty}/pytensor",
                 "NUMBA_CACHE_DIR": f"{empty}/numba",
             }
+            if cached:  # JAX keeps none unless it is told to
+                caches["JAX_COMPILATION_CACHE_DIR"] = f"{empty}/jax"
+                caches["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.05"
             draws = Path(empty) / "draws.npz"
-            out = [] if judged is None else ["--out", str(draws)]
+            out = [] if judge is None else ["--out", str(draws)]
             try:
                 found = run_json([*command, *out], seconds=self.limit, **caches)
                 if cached:
@@ -114,12 +114,17 @@ class Rows:
                 return {"over": self.limit}
             except RuntimeError as error:
                 return {"failed": str(error)[-2000:]}
-            if judged is not None:
-                reference = self.reference(judged)
-                with np.load(draws) as saved:
-                    for kind in saved.files:
-                        found[f"mmd2_{kind}"] = accuracy(saved[kind], reference)
-        return found
+            return found if judge is None else found | judge(draws)
+
+    def against(self, test: Path) -> Judge:
+        """What judges draws of these datasets: the mean MMD^2 to long chains, by kind of draws."""
+
+        def judge(path: Path) -> dict[str, float]:
+            reference = self.reference(test)
+            with np.load(path) as saved:
+                return {f"mmd2_{k}": accuracy(saved[k], reference) for k in saved.files}
+
+        return judge
 
     def test(self, rows: int, predictors: int) -> Path:
         """Datasets of the regression."""

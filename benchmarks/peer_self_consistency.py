@@ -8,21 +8,20 @@ has a closed form, by which all is judged: mean MMD^2 to exact draws of (mu, log
 Settings of BayesFlow's side are the example's; its densities are written in Keras, on JAX. pmcl has
 the model from PyMC: with its defaults, and with a network that is whitened by no search and learns
 from data as BayesFlow's does. One core for all: `taskset -c 0 python
-benchmarks/peer_self_consistency.py`. A side is kept when it is done (`--runs`).
+benchmarks/peer_self_consistency.py`. Rows are kept as those of
+`peers.py` are.
 """
 
-import json
 import os
-import subprocess
-import tempfile
+import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 BEGIN = time.perf_counter()
 import numpy as np  # noqa: E402
 from peer_problem import peak_gib, say  # noqa: E402
 
+NAME = "self_consistency"
 ROWS, UNLABELED, FAR = 10, 32, 10.0
 TESTS = 100
 DRAWS = 1000
@@ -188,56 +187,54 @@ def side(name: str, out: Path) -> None:
     say(found | {"seconds": time.perf_counter() - BEGIN, "peak_gib": peak_gib()})
 
 
+def judge(path: Path) -> dict[str, float]:
+    """Mean MMD^2 by stage and data."""
+    from peer_rows import accuracy
+
+    truth = {name: exact(y) for name, y in datasets().items()}
+    with np.load(path) as saved:
+        return {
+            f"mmd2_{kind}": accuracy(saved[kind], truth[kind.split(": ")[1]])
+            for kind in saved.files
+        }
+
+
 def main() -> None:
     """Do what is not there yet, judge it, write JSON and the table."""
-    from peer_rows import ROOT, accuracy, python_of
-    from peer_tables import number
-    from results import Table, parser, run_json, write
+    if "--side" in sys.argv:  # one side, in its own environment
+        side(sys.argv[sys.argv.index("--side") + 1], Path(sys.argv[sys.argv.index("--out") + 1]))
+        return
+    from peer_rows import ROOT, Rows
+    from peer_tables import days, each, mmd2
+    from results import Table, parser, write
 
     arguments = parser(__doc__ or "")
-    arguments.add_argument("--side", choices=[s for _, s in SIDES.values()])
-    arguments.add_argument("--draws", type=Path)
-    arguments.add_argument("--runs", type=Path, default=ROOT / "out" / "self_consistency")
+    arguments.add_argument("--runs", type=Path, default=ROOT / "out" / NAME)
     arguments.add_argument("--limit", type=float, default=600.0, help="seconds a side may take")
+    arguments.add_argument("--again", action="store_true", help="a second day")
     given = arguments.parse_args()
-    if given.side:
-        side(given.side, given.draws)
-        return
-    given.runs.mkdir(parents=True, exist_ok=True)
-    truth = {name: exact(y) for name, y in datasets().items()}
-    sides: dict[str, dict] = {}
-    for name, (environment, short) in SIDES.items():
-        path = given.runs / f"{short}.json"
-        python = python_of(environment)
-        if not path.exists() and python is not None:
-            with tempfile.TemporaryDirectory() as empty:
-                draws = Path(empty) / "draws.npz"
-                command = [python, __file__, "--side", short, "--draws", str(draws)]
-                try:
-                    one = run_json(command, seconds=given.limit)
-                except subprocess.TimeoutExpired:
-                    sides[name] = {"over": given.limit}
-                    continue
-                with np.load(draws) as saved:
-                    one["mmd2"] = {
-                        kind: accuracy(saved[kind], truth[kind.split(": ")[1]])
-                        for kind in saved.files
-                    }
-            one["made"] = f"{datetime.now(UTC):%Y-%m-%d}"
-            path.write_text(json.dumps(one, indent=1))
-        if path.exists():
-            sides[name] = json.loads(path.read_text())
+    rows = Rows(
+        given.runs, given.out / f"{NAME}.json", limit=given.limit, again=given.again, until=None
+    )
     lines = []
-    for name, one in sides.items():
+    for name, (environment, short) in SIDES.items():
+        command = ["peer_self_consistency.py", "--side", short]
+        some = rows.row(name, environment, command, judge=judge)
         for stage in ("simulations only", "adapted", "by the density"):
-            if f"seconds, {stage}" not in one:
+            key = f"seconds, {stage}"
+            if not any(key in one for one in some):
                 continue
-            cells = [f"{one['mmd2'][f'{stage}: {data}']:.4f}" for data in truth]
-            seconds = number(one[f"seconds, {stage}"])
-            lines.append([name, stage, *cells, seconds, one["version"], one["made"]])
-    columns = ["", "network", *(f"MMD², {d}" for d in truth), "seconds", "version", "measured"]
+            cells = [
+                each(some, lambda o, k=f"mmd2_{stage}: {data}": o.get(k), mmd2)
+                for data in datasets()
+            ]
+            version = each(some, lambda o: o["version"], str)
+            lines.append([name, stage, *cells, each(some, lambda o, k=key: o.get(k)),
+                          each(some, lambda o: o["peak_gib"]), version, days(some)])  # fmt: skip
+    columns = ["", "network", *(f"MMD², {d}" for d in datasets()), "seconds", "peak, GiB",
+               "version", "measured"]  # fmt: skip
     table = Table("A normal mean and precision; ten rows a dataset", columns, lines)
-    write("self_consistency", given.out, {"sides": sides}, table)
+    write(NAME, given.out, {"rows": rows.known}, table)
 
 
 if __name__ == "__main__":

@@ -63,14 +63,15 @@ PARTS = ["accuracy", "datasets", "rows", "parameters", "groups"]
 def accuracy(rows: Rows, name: str, way: Way) -> dict[str, Measured]:
     """Ten regressions of 100 rows and 7 parameters, from nothing."""
     test = rows.test(ROWS, PREDICTORS)
+    judge, given = rows.against(test), ["--test", str(test)]
     if not way.steps:
-        found = rows.row(name, way.environment, way.command, judged=test, cached=True)
-        return {name: found}
+        command = [*way.command, *given]
+        return {name: rows.row(name, way.environment, command, judge=judge, cached=True)}
     each = {}
     for steps in way.steps:
         label = f"{name}, {steps} steps" if steps else f"{name}, its own number of steps"
-        command = [*way.command, "--steps", str(steps)]
-        each[label] = rows.row(label, way.environment, command, judged=test)
+        command = [*way.command, "--steps", str(steps), *given]
+        each[label] = rows.row(label, way.environment, command, judge=judge)
     return each
 
 
@@ -107,8 +108,8 @@ def groups(rows: Rows, name: str, way: Way) -> dict[str, Measured]:
     each = {}
     for value in GROUPS:
         label, test = f"groups {value}, {name}", rows.test_groups(value)
-        command = [*way.command, "--datasets", "3"]
-        each[label] = rows.row(label, way.environment, command, judged=test)
+        command = [*way.command, "--datasets", "3", "--test", str(test)]
+        each[label] = rows.row(label, way.environment, command, judge=rows.against(test))
     return each
 
 
