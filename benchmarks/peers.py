@@ -46,9 +46,9 @@ WAYS = {
     "pmcl.refine, no network": Way("main", ["peer_pymc.py", "refine"], grows=True),
     "pmcl, network of the peers' size": Way("main", ["peer_pmcl.py", "--large"], (500,)),
     "BayesFlow, its default networks": Way(
-        ".venv-benchmarks", ["peer_bayesflow_draws.py", "--default-networks"], (1000, 10_000), True
+        ".venv-benchmarks", ["peer_bayesflow_draws.py", "--default-networks"], (1000, 6000), True
     ),
-    "BayesFlow, set transformer": Way(".venv-benchmarks", ["peer_bayesflow_draws.py"], (4000,)),
+    "BayesFlow, set transformer": Way(".venv-benchmarks", ["peer_bayesflow_draws.py"], (2000,)),
     # 200 is its own batch size
     "sbi": Way(".venv-sbi", ["peer_sbi.py", "--batch", "200"], (1000, 6000), True),
     "PyMC NUTS": Way("main", ["peer_pymc.py", "nuts"]),
@@ -57,7 +57,7 @@ WAYS = {
     "pymc-extras ADVI": Way(".venv-marginal", ["peer_pymc.py", "extras-advi"]),
     "pathfinder": Way(".venv-marginal", ["peer_pymc.py", "pathfinder"]),
 }
-PARTS = ["accuracy", "datasets", "rows", "parameters", "groups"]
+PARTS = ["accuracy", "groups", "rows", "parameters", "datasets"]
 
 
 def accuracy(rows: Rows, name: str, way: Way) -> dict[str, Measured]:

@@ -85,6 +85,7 @@ def test_tables_show_both_days_and_the_shortest_accurate_training():
     one_by_one = {
         "version": "w", "seconds_to_import": 1.0, "seconds_of_the_first": 5.0, "peak_gib": 0.5,
         "seconds_a_dataset": 0.05, "mmd2_plain": 0.0, "made": "2020-01-01",
+        "seconds_of_the_first_cached": 2.0,
     }  # fmt: skip
     rows = {
         "pmcl, 500 steps": [network],
@@ -96,8 +97,10 @@ def test_tables_show_both_days_and_the_shortest_accurate_training():
     first = {line[0]: line for line in peer_tables.tables(rows)[0].cells()}
     assert set(first) == {"pmcl, its own number of steps", "peer", "slow"}
     ours = first["pmcl, its own number of steps"]
-    assert ours[2:5] == ["yes", "0.0010 / 0.0010", "23 / 23"] and ours[-1].endswith("2020-01-02")
-    assert first["peer"][4:6] == ["6.5", "0.05"]
+    assert ours[2:6] == ["yes", "0.0010 / 0.0010", "23 / 23", ""] and ours[-1].endswith(
+        "2020-01-02"
+    )
+    assert first["peer"][4:7] == ["6.5", "3", "0.05"]
     assert first["slow"][2:4] == ["no", "over 600 s"]
     said = "\n".join(peer_tables.ahead(rows))
     assert "sooner: peer (6.5 s), against pmcl's best of 23 s" in said and "GiB" in said
