@@ -8,8 +8,8 @@ has a closed form, by which all is judged: mean MMD^2 to exact draws of (mu, log
 Settings of BayesFlow's side are the example's; its densities are written in Keras, on JAX. pmcl has
 the model from PyMC: with its defaults, and with a network that is whitened by no search and learns
 from data as BayesFlow's does. One core for all: `taskset -c 0 python
-benchmarks/peer_self_consistency.py`. Rows are kept as those of
-`peers.py` are.
+benchmarks/peer_self_consistency.py`. Rows are
+kept as those of `peers.py` are.
 """
 
 import os
@@ -168,7 +168,9 @@ def ours(data: Draws, *, searched: bool) -> tuple[dict, Draws]:
     draw("by the density")
     found["seconds, by the density"] = time.perf_counter() - begin
     begin = time.perf_counter()
-    posterior = posterior.adapt({"y": data["unlabeled"]}, name="far", **given)
+    # simulations go on beside the data, as in the example
+    strategy = None if searched else pmcl.Replay(simulations=BATCH)
+    posterior = posterior.adapt({"y": data["unlabeled"]}, name="far", strategy=strategy, **given)
     found["seconds, adapted"] = time.perf_counter() - begin
     found["steps of adapting"] = int(posterior.records[0].record.steps)
     draw("adapted", refine=False)

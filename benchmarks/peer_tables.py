@@ -253,4 +253,4 @@ def ahead(rows: Rows) -> list[str]:
         if better:
             names = ", ".join(f"{w} ({number(v)} {unit})" for w, v in better.items())
             lines.append(f"- {what}: {names}, against pmcl's best of {number(best)} {unit}")
-    return ["Where a peer is ahead (first measurements):", "", *(lines or ["- nowhere here"])]
+    return ["Where a peer is ahead:", "", *(lines or ["- nowhere here"])]

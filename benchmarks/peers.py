@@ -13,6 +13,7 @@ The environments of the peers are made by `make bench-env sbi-env .venv-marginal
 whose environment is not there are left out, which the tables say.
 """
 
+import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -143,6 +144,7 @@ def main() -> None:
                 growth(rows, name, way, part)
     figures = {k: rows.known[k] for k in sorted(rows.known)}
     remarks = peer_tables.ahead(figures)
+    del sys.argv[1:]  # what was asked for now: rows have commands and days of their own
     write("peers", given.out, {"rows": figures}, *peer_tables.tables(figures), remarks=remarks)
 
 

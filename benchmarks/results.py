@@ -25,10 +25,11 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 
 def machine() -> dict[str, object]:
-    """What a reader needs to judge a figure: machine, load and versions."""
+    """What a reader needs to judge a figure: the cores of this process, load and versions."""
+    pinned = hasattr(os, "sched_getaffinity")  # not on macOS
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cores": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)) if pinned else os.cpu_count(),
         "load_average": os.getloadavg()[0],
         "python": platform.python_version(),
         **{n: version(n) for n in ("pmcl", "jax", "pymc", "flowjax", "nutpie")},
@@ -85,8 +86,9 @@ def write(
     print(f"written to {path}")
     if not tables:
         return
+    cores = "one core" if where["cores"] == 1 else f"{where['cores']} cores"
     made = (
-        f"`{command.replace('python ', 'python benchmarks/', 1)}`, {where['cores']} cores, pmcl "
+        f"`{command.replace('python ', 'python benchmarks/', 1)}`, {cores}, pmcl "
         f"{where['pmcl']}, JAX {where['jax']}, {str(where['date'])[:10]}."
     )
     lines = [made]
