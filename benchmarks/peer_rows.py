@@ -34,6 +34,12 @@ def python_of(environment: str) -> str | None:
     return str(path) if path.exists() else None
 
 
+def one_core() -> None:
+    """Keep this process, and all that it starts, on one core, where the system can."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
 class Rows:
     """Rows of which some are there.
 

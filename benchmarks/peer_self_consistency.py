@@ -7,9 +7,8 @@ has a closed form, by which all is judged: mean MMD^2 to exact draws of (mu, log
 
 Settings of BayesFlow's side are the example's; its densities are written in Keras, on JAX. pmcl has
 the model from PyMC: with its defaults, and with a network that is whitened by no search and learns
-from data as BayesFlow's does. One core for all: `taskset -c 0 python
-benchmarks/peer_self_consistency.py`. Rows are
-kept as those of `peers.py` are.
+from data as BayesFlow's does, simulations beside them. All have the same core. Rows are kept as
+those of `peers.py` are.
 """
 
 import os
@@ -206,7 +205,7 @@ def main() -> None:
     if "--side" in sys.argv:  # one side, in its own environment
         side(sys.argv[sys.argv.index("--side") + 1], Path(sys.argv[sys.argv.index("--out") + 1]))
         return
-    from peer_rows import ROOT, Rows
+    from peer_rows import ROOT, Rows, one_core
     from peer_tables import days, each, mmd2
     from results import Table, parser, write
 
@@ -215,6 +214,7 @@ def main() -> None:
     arguments.add_argument("--limit", type=float, default=600.0, help="seconds a side may take")
     arguments.add_argument("--again", action="store_true", help="a second day")
     given = arguments.parse_args()
+    one_core()
     rows = Rows(
         given.runs, given.out / f"{NAME}.json", limit=given.limit, again=given.again, until=None
     )

@@ -2,8 +2,7 @@
 
 Every row is a process of its own and is kept when it is done, so that a call that was cut off goes
 on where it stopped; what benchmarks/results/peers.json has is not measured anew. `--again` measures
-rows of one other day a second time: tables then have both figures. One core for all:
-`taskset -c 0 python benchmarks/peers.py`.
+rows of one other day a second time: tables then have both figures. All have the same core.
 
 Networks (pmcl; BayesFlow 2 on JAX, with networks of the same size and with its own; sbi) are
 trained, then draw for ten datasets. The others, `pmcl.refine` among them, take one dataset after
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import peer_tables
-from peer_rows import PEERS, ROOT, Measured, Rows
+from peer_rows import PEERS, ROOT, Measured, Rows, one_core
 from results import parser, write
 
 ROWS, PREDICTORS = 100, 5
@@ -124,6 +123,7 @@ def main() -> None:
     arguments.add_argument("--minutes", type=float, help="after these no row is begun")
     arguments.add_argument("--again", action="store_true", help="a second day")
     given = arguments.parse_args()
+    one_core()
     rows = Rows(
         given.runs, given.out / PEERS, limit=given.limit, again=given.again,
         until=None if given.minutes is None else time.time() + 60 * given.minutes,
