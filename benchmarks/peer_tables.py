@@ -126,7 +126,7 @@ def tables(rows: Rows) -> list[Table]:
         _figures(
             "The networks by themselves, and what the density makes of their draws "
             "(*corrected*: `sample`)",
-            {n: rows[n] for n in judged if any("seconds_to_train" in o for o in rows[n])},
+            {n: rows[n] for n in judged if n.endswith(" steps")},
             {
                 "import, s": "seconds_to_import",
                 "training, compiling included, s": "seconds_to_train",
@@ -141,7 +141,7 @@ def tables(rows: Rows) -> list[Table]:
         ),
         _figures(
             "One dataset after another",
-            {n: rows[n] for n in judged if any("seconds_of_the_first" in o for o in rows[n])},
+            {n: rows[n] for n in judged if not n.endswith(" steps")},
             {
                 "import, s": "seconds_to_import",
                 "the first, s": "seconds_of_the_first",
@@ -233,25 +233,30 @@ def _warm(one: dict) -> float:
 
 
 def ahead(rows: Rows) -> list[str]:
-    """Sentences on whatever a peer does better than pmcl, with and without a network."""
+    """Sentences on whatever a peer does better: networks beside networks, others beside others."""
     chosen = {w: rows[n][0] for w, n in by_way(rows).items() if "version" in rows[n][0]}
-    ours = {w: o for w, o in chosen.items() if w.startswith("pmcl")}
-    right = {w: o for w, o in chosen.items() if good([o])}
-    second = {w: o for w, o in right.items() if in_second(o) is not None}
-    if not ours:
-        return []
     measures = {
-        "imports sooner": (chosen, lambda o: o["seconds_to_import"], "s"),
-        "has ten accurate posteriors sooner": (right, until_ten, "s"),
-        "has its first sooner in a second process, caches kept": (second, in_second, "s"),
-        "has each more accurate posterior sooner": (right, each_more, "s"),
-        "needs less memory": (chosen, lambda o: o["peak_gib"], "GiB"),
+        "imports sooner": lambda o: o["seconds_to_import"],
+        "has ten accurate posteriors sooner": lambda o: until_ten(o) if good([o]) else None,
+        "has its first sooner in a second process, caches kept": in_second,
+        "takes more steps a second": lambda o: -o["steps_per_second"],
+        "has each more posterior sooner": each_more,
+        "needs less memory": lambda o: o["peak_gib"],
     }
     lines = []
-    for what, (among, measure, unit) in measures.items():
-        best = min((measure(o) for w, o in ours.items() if w in among), default=float("inf"))
-        better = {w: measure(o) for w, o in among.items() if w not in ours and measure(o) < best}
-        if better:
-            names = ", ".join(f"{w} ({number(v)} {unit})" for w, v in better.items())
-            lines.append(f"- {what}: {names}, against pmcl's best of {number(best)} {unit}")
+    for kind, trained in (("a network", True), ("without one", False)):
+        some = {w: o for w, o in chosen.items() if trained == ("seconds_to_train" in o)}
+        for what, measure in measures.items():
+            if not trained and "steps" in what:
+                continue
+            values = {w: v for w, o in some.items() if (v := measure(o)) is not None}
+            best = min((v for w, v in values.items() if w.startswith("pmcl")), default=None)
+            better = {
+                w: v
+                for w, v in values.items()
+                if not w.startswith("pmcl") and best is not None and v < best
+            }
+            if better:
+                names = ", ".join(f"{w} ({number(abs(v))})" for w, v in better.items())
+                lines.append(f"- {kind} {what}: {names}; pmcl {number(abs(best))}")
     return ["Where a peer is ahead:", "", *(lines or ["- nowhere here"])]

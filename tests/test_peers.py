@@ -102,8 +102,12 @@ def test_tables_show_both_days_and_the_shortest_accurate_training():
     )
     assert first["peer"][4:7] == ["6.5", "3", "0.05"]
     assert first["slow"][2:4] == ["no", "over 600 s"]
-    said = "\n".join(peer_tables.ahead(rows))
-    assert "sooner: peer (6.5 s), against pmcl's best of 23 s" in said and "GiB" in said
+    # without a network pmcl has nothing here, so nobody is ahead of it; a faster network is
+    assert "nowhere" in "\n".join(peer_tables.ahead(rows))
+    rows["other, 10 steps"] = [network | {"steps_per_second": 50.0, "peak_gib": 0.5}]
+    said = peer_tables.ahead(rows)
+    assert "- a network takes more steps a second: other (50); pmcl 5" in said
+    assert "- a network needs less memory: other (0.5); pmcl 1" in said and len(said) == 4
 
 
 def test_the_documented_tables_are_those_of_the_figures():
