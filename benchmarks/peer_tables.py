@@ -259,4 +259,16 @@ def ahead(rows: Rows) -> list[str]:
             if better:
                 names = ", ".join(f"{w} ({number(abs(v))})" for w, v in better.items())
                 lines.append(f"- {kind} {what}: {names}; pmcl {number(abs(best))}")
-    return ["Where a peer is ahead:", "", *(lines or ["- nowhere here"])]
+    return [*busy(rows), "Where a peer is ahead:", "", *(lines or ["- nowhere here"])]
+
+
+def busy(rows: Rows) -> list[str]:
+    """A word on what else the machine did."""
+    loads = [o["load_average"] for some in rows.values() for o in some if "load_average" in o]
+    if not loads:
+        return []
+    return [
+        f"Load averages before the rows: {min(loads):.1f} to {max(loads):.1f}; what is above the "
+        "number of cores is other work, beside which seconds are too many.",
+        "",
+    ]
