@@ -6,10 +6,11 @@ With `--default-networks` its own: a DeepSet and a coupling flow as they come.
 import argparse
 import os
 import sys
-import time
 from importlib.metadata import version
 
-BEGIN = time.perf_counter()
+from peer_clock import now
+
+BEGIN = now()
 os.environ["KERAS_BACKEND"] = "jax"  # before Keras is imported
 
 import keras  # noqa: E402
@@ -17,7 +18,7 @@ import numpy as np  # noqa: E402
 from peer_bayesflow import Clock, bf, build  # noqa: E402
 from peer_problem import Engine, measured, simulate  # noqa: E402
 
-IMPORTED = time.perf_counter() - BEGIN
+IMPORTED = now() - BEGIN
 EPOCH = 100  # steps
 OWN = "--default-networks" in sys.argv
 
@@ -53,7 +54,7 @@ class BayesFlow(Engine):
             epochs=max(steps // epoch, 2), num_batches_per_epoch=epoch, batch_size=self.batch,
             callbacks=[clock], verbose=0,
         )  # fmt: skip
-        return {"steps_per_second": epoch / float(np.median(np.diff(clock.epochs)))}
+        return {"steps_per_second": epoch / float(np.median(np.diff(clock.cpu)))}
 
     def draw(self, X: np.ndarray, y: np.ndarray, draws: int) -> np.ndarray:
         rows = np.concatenate([X, y[..., None]], axis=-1)

@@ -1,9 +1,10 @@
 """pmcl at the problem of `peer_problem`; with `--large` a network of the peers' size."""
 
 import sys
-import time
 
-BEGIN = time.perf_counter()
+from peer_clock import now
+
+BEGIN = now()
 import numpy as np  # noqa: E402
 import pymc as pm  # noqa: E402
 from peer_problem import Engine, measured  # noqa: E402
@@ -11,7 +12,7 @@ from peer_problem import Engine, measured  # noqa: E402
 import pmcl  # noqa: E402
 from pmcl.demo.model import linear_regression_model  # noqa: E402
 
-IMPORTED = time.perf_counter() - BEGIN
+IMPORTED = now() - BEGIN
 LARGE = "--large" in sys.argv
 
 
@@ -30,7 +31,7 @@ class Pmcl(Engine):
             network=network if LARGE else None,
             steps=steps or None,
             batch_size=self.batch,
-            callback=lambda step, loss, moment: times.append((step, time.perf_counter())),
+            callback=lambda step, loss, moment: times.append((step, now())),
             random_seed=0,
             progressbar=False,
         )

@@ -8,11 +8,11 @@ import argparse
 import json
 import os
 import resource
-import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
 import numpy as np
+from peer_clock import now
 
 MOST_SECONDS = 200.0  # that drawing may take; more datasets are not tried beyond
 ROWS_OF_A_GROUP = 5
@@ -80,7 +80,7 @@ def peak_gib() -> float:
 def say(found: dict) -> None:
     """Print one JSON object, after whatever a library has printed."""
     print()
-    print(json.dumps(found | {"cores": len(os.sched_getaffinity(0))}))
+    print(json.dumps(found | {"clock": "CPU", "cores": len(os.sched_getaffinity(0))}))
 
 
 def measured(make: type[Engine], imported: float, version: str) -> None:
@@ -96,12 +96,12 @@ def measured(make: type[Engine], imported: float, version: str) -> None:
     parser.add_argument("--out", type=Path, help="npz for these draws")
     given = parser.parse_args()
     engine = make(given.rows, given.predictors, given.batch)
-    begin = time.perf_counter()
+    begin = now()
     details = engine.train(given.steps)
     found = {
         "version": version,
         "seconds_to_import": imported,
-        "seconds_to_train": time.perf_counter() - begin,
+        "seconds_to_train": now() - begin,
         "steps": given.steps,
         **details,
         "peak_gib_of_training": peak_gib(),
@@ -111,19 +111,19 @@ def measured(make: type[Engine], imported: float, version: str) -> None:
         test = np.load(given.test)
         for kind, draw in (("plain", engine.draw), ("corrected", engine.corrected)):
             for when in ("first", "again"):
-                begin = time.perf_counter()
+                begin = now()
                 draws = draw(test["X"], test["y"], given.draws)
                 if draws is not None:
-                    found[f"seconds_{kind}_{when}"] = time.perf_counter() - begin
+                    found[f"seconds_{kind}_{when}"] = now() - begin
                     saved[kind] = draws
     drawn = []
     for n in given.datasets:
         _, X, y = simulate(np.random.default_rng(1), n, given.rows, given.predictors)
         if n <= 1000:
             engine.draw(X, y, given.draws)  # compiles, where that is done
-        begin = time.perf_counter()
+        begin = now()
         engine.draw(X, y, given.draws)
-        seconds = time.perf_counter() - begin
+        seconds = now() - begin
         drawn.append({"datasets": n, "seconds": seconds})
         if 10 * seconds > MOST_SECONDS:
             break

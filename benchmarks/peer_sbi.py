@@ -5,10 +5,11 @@ permutation-invariant embedding, on simulations made beforehand, which is how sb
 by its own rule, or after `steps` steps.
 """
 
-import time
 from importlib.metadata import version
 
-BEGIN = time.perf_counter()
+from peer_clock import now
+
+BEGIN = now()
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from peer_problem import Engine, measured, simulate  # noqa: E402
@@ -19,7 +20,7 @@ from sbi.neural_nets.embedding_nets import (  # noqa: E402
     PermutationInvariantEmbedding,
 )
 
-IMPORTED = time.perf_counter() - BEGIN
+IMPORTED = now() - BEGIN
 EPOCHS = 10  # that a simulation is seen
 
 
@@ -43,11 +44,11 @@ class Sbi(Engine):
         # It trains for one epoch more than this number.
         inference.train(training_batch_size=self.batch, max_num_epochs=1)
         before = len(inference.summary["training_loss"])
-        begin = time.perf_counter()
+        begin = now()
         inference.train(
             training_batch_size=self.batch, max_num_epochs=EPOCHS - 1, resume_training=True
         )
-        seconds = time.perf_counter() - begin
+        seconds = now() - begin
         epochs = len(inference.summary["training_loss"]) - before
         self.posterior = inference.build_posterior()
         an_epoch = int(number * 0.9) // self.batch

@@ -13,10 +13,11 @@ those of `peers.py` are.
 
 import os
 import sys
-import time
 from pathlib import Path
 
-BEGIN = time.perf_counter()
+from peer_clock import now
+
+BEGIN = now()
 import numpy as np  # noqa: E402
 from peer_problem import peak_gib, say  # noqa: E402
 
@@ -66,7 +67,7 @@ def bayesflow(data: Draws) -> tuple[dict, Draws]:
     from bayesflow.experimental import self_consistency as sc
     from keras import ops
 
-    imported = time.perf_counter() - BEGIN
+    imported = now() - BEGIN
     keras.utils.set_random_seed(0)
     rng = np.random.default_rng(0)
 
@@ -84,7 +85,7 @@ def bayesflow(data: Draws) -> tuple[dict, Draws]:
         return ops.sum(terms, axis=1)
 
     adapter = bf.Adapter().log("tau")
-    begin = time.perf_counter()
+    begin = now()
     labeled = bf.OnlineDataset(
         simulator=bf.make_simulator(simulated),
         adapter=adapter,
@@ -121,10 +122,10 @@ def bayesflow(data: Draws) -> tuple[dict, Draws]:
     for stage in ("simulations only", "adapted"):
         if stage == "adapted":
             losses["composite_metrics"] = {"unlabeled": sc.SelfConsistencyLoss(num_samples=16)}
-            begin = time.perf_counter()
+            begin = now()
         estimator.compile(optimizer, **losses)
         estimator.fit(dataset=both, epochs=EPOCHS, verbose=0)
-        found[f"seconds, {stage}"] = time.perf_counter() - begin
+        found[f"seconds, {stage}"] = now() - begin
         draw(stage)
     return found, draws
 
@@ -138,13 +139,13 @@ def ours(data: Draws, *, searched: bool) -> tuple[dict, Draws]:
     import pmcl
 
     warnings.simplefilter("ignore", UserWarning)  # of data far from the simulations, as they are
-    imported = time.perf_counter() - BEGIN
+    imported = now() - BEGIN
     with pm.Model(coords={"obs": range(ROWS)}) as model:
         tau = pm.Gamma("tau", 2, 1)
         mu = pm.Normal("mu", 0, tau=tau)
         pm.Normal("y", mu, tau=tau, observed=np.zeros(ROWS), dims="obs")
     given = {"random_seed": 0, "progressbar": False}
-    begin = time.perf_counter()
+    begin = now()
     if searched:
         posterior = pmcl.fit_amortized(model, **given)
     else:
@@ -153,7 +154,7 @@ def ours(data: Draws, *, searched: bool) -> tuple[dict, Draws]:
             model, network=network, steps=EPOCHS * BATCHES, batch_size=BATCH, **given
         )
     found: dict = {"version": f"pmcl {pmcl.__version__}", "seconds_to_import": imported}
-    found["seconds, simulations only"] = time.perf_counter() - begin
+    found["seconds, simulations only"] = now() - begin
     draws: Draws = {}
 
     def draw(stage: str, **settings) -> None:  # noqa: ANN003
@@ -163,14 +164,14 @@ def ours(data: Draws, *, searched: bool) -> tuple[dict, Draws]:
             draws[f"{stage}: {name}"] = np.stack([one["mu"], np.log(one["tau"])], -1)
 
     draw("simulations only", refine=False)
-    begin = time.perf_counter()
+    begin = now()
     draw("by the density")
-    found["seconds, by the density"] = time.perf_counter() - begin
-    begin = time.perf_counter()
+    found["seconds, by the density"] = now() - begin
+    begin = now()
     # simulations go on beside the data, as in the example
     strategy = None if searched else pmcl.Replay(simulations=BATCH)
     posterior = posterior.adapt({"y": data["unlabeled"]}, name="far", strategy=strategy, **given)
-    found["seconds, adapted"] = time.perf_counter() - begin
+    found["seconds, adapted"] = now() - begin
     found["steps of adapting"] = int(posterior.records[0].record.steps)
     draw("adapted", refine=False)
     return found, draws
@@ -185,7 +186,7 @@ def side(name: str, out: Path) -> None:
     }
     found, draws = ways[name](datasets())
     np.savez(out, **draws)
-    say(found | {"seconds": time.perf_counter() - BEGIN, "peak_gib": peak_gib()})
+    say(found | {"seconds": now() - BEGIN, "peak_gib": peak_gib()})
 
 
 def judge(path: Path) -> dict[str, float]:

@@ -263,12 +263,13 @@ def ahead(rows: Rows) -> list[str]:
 
 
 def busy(rows: Rows) -> list[str]:
-    """A word on what else the machine did."""
-    loads = [o["load_average"] for some in rows.values() for o in some if "load_average" in o]
-    if not loads:
+    """A word on what else the machine did, and on rows that had another clock."""
+    each_one = [(n, o) for n, some in rows.items() for o in some if "load_average" in o]
+    if not each_one:
         return []
-    return [
-        f"Load averages before the rows: {min(loads):.1f} to {max(loads):.1f}; what is above the "
-        "number of cores is other work, beside which seconds are too many.",
-        "",
-    ]
+    loads = [o["load_average"] for _, o in each_one]
+    walls = sorted({n for n, o in each_one if "version" in o and o.get("clock") != "CPU"})
+    lines = [f"Load averages before the rows: {min(loads):.1f} to {max(loads):.1f}."]
+    if walls:
+        lines.append(f"By the wall clock, not by CPU seconds: {'; '.join(walls)}.")
+    return [" ".join(lines), ""]

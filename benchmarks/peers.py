@@ -46,11 +46,11 @@ WAYS = {
     "pmcl.refine, no network": Way("main", ["peer_pymc.py", "refine"], grows=True),
     "pmcl, network of the peers' size": Way("main", ["peer_pmcl.py", "--large"], (500,)),
     "BayesFlow, its default networks": Way(
-        ".venv-benchmarks", ["peer_bayesflow_draws.py", "--default-networks"], (1000, 4000), True
+        ".venv-benchmarks", ["peer_bayesflow_draws.py", "--default-networks"], (1000, 3000), True
     ),
     "BayesFlow, set transformer": Way(".venv-benchmarks", ["peer_bayesflow_draws.py"], (2000,)),
     # 200 is its own batch size
-    "sbi": Way(".venv-sbi", ["peer_sbi.py", "--batch", "200"], (1000, 6000), True),
+    "sbi": Way(".venv-sbi", ["peer_sbi.py", "--batch", "200"], (1000, 3000), True),
     "PyMC NUTS": Way("main", ["peer_pymc.py", "nuts"]),
     "blackjax NUTS": Way("main", ["peer_pymc.py", "blackjax"]),
     "PyMC ADVI": Way("main", ["peer_pymc.py", "advi"]),
