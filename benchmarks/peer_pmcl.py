@@ -1,9 +1,10 @@
-"""pmcl at the problem of `peer_problem`; with `--default-network` first, its default network."""
+"""pmcl at the problem of `peer_problem`; with `--large` a network of the peers' size."""
 
 import sys
-import time
 
-BEGIN = time.perf_counter()
+from peer_clock import now
+
+BEGIN = now()
 import numpy as np  # noqa: E402
 import pymc as pm  # noqa: E402
 from peer_problem import Engine, measured  # noqa: E402
@@ -11,8 +12,8 @@ from peer_problem import Engine, measured  # noqa: E402
 import pmcl  # noqa: E402
 from pmcl.demo.model import linear_regression_model  # noqa: E402
 
-IMPORTED = time.perf_counter() - BEGIN
-DEFAULT = "--default-network" in sys.argv
+IMPORTED = now() - BEGIN
+LARGE = "--large" in sys.argv
 
 
 class Pmcl(Engine):
@@ -22,51 +23,31 @@ class Pmcl(Engine):
         network = pmcl.Network(
             pmcl.SetTransformer(outputs=50), pmcl.CouplingFlow(layers=6, width=128)
         )
-        options = {
-            "covariates": {"X": pm.Normal.dist(0, 1)}, "exchangeable": "obs", "random_seed": 0,
-            "network": None if DEFAULT else network, "progressbar": False,
-        }  # fmt: skip
-        model = linear_regression_model(self.rows, self.predictors)
-        begin = time.perf_counter()
-        pmcl.fit_amortized(model, steps=1, batch_size=self.batch, validation=32, **options)
-        first = time.perf_counter() - begin
-        begin = time.perf_counter()
-        self.posterior = pmcl.fit_amortized(model, steps=steps, batch_size=self.batch, **options)
-        seconds = time.perf_counter() - begin
-        return {
-            "seconds": seconds, "seconds_to_first_step": first, "steps_per_second": self.speed(),
-        }  # fmt: skip
-
-    def speed(self, blocks: int = 3, size: int = 100) -> float:
-        """Steps per second of the training loop that `fit_amortized` runs, warm."""
-        import jax
-
-        from pmcl.runtime import precision
-        from pmcl.training import Optimiser
-        from pmcl.training.loop import run_block, start
-        from pmcl.training.pretraining import SimulationLoss
-
-        size = max(size * 100 // self.rows, 5) if self.rows > 100 else size
-        with precision.scope():
-            optimiser = Optimiser.of(5e-4, 100_000)
-            problem = SimulationLoss(self.posterior.simulator, self.batch)
-            amortizer = self.posterior.amortizer
-            state = start(amortizer, optimiser, 0)
-            times = []
-            for _ in range(blocks + 1):
-                begin = time.perf_counter()
-                state, _ = run_block(problem, optimiser, amortizer, state, {}, size)
-                jax.block_until_ready(state.step)
-                times.append(time.perf_counter() - begin)
-        return size / float(np.median(times[1:]))
+        times = []
+        self.posterior = pmcl.fit_amortized(
+            linear_regression_model(self.rows, self.predictors),
+            covariates={"X": pm.Normal.dist(0, 1)},
+            exchangeable="obs",
+            network=network if LARGE else None,
+            steps=steps or None,
+            batch_size=self.batch,
+            callback=lambda step, loss, moment: times.append((step, now())),
+            random_seed=0,
+            progressbar=False,
+        )
+        # blocks of steps, each with the validation loss after it; the first compiles
+        speeds = [(b[0] - a[0]) / (b[1] - a[1]) for a, b in zip(times, times[1:], strict=False)]
+        made = self.posterior.pretraining[0].steps
+        speed = float(np.median(speeds)) if speeds else None
+        return {"steps_made": made, "steps_per_second": speed}
 
     def draw(self, X: np.ndarray, y: np.ndarray, draws: int) -> np.ndarray:
         return self._z(X, y, draws, refine=False)
 
     def corrected(self, X: np.ndarray, y: np.ndarray, draws: int) -> np.ndarray:
-        return self._z(X, y, draws, refine=True)
+        return self._z(X, y, draws, refine="auto")
 
-    def _z(self, X: np.ndarray, y: np.ndarray, draws: int, *, refine: bool) -> np.ndarray:
+    def _z(self, X: np.ndarray, y: np.ndarray, draws: int, *, refine: bool | str) -> np.ndarray:
         tree = self.posterior.sample({"X": X, "y": y}, draws, refine=refine, random_seed=1)
         found = tree["posterior"].to_dataset().isel(chain=0).transpose("dataset", "draw", ...)
         log_sigma = np.log(found["sigma"].values)[..., None]
@@ -79,5 +60,5 @@ if __name__ == "__main__":
     import warnings
 
     warnings.simplefilter("ignore", UserWarning)
-    sys.argv = [a for a in sys.argv if a != "--default-network"]
-    measured(Pmcl, IMPORTED)
+    sys.argv = [a for a in sys.argv if a != "--large"]
+    measured(Pmcl, IMPORTED, f"pmcl {pmcl.__version__}")

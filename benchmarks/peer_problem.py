@@ -1,19 +1,21 @@
-"""What every library is measured at: one regression, in NumPy, and how an amortized one is timed.
+"""What every library is measured at, in NumPy, and how an amortized one is timed.
 
-It runs in every library's own environment, so that it needs nothing but NumPy.
+It runs in every library's own environment, so that it needs nothing but NumPy. Two problems: the
+regression of experiment 1, with any number of rows and predictors, and a normal model of groups.
 """
 
 import argparse
 import json
 import os
 import resource
-import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 
 import numpy as np
+from peer_clock import now
 
-MOST_SECONDS = 600.0  # that drawing may take; more datasets are not tried beyond
+MOST_SECONDS = 200.0  # that drawing may take; more datasets are not tried beyond
+ROWS_OF_A_GROUP = 5
 
 
 def simulate(
@@ -31,6 +33,17 @@ def simulate(
     return tuple(np.asarray(v, np.float32) for v in (theta, X, y))
 
 
+def simulate_groups(rng: np.random.Generator, n: int, groups: int) -> np.ndarray:
+    """Draw y, of shape (n, groups * 5), of groups whose means are normal.
+
+    mu ~ N(0, 1), tau and sigma ~ HalfNormal(1), a_j ~ N(mu, tau), y_ij ~ N(a_j, sigma).
+    """
+    mu, tau, sigma = rng.standard_normal((3, n, 1))
+    mean = mu + np.abs(tau) * rng.standard_normal((n, groups))
+    noise = rng.standard_normal((n, groups * ROWS_OF_A_GROUP))
+    return np.repeat(mean, ROWS_OF_A_GROUP, axis=1) + np.abs(sigma) * noise
+
+
 class Engine(ABC):
     """An amortized library: train a network, then draw."""
 
@@ -39,13 +52,9 @@ class Engine(ABC):
 
     @abstractmethod
     def train(self, steps: int) -> dict[str, float]:
-        """Train from nothing.
+        """Train from nothing, as a user does; return steps_per_second, warm, and what is of note.
 
-        Returns
-        -------
-        dict
-            seconds_to_first_step, steps_per_second (warm), and perhaps `seconds`, where more than
-            a user would do was done here.
+        0 steps are the library's own number, where it has one.
         """
 
     @abstractmethod
@@ -68,57 +77,56 @@ def peak_gib() -> float:
     return (own + running * others) / 2**20
 
 
-def measured(make: type[Engine], imported: float) -> None:
+def say(found: dict) -> None:
+    """Print one JSON object, after whatever a library has printed."""
+    print()
+    print(json.dumps(found | {"clock": "CPU", "cores": len(os.sched_getaffinity(0))}))
+
+
+def measured(make: type[Engine], imported: float, version: str) -> None:
     """Train and draw as the command line says; print one JSON object, and save draws."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=100)
     parser.add_argument("--predictors", type=int, default=5)
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--steps", type=int, nargs="+", default=[300])
+    parser.add_argument("--steps", type=int, default=300, help="0: the library's own number")
     parser.add_argument("--datasets", type=int, nargs="*", default=[])
     parser.add_argument("--draws", type=int, default=1000)
-    parser.add_argument("--draws-of-many", type=int, default=1000, help="of `--datasets`")
     parser.add_argument("--test", type=Path, help="npz with X and y, to be judged by draws")
     parser.add_argument("--out", type=Path, help="npz for these draws")
     given = parser.parse_args()
-    trained, saved = [], {}
-    for steps in given.steps:
-        begin = time.perf_counter()
-        engine = make(given.rows, given.predictors, given.batch)
-        found = engine.train(steps)
-        found = {"steps": steps, "seconds": time.perf_counter() - begin, **found}
-        if given.test is not None:
-            test = np.load(given.test)
-            saved[f"plain_{steps}"] = engine.draw(test["X"], test["y"], given.draws)
-            begin = time.perf_counter()
-            corrected = engine.corrected(test["X"], test["y"], given.draws)
-            if corrected is not None:
-                saved[f"corrected_{steps}"] = corrected
-                found["seconds_to_correct"] = time.perf_counter() - begin
-        trained.append(found)
+    engine = make(given.rows, given.predictors, given.batch)
+    begin = now()
+    details = engine.train(given.steps)
+    found = {
+        "version": version,
+        "seconds_to_import": imported,
+        "seconds_to_train": now() - begin,
+        "steps": given.steps,
+        **details,
+        "peak_gib_of_training": peak_gib(),
+    }
+    saved = {}
+    if given.test is not None:
+        test = np.load(given.test)
+        for kind, draw in (("plain", engine.draw), ("corrected", engine.corrected)):
+            for when in ("first", "again"):
+                begin = now()
+                draws = draw(test["X"], test["y"], given.draws)
+                if draws is not None:
+                    found[f"seconds_{kind}_{when}"] = now() - begin
+                    saved[kind] = draws
     drawn = []
     for n in given.datasets:
         _, X, y = simulate(np.random.default_rng(1), n, given.rows, given.predictors)
         if n <= 1000:
-            engine.draw(X, y, given.draws_of_many)  # compiles, where that is done
-        begin = time.perf_counter()
-        engine.draw(X, y, given.draws_of_many)
-        seconds = time.perf_counter() - begin
-        rate = n * given.draws_of_many / seconds
-        drawn.append({"datasets": n, "seconds": seconds, "draws_per_second": rate})
+            engine.draw(X, y, given.draws)  # compiles, where that is done
+        begin = now()
+        engine.draw(X, y, given.draws)
+        seconds = now() - begin
+        drawn.append({"datasets": n, "seconds": seconds})
         if 10 * seconds > MOST_SECONDS:
             break
     if given.out is not None:
         np.savez(given.out, **saved)
-    print()
-    print(
-        json.dumps(
-            {
-                "seconds_to_import": imported,
-                "trained": trained,
-                "drawn": drawn,
-                "peak_gib": peak_gib(),
-                "cores": len(os.sched_getaffinity(0)),
-            }
-        )
-    )
+    say(found | {"drawn": drawn, "peak_gib": peak_gib()})

@@ -1,115 +1,174 @@
-"""PyMC at the problem of `peer_problem`: NUTS of PyMC and of nutpie, ADVI, pathfinder.
+"""One dataset after another, as a PyMC user does it, at the problems of `peer_problem`.
 
-One dataset after another, as a PyMC user does it: PyMC compiles for each, nutpie once for all.
-Pathfinder is that of pymc-extras; the environment has to have it.
+NUTS of PyMC, nutpie and blackjax, ADVI, pathfinder and ADVI of pymc-extras (whose environment has
+to have it), and `pmcl.refine`, which needs no network. PyMC compiles for each dataset, nutpie and
+pmcl once for all. A thousand draws each: 4 chains of 250, with each sampler's own number to tune.
 """
 
 import argparse
-import json
-import time
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
-BEGIN = time.perf_counter()
+from peer_clock import now
+
+BEGIN = now()
 import numpy as np  # noqa: E402
 import pymc as pm  # noqa: E402
 import xarray as xr  # noqa: E402
-from peer_problem import peak_gib  # noqa: E402
+from peer_problem import ROWS_OF_A_GROUP, peak_gib, say  # noqa: E402
 
-IMPORTED = time.perf_counter() - BEGIN
+IMPORTED = now() - BEGIN
+CHAINS = 4
+
+type Arrays = dict[str, np.ndarray]
 
 
-def model(X: np.ndarray, y: np.ndarray) -> pm.Model:
-    """The regression, with its data as `pm.Data`."""
-    with pm.Model() as built:
-        data = pm.Data("X", X.astype(float))
-        seen = pm.Data("seen", y.astype(float))
-        alpha = pm.Normal("alpha")
-        beta = pm.Normal("beta", shape=X.shape[1])
-        sigma = pm.HalfNormal("sigma")
-        pm.Normal("y", alpha + data @ beta, sigma, observed=seen)
+def model(data: Arrays, *, placeholders: bool = False) -> pm.Model:
+    """The regression, or the groups where there is no `X`; data as `pm.Data`.
+
+    With `placeholders` the observed values are plain zeros, which pmcl's data take the place of.
+    """
+    y = data["y"].astype(float)
+    with pm.Model(coords={"obs": range(len(y))}) as built:
+        seen = np.zeros(len(y)) if placeholders else pm.Data("seen", y)
+        if "X" in data:
+            X = pm.Data("X", data["X"].astype(float))
+            mean = pm.Normal("alpha") + X @ pm.Normal("beta", shape=data["X"].shape[1])
+        else:
+            group = np.repeat(np.arange(len(y) // ROWS_OF_A_GROUP), ROWS_OF_A_GROUP)
+            built.add_coord("group", range(group[-1] + 1))
+            mu, tau = pm.Normal("mu"), pm.HalfNormal("tau")
+            if placeholders:  # either form is the same to pmcl
+                mean = pm.Normal("a", mu, tau, dims="group")[group]
+            else:  # not centred, which samplers like better with few rows
+                mean = mu + tau * pm.Normal("a_raw", dims="group")[group]
+        pm.Normal("y", mean, pm.HalfNormal("sigma"), observed=seen, dims="obs")
     return built
 
 
 def flat(posterior: xr.Dataset) -> np.ndarray:
-    """Draws of (alpha, beta, log sigma), of shape (draw, dim)."""
+    """Draws of shape (draw, dim): coefficients and log scale, or (mu, log tau, log sigma)."""
     found = posterior.stack(sample=("chain", "draw")).transpose("sample", ...)
-    columns = [found["alpha"].values[:, None], found["beta"].values, found["sigma"].values[:, None]]
-    columns[-1] = np.log(columns[-1])
-    return np.concatenate(columns, axis=1)
+    if "beta" in found:
+        columns = [found["alpha"].values[:, None], found["beta"].values]
+    else:
+        columns = [found["mu"].values[:, None], np.log(found["tau"].values)[:, None]]
+    return np.concatenate([*columns, np.log(found["sigma"].values)[:, None]], axis=1)
 
 
-def nuts(X: np.ndarray, y: np.ndarray, draws: int) -> np.ndarray:
-    with model(X, y):
-        tree = pm.sample(
-            draws, tune=1000, chains=4, nuts_sampler="pymc", random_seed=0, progressbar=False,
-            compute_convergence_checks=False,
-        )  # fmt: skip
-    return flat(tree["posterior"].to_dataset())
+def nuts(sampler: str) -> Callable[[Arrays, int], np.ndarray]:
+    """`pm.sample` with a sampler; 1,000 steps to tune, its default."""
+
+    def draw(data: Arrays, draws: int) -> np.ndarray:
+        with model(data):
+            tree = pm.sample(
+                draws // CHAINS, tune=1000, chains=CHAINS, nuts_sampler=sampler, random_seed=0,
+                progressbar=False, compute_convergence_checks=False,
+            )  # fmt: skip
+        return flat(tree["posterior"].to_dataset())
+
+    return draw
 
 
 class Nutpie:
-    """Compiled at the first dataset."""
+    """Compiled at the first dataset; 400 steps to tune, its default."""
 
     def __init__(self) -> None:
         self.compiled = None
 
-    def __call__(self, X: np.ndarray, y: np.ndarray, draws: int) -> np.ndarray:
+    def __call__(self, data: Arrays, draws: int) -> np.ndarray:
         import nutpie
 
         if self.compiled is None:
-            self.compiled = nutpie.compile_pymc_model(model(X, y))
-        here = self.compiled.with_data(X=X.astype(float), seen=y.astype(float))
-        tree = nutpie.sample(here, draws=draws, tune=1000, chains=4, seed=0, progress_bar=False)
+            self.compiled = nutpie.compile_pymc_model(model(data))
+        values = {"seen" if k == "y" else k: v.astype(float) for k, v in data.items()}
+        tree = nutpie.sample(
+            self.compiled.with_data(**values), draws=draws // CHAINS, tune=400, chains=CHAINS,
+            seed=0, progress_bar=False,
+        )  # fmt: skip
         return flat(tree["posterior"].to_dataset() if "posterior" in tree else tree.posterior)
 
 
-def advi(X: np.ndarray, y: np.ndarray, draws: int) -> np.ndarray:
-    with model(X, y):
+class Refined:
+    """`pmcl.refine`, compiled at the first dataset."""
+
+    def __init__(self) -> None:
+        self.compiled = None
+
+    def __call__(self, data: Arrays, draws: int) -> np.ndarray:
+        import pmcl
+
+        if self.compiled is None:
+            names = [k for k in data if k != "y"]
+            self.compiled = pmcl.compile_model(model(data, placeholders=True), covariates=names)
+        one = {k: v[None].astype(float) for k, v in data.items()}
+        tree = pmcl.refine(self.compiled, one, draws=draws, random_seed=0, progressbar=False)
+        return flat(tree["posterior"].to_dataset().isel(dataset=0))
+
+
+def advi(data: Arrays, draws: int) -> np.ndarray:
+    with model(data):
         fitted = pm.fit(20_000, method="advi", random_seed=0, progressbar=False)
         return flat(fitted.sample(draws, random_seed=0)["posterior"].to_dataset())
 
 
-def pathfinder(X: np.ndarray, y: np.ndarray, draws: int) -> np.ndarray:
+def extras_advi(data: Arrays, draws: int) -> np.ndarray:
+    from pymc_extras.inference.advi.fit import fit_advi
+
+    tree = fit_advi(model(data), n_steps=20_000, draws=draws, random_seed=0)
+    return flat(tree["posterior"].to_dataset())
+
+
+def pathfinder(data: Arrays, draws: int) -> np.ndarray:
     import pymc_extras
 
     tree = pymc_extras.fit_pathfinder(
-        model(X, y), num_draws=draws, random_seed=0, progressbar=False
+        model(data), num_draws=draws, random_seed=0, progressbar=False
     )
     return flat(tree["posterior"].to_dataset())
+
+
+# How to draw, and whose version it is.
+METHODS: dict[str, tuple[Callable[[], Callable[[Arrays, int], np.ndarray]], str]] = {
+    "nuts": (lambda: nuts("pymc"), "pymc"),
+    "blackjax": (lambda: nuts("blackjax"), "blackjax"),
+    "nutpie": (Nutpie, "nutpie"),
+    "refine": (Refined, "pmcl"),
+    "advi": (lambda: advi, "pymc"),
+    "extras-advi": (lambda: extras_advi, "pymc-extras"),
+    "pathfinder": (lambda: pathfinder, "pymc-extras"),
+}
 
 
 def main() -> None:
     """Time one method at some datasets; print one JSON object, and save draws."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("method", choices=["nuts", "nutpie", "advi", "pathfinder"])
+    parser.add_argument("method", choices=METHODS)
     parser.add_argument("--test", type=Path, required=True)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--datasets", type=int, default=10)
     given = parser.parse_args()
-    method = {"nuts": nuts, "nutpie": Nutpie(), "advi": advi, "pathfinder": pathfinder}[
-        given.method
-    ]
-    test = np.load(given.test)
+    make, package = METHODS[given.method]
+    method, test = make(), np.load(given.test)
     seconds, found = [], []
-    for X, y in zip(test["X"][: given.datasets], test["y"], strict=False):
-        begin = time.perf_counter()
-        found.append(method(X, y, given.draws))
-        seconds.append(time.perf_counter() - begin)
+    for i in range(given.datasets):
+        begin = now()
+        found.append(method({k: test[k][i] for k in test.files}, given.draws))
+        seconds.append(now() - begin)
     fewest = min(map(len, found))
     if given.out is not None:
         np.savez(given.out, plain=np.stack([f[:fewest] for f in found]))
-    print()
-    print(
-        json.dumps(
-            {
-                "seconds_to_import": IMPORTED,
-                "seconds_of_the_first": seconds[0],
-                "seconds_a_dataset": float(np.median(seconds[1:] or seconds)),
-                "draws": fewest,
-                "peak_gib": peak_gib(),
-            }
-        )
+    say(
+        {
+            "version": f"{package} {version(package)}",
+            "seconds_to_import": IMPORTED,
+            "seconds_of_the_first": seconds[0],
+            "seconds_a_dataset": float(np.median(seconds[1:] or seconds)),
+            "draws": fewest,
+            "peak_gib": peak_gib(),
+        }
     )
 
 

@@ -25,10 +25,11 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 
 def machine() -> dict[str, object]:
-    """What a reader needs to judge a figure: machine, load and versions."""
+    """What a reader needs to judge a figure: the cores of this process, load and versions."""
+    pinned = hasattr(os, "sched_getaffinity")  # not on macOS
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cores": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)) if pinned else os.cpu_count(),
         "load_average": os.getloadavg()[0],
         "python": platform.python_version(),
         **{n: version(n) for n in ("pmcl", "jax", "pymc", "flowjax", "nutpie")},
@@ -85,8 +86,9 @@ def write(
     print(f"written to {path}")
     if not tables:
         return
+    cores = "one core" if where["cores"] == 1 else f"{where['cores']} cores"
     made = (
-        f"`{command.replace('python ', 'python benchmarks/', 1)}`, {where['cores']} cores, pmcl "
+        f"`{command.replace('python ', 'python benchmarks/', 1)}`, {cores}, pmcl "
         f"{where['pmcl']}, JAX {where['jax']}, {str(where['date'])[:10]}."
     )
     lines = [made]
@@ -99,10 +101,18 @@ def write(
     (out / f"{name}.md").write_text("\n".join(lines) + "\n")
 
 
-def run_json(command: Sequence[str], **environment: str) -> dict:
-    """Run a command in a process of its own and read the JSON object it prints last."""
+def run_json(command: Sequence[str], *, seconds: float | None = None, **environment: str) -> dict:
+    """Run a command in a process of its own and read the JSON object it prints last.
+
+    `subprocess.TimeoutExpired` where it takes more than so many seconds.
+    """
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, **environment}
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds,
+        env={**os.environ, **environment},
     )
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
