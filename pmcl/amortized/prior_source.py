@@ -69,7 +69,7 @@ def _of_levels(
     """Of a multilevel posterior, in a model of the dataset's own number of groups."""
     if data is None:
         raise ValueError(_DATA)
-    tree = source.sample(data, _DRAWS, random_seed=seed)
+    tree = source.sample(data, _DRAWS, random_seed=seed, progressbar=False)
     read = source.sampler.checked(data)
     position = _position(tree["posterior"].to_dataset(), dataset)
     if source.groups is None:
