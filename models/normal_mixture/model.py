@@ -29,7 +29,7 @@ def network() -> pmcl.Network:
 
 def training() -> dict:
     """More simulations than by default, and time to learn from them."""
-    return {"simulations": 16_000, "steps": 4000}
+    return {"simulations": 16_000, "steps": 8000, "patience": 12}
 
 
 def example() -> xr.Dataset:
