@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -214,22 +214,22 @@ def with_labels(value: object, info: VariableInfo) -> object:
     """
     if isinstance(value, xr.DataArray | xr.Dataset):
         return value
-    value = cast(Any, value if hasattr(value, "reindex") else as_pandas(value))
-    if not hasattr(value, "reindex") or not hasattr(value, "axes"):  # an Index has values alone
-        return value
-    if len(info.dims) < 2 and getattr(value, "shape", ())[1:] == (1,):
-        value = value.iloc[:, 0]  # a table of one column
-    axes = value.axes
+    table: Any = value if hasattr(value, "reindex") else as_pandas(value)
+    if not hasattr(table, "reindex") or not hasattr(table, "axes"):  # an Index has values alone
+        return table
+    if len(info.dims) < 2 and getattr(table, "shape", ())[1:] == (1,):
+        table = table.iloc[:, 0]  # a table of one column
+    axes = table.axes
     several = len(axes) == len(info.dims) + 1
     if len(axes) != len(info.dims) and not several:
-        return value
+        return table
     dims = (DATASET, *info.dims) if several else info.dims
     labels = {d: text(a) for d, a in zip(dims, axes, strict=True) if not _counts(a)}
     about = {
         _NUMBERED: [d for d in dims[:1] if d not in labels],
         _COLUMNS: [d for d in dims[1:] if several and d in labels],
     }
-    return xr.DataArray(array_of(value), dims=dims, coords=labels, attrs=about)
+    return xr.DataArray(array_of(table), dims=dims, coords=labels, attrs=about)
 
 
 def _counts(index: Any) -> bool:

@@ -46,7 +46,7 @@ def as_task(data: TaskLike, layout: Layout) -> Task:
     task = check_values(_as_task(data, layout))
     n, own = len(task), layout.length
     unlike = task.width == 1 or n == own
-    came: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
+    came: Any = data if isinstance(data, Mapping) else {}
     frames = [came[k] for k in layout.names if k in came and is_frame(came[k])]
     tables = any(frame.index.name != DATASET for frame in frames)
     nameless = tables or [*task.names] == numbers(n)

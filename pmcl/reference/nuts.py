@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
+from pymc.distributions.transforms import CircularTransform
 
 from pmcl.compile import CompiledModel
+from pmcl.compile.variables import value_slices
 from pmcl.reference.backends import (
     STATS,
     Begin,
@@ -165,6 +167,14 @@ def nuts(
 
     dim = None if warm is None else len(warm.begins[0].metric.centre)
     cache = [] if cache is None else cache
+    angles = _angles(model)
+
+    def turned(found: Chains) -> Chains:
+        """Bring angles into one turn: chains walk round and round."""
+        z = np.array(found.z)
+        z[..., angles] = (z[..., angles] + np.pi) % (2 * np.pi) - np.pi
+        return found._replace(z=z)
+
     parts: list[Chains] = []
     seconds: list[float] = []
     failures: dict[int, str] = {}
@@ -177,10 +187,10 @@ def nuts(
             arrays, lengths = checked.arrays[i], checked.lengths[i]
             with _explained(f"on dataset {names[i]!r}"):
                 begin = None if warm is None else warm.begins[i]
-                found = sample(arrays, lengths, settings, seeds[i], begin)
+                found = turned(sample(arrays, lengths, settings, seeds[i], begin))
                 if warm is not None and warm.agreed is not None and not warm.agreed(found.z):
                     begin = Begin.at(found.z.reshape(-1, found.z.shape[-1]))
-                    found = sample(arrays, lengths, settings, seeds[i] ^ 1, begin)
+                    found = turned(sample(arrays, lengths, settings, seeds[i] ^ 1, begin))
             return found
 
         for i, name in enumerate(names):
@@ -202,6 +212,15 @@ def nuts(
         compile_seconds=compile_seconds,
         failures=failures,
     )
+
+
+def _angles(model: pm.Model) -> list[int]:
+    """Entries of z that are angles."""
+    round_ = {
+        rv.name for rv, t in model.rvs_to_transforms.items() if isinstance(t, CircularTransform)
+    }
+    slices = value_slices(model) if round_ else ()
+    return [i for v in slices if v.variable in round_ for i in range(v.start, v.start + v.size)]
 
 
 def _compiled(
