@@ -55,8 +55,10 @@ def stiffness_of(
     if isinstance(q, MeanField):
         raise StateError(f"{where}: expected a stiffness beside covariances alone.")
     data, at = group(tree, "stiffness", where), f"{where}: stiffness"
-    found: Full | LowRank = normal_of(data, type(q), len(q.mean), at, proper=False)
-    if isinstance(found, LowRank) and not (np.asarray(found.diagonal) > 0).all():
+    if isinstance(q, Full):
+        return normal_of(data, Full, len(q.mean), at, proper=False)
+    found = normal_of(data, LowRank, len(q.mean), at, proper=False)
+    if not (np.asarray(found.diagonal) > 0).all():
         raise StateError(f"{at}: expected a diagonal above 0.")
     return found
 
