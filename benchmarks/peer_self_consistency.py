@@ -7,8 +7,8 @@ has a closed form, by which all is judged: mean MMD^2 to exact draws of (mu, log
 
 Settings of BayesFlow's side are the example's; its densities are written in Keras, on JAX. pmcl has
 the model from PyMC: with its defaults, and with a network that is whitened by no search and learns
-from data as BayesFlow's does, simulations beside them. All have the same core. Rows are kept as
-those of `peers.py` are.
+from data without simulations beside them. All have the same core. Rows are kept as those of
+`peers.py` are.
 """
 
 import os
@@ -168,9 +168,7 @@ def ours(data: Draws, *, searched: bool) -> tuple[dict, Draws]:
     draw("by the density")
     found["seconds, by the density"] = now() - begin
     begin = now()
-    # simulations go on beside the data, as in the example
-    strategy = None if searched else pmcl.Replay(simulations=BATCH)
-    posterior = posterior.adapt({"y": data["unlabeled"]}, name="far", strategy=strategy, **given)
+    posterior = posterior.adapt({"y": data["unlabeled"]}, name="far", **given)
     found["seconds, adapted"] = now() - begin
     found["steps of adapting"] = int(posterior.records[0].record.steps)
     draw("adapted", refine=False)
