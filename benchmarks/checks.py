@@ -15,11 +15,11 @@ from results import Table, parser, write
 
 import pmcl
 from pmcl.data.simulated import simulated_task
-from pmcl.refinement import correction, wider
+from pmcl.refinement import correction, finishing, wider
 
 MODELS = ("linear_regression", "logistic_regression", "racing_diffusion")
 # where the functions that only judge are looked up
-JUDGES = ((correction, "objections"), (correction, "elsewhere"), (correction, "tails"),
+JUDGES = ((correction, "objections"), (correction, "elsewhere"), (finishing, "tails"),
           (wider, "around"), (wider, "_moved_by"))  # fmt: skip
 
 

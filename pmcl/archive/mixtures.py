@@ -15,7 +15,15 @@ from pmcl.online.posterior import OnlinePosterior
 
 SCHEMA = 1
 KIND = "online mixture"
-_SHARED = ("row", "covariates", "precision", "local", "settings", "updates")  # by all components
+_SHARED = (
+    "row",
+    "covariates",
+    "precision",
+    "local",
+    "settings",
+    "updates",
+    "time",
+)  # by all components
 
 
 def to_datatree(posterior: OnlineMixture, *, include_memory: bool = True) -> xr.DataTree:
@@ -32,12 +40,9 @@ def to_datatree(posterior: OnlineMixture, *, include_memory: bool = True) -> xr.
     }  # fmt: skip
     tree = xr.DataTree(xr.Dataset(attrs=about), children=trees)
     if len(weights):
-        found = xr.Dataset(
-            {
-                "log_weight": (("update", "component"), weights),
-                "shared": ("component", np.asarray(posterior.shared, float)),
-            }
-        )
+        found = xr.Dataset({"log_weight": (("update", "component"), weights)})
+        if posterior.shared:  # weights by evidence
+            found["shared"] = ("component", np.asarray(posterior.shared, float))
         tree["weights"] = xr.DataTree(found)
     return tree
 
@@ -71,10 +76,12 @@ def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> OnlineMi
     weights, shared = np.zeros((0, n)), np.zeros(0)
     if updates:
         data = group(tree, "weights", where)
-        for name, shape in (("log_weight", (updates, n)), ("shared", (n,))):
+        shapes = {"log_weight": (updates, n)} | ({"shared": (n,)} if "shared" in data else {})
+        for name, shape in shapes.items():
             if name not in data or data[name].shape != shape or data[name].dtype.kind != "f":
                 raise StateError(f"{where}: weights: expected numbers {name!r} of shape {shape}.")
-        weights, shared = data["log_weight"].values, data["shared"].values
+        weights = data["log_weight"].values
+        shared = data["shared"].values if "shared" in data else shared
         if not np.isfinite(shared).all() or not np.allclose(np.exp(weights).sum(axis=1), 1):
             raise StateError(f"{where}: weights: expected each update's to add up to one.")
     seed = int(number(tree.attrs, "seed", where))

@@ -58,6 +58,12 @@ def weigh(problem: RowModel, q: AnyNormal, target: Target, key: Array) -> tuple[
     return float(found.khat), float(found.log_evidence)
 
 
+def highest(khat: list[float]) -> float:
+    """The highest k-hat of those that were looked at; NaN where none was."""
+    found = [k for k in khat if not np.isnan(k)]
+    return float(np.max(found)) if found else np.nan
+
+
 def foretold(
     problem: RowModel, settings: Settings, before: State, after: AnyNormal, batch: RowBatch,
     elapsed: float, key: Array,

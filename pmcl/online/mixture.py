@@ -36,9 +36,10 @@ class OnlineMixture:
     log_weights : tuple of tuple of float
         After every update, one a component.
     shared : tuple of float
-        Log of how many components found what each found in the first batch.
+        Log of how many components found what each found in the first batch; empty where weights are
+        not by evidence.
     foretold : float
-        Rows since the first batch, less what is forgotten.
+        Rows since the first batch, and one for each component, less what is forgotten.
     """
 
     components: tuple[OnlinePosterior, ...] = field(repr=False)
@@ -97,11 +98,11 @@ class OnlineMixture:
     ) -> "OnlineMixture":
         """Return the posterior after a batch of rows.
 
-        All components learn from it. Where the k-hat of every one of them is at most 0.7, their
-        weights are multiplied by the density of the batch given what each knew, and components that
-        found the same mode in the first batch share what one of them would have. Else, as with
-        neural networks, such a density cannot be trusted: at first weights are equal, and then
-        those by which the mixture foretells rows best.
+        All components learn from it. As long as the k-hat of every one of them was at most 0.7,
+        their weights are multiplied by the density of the batch given what each knew, and
+        components that found the same mode in the first batch share what one of them would have.
+        From the first batch on where it was higher, as with neural networks, such a density cannot
+        be trusted: weights are those by which the mixture foretells rows best, at first equal ones.
 
         Parameters
         ----------
@@ -140,37 +141,48 @@ class OnlineMixture:
         self, after: tuple[OnlinePosterior, ...], batch: TaskLike, seed: int
     ) -> "OnlineMixture":
         """Return the mixture of components that a batch was learned by."""
-        log_weights, k = self._log_weights, len(after)
-        shared = np.asarray(self.shared or np.zeros(k))
         first, time = not self.log_weights, after[0].state.time
         state, drift = self.components[0].state, self.components[0].settings.drift
         told = np.array([c.records[-1].info.log_evidence for c in after])
-        rows = 0 if first else after[0].records[-1].info.rows
+        trusted = bool(np.isfinite(told).all()) and all(c._khat <= TRUSTED for c in after)
+        shared, foretold = self.shared, self.foretold
         with scope_of(after[0].precision):
-            kept = float(drift.weight(jnp.asarray(0.0 if first else time - state.time)))
-            if np.isfinite(told).all() and all(c._khat <= TRUSTED for c in after):
-                if first:
+            if first:
+                log_weights, foretold = self._log_weights, float(len(after))
+                if trusted:
                     parts = tuple(c.state.predictive for c in after)
-                    shared = np.log(alike(parts, jax.random.key(seed)))
-                    log_weights = log_weights - shared
-                elif kept < 1:
-                    lost = [
-                        faded(c.state.predictive, c.problem.prior, jnp.asarray(kept))
+                    found = np.log(alike(parts, jax.random.key(seed)))
+                    shared, log_weights = tuple(found.tolist()), log_weights - found + told
+            else:
+                kept = float(drift.weight(jnp.asarray(time - state.time)))
+                if shared and trusted:
+                    log_weights = self._log_weights_at(time) + told
+                else:  # evidence that could not be trusted once is in the weights from then on
+                    log_p = [
+                        c.log_predictive(batch, time=time, random_seed=seed).values
                         for c in self.components
                     ]
-                    log_weights = kept * (log_weights + shared) - shared + np.array(lost)
-                log_weights = log_weights + told
-            elif not first:
-                log_p = [
-                    c.log_predictive(batch, time=time, random_seed=seed).values
-                    for c in self.components
-                ]
-                before = kept * (k + self.foretold)
-                log_weights = stacked(log_weights, np.stack(log_p), before)
+                    log_weights = stacked(self._log_weights, np.stack(log_p), kept * foretold)
+                    shared = ()
+                foretold = kept * foretold + after[0].records[-1].info.rows
         log_weights = log_weights - logsumexp(log_weights)
         weights = (*self.log_weights, tuple(log_weights.tolist()))
-        foretold = kept * self.foretold + rows
-        return OnlineMixture(after, self.seed, weights, tuple(shared.tolist()), foretold)
+        return OnlineMixture(after, self.seed, weights, shared, foretold)
+
+    def _log_weights_at(self, time: float | None) -> np.ndarray:
+        """Log weights at a time: those by evidence return to the prior's, as components do."""
+        now, state = self._log_weights, self.components[0].state
+        if time is None or not self.shared:
+            return now
+        drift = self.components[0].settings.drift
+        with scope_of(self.components[0].precision):
+            kept = drift.weight(jnp.asarray(time - state.time))
+            if float(kept) >= 1:
+                return now
+            lost = [faded(c.state.predictive, c.problem.prior, kept) for c in self.components]
+        shared = np.asarray(self.shared)
+        found = float(kept) * (now + shared) - shared + np.array(lost, float)
+        return found - logsumexp(found)
 
     def grow(self, model: pm.Model) -> "OnlineMixture":
         """Return the same knowledge as that of a model with more entries.
@@ -207,7 +219,7 @@ class OnlineMixture:
             c.approximation(time=time, task=task, random_seed=random_seed) for c in self.components
         )
         with scope_of(self.components[0].precision):
-            return Mixture(jnp.asarray(self._log_weights), parts)
+            return Mixture(jnp.asarray(self._log_weights_at(time)), parts)
 
     def sample(
         self,
@@ -238,8 +250,9 @@ class OnlineMixture:
         """
         begin = perf_counter()
         q = self.approximation(time=time, task=task, random_seed=random_seed)
-        of = self._of(draws, random_seed)
-        warn_of(max(self.components[i]._khat for i in set(of.tolist())))
+        of = self._of(draws, time, random_seed)
+        khat = [self.components[i]._khat for i in set(of.tolist())]
+        warn_of(float(np.nanmax([*khat, -np.inf])))
         with scope_of(self.components[0].precision):
             key = jax.random.key(seed_of(random_seed, self.seed))
             noise = jax.random.normal(key, (draws, len(q.mean)), q.mean.dtype)
@@ -280,7 +293,7 @@ class OnlineMixture:
         found = xr.concat(
             parts, "component", data_vars="all", coords="minimal", compat="override", join="exact"
         )
-        of = xr.DataArray(self._of(draws, random_seed), dims="draw")
+        of = xr.DataArray(self._of(draws, time, random_seed), dims="draw")
         found = found.isel(component=of, draw=xr.DataArray(np.arange(draws), dims="draw"))
         return found.transpose("chain", "draw", ...)
 
@@ -313,7 +326,8 @@ class OnlineMixture:
             c.log_predictive(test, draws=draws, time=time, task=task, random_seed=random_seed)
             for c in self.components
         ]
-        terms = np.stack([part.values for part in parts]) + self._log_weights[:, None]
+        log_weights = self._log_weights_at(time)[:, None]
+        terms = np.stack([part.values for part in parts]) + log_weights
         return parts[0].copy(data=logsumexp(terms, axis=0))
 
     @property
@@ -322,10 +336,10 @@ class OnlineMixture:
             return np.asarray(self.log_weights[-1])
         return np.full(len(self.components), -np.log(len(self.components)))
 
-    def _of(self, draws: int, random_seed: int | None) -> np.ndarray:
+    def _of(self, draws: int, time: float | None, random_seed: int | None) -> np.ndarray:
         """Which component each of some draws comes from, shape (draw,)."""
         rng = np.random.default_rng([seed_of(random_seed, self.seed), 2])
-        counts = counts_of(self.weights, positive("draws", draws), rng)
+        counts = counts_of(np.exp(self._log_weights_at(time)), positive("draws", draws), rng)
         return rng.permutation(np.repeat(np.arange(len(counts)), counts))
 
 

@@ -113,10 +113,15 @@ class OnlinePosterior(AbstractStream):
         ]  # fmt: skip
         if len(ways) == 1:
             return found[0]
-        # Where draws could not be weighed the lower bound has to do.
-        told = np.array(
-            [i.log_evidence if np.isfinite(i.log_evidence) else i.lower_bound for _, i in found]
-        )
+        told = np.array([i.log_evidence for _, i in found])
+        if not np.isfinite(told).all():  # draws could not be weighed: the lower bound has to do
+            if settings.memory is not None:
+                raise ValueError(
+                    f"update: {drift!r} with a memory compares densities of the batch, which are "
+                    "too dear to look at here: expected smaller batches, a model with fewer "
+                    "parameters, or no memory."
+                )
+            told = np.where(np.isfinite(told), told, [i.lower_bound for _, i in found])
         scores = told + [w.log_prior for w in ways]
         if isinstance(drift, LearnedDrift):
             scores = scores + drift.kept * np.asarray(state.scores or np.zeros(len(ways)))

@@ -11,7 +11,7 @@ from pmcl.online import residual
 from pmcl.online.beginning import begin
 from pmcl.online.families.update import recall_normal, update_normal
 from pmcl.online.gaussian import Factor, MeanField
-from pmcl.online.looking import candidates, foretold, weigh
+from pmcl.online.looking import candidates, foretold, highest, weigh
 from pmcl.online.memory import ResidualMemory, Stored
 from pmcl.online.one_point import update_point
 from pmcl.online.rows import RowBatch
@@ -53,7 +53,7 @@ def update(
     keys = jax.random.split(key, 4)
     everything = state.memory.add(rows, arrived)
     untouched = state.seen == len(state.memory)  # q is the prior as yet
-    known = state.predictive if state.updates else None
+    known = state.predictive if state.seen else None
     work = _Work(problem, settings, advance, first=not state.updates)
 
     def weighted(part: Stored) -> RowBatch:
@@ -102,7 +102,7 @@ def update(
         )
     info = Info(
         len(arrived), len(memory), problem.gaussian, work.steps, work.skipped, work.lower_bound,
-        clamped, float(np.max([k for k, _ in weighed])), weighed[-1][1],
+        clamped, highest([k for k, _ in weighed]), weighed[-1][1],
     )  # fmt: skip
     new = state._replace(
         q=q, predictive=predictive, memory=memory, time=time, seen=state.seen + len(arrived),

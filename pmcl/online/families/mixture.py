@@ -98,6 +98,11 @@ def stacked(log_weights: np.ndarray, log_p: np.ndarray, before: float) -> np.nda
     before : float
         How many rows the present weights stand for.
     """
+    log_p = np.where(np.isnan(log_p), -np.inf, log_p)
+    log_p = log_p[:, np.isfinite(log_p.max(axis=0))]  # a row that none allows tells nothing
     shares = softmax(log_weights[:, None] + log_p, axis=0).sum(axis=1)
-    weights = (before * np.exp(log_weights) + shares) / (before + log_p.shape[1])
+    number = before + log_p.shape[1]
+    if not number:
+        return log_weights
+    weights = (before * np.exp(log_weights) + shares) / number
     return np.log(np.maximum(weights, np.finfo(float).tiny))

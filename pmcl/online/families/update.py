@@ -13,7 +13,7 @@ from pmcl.online.families.predict import is_network
 from pmcl.online.families.search import GaussNewton
 from pmcl.online.families.sites import Looked, Said, columns, look, say, shifts
 from pmcl.online.families.stiffness import stiffness
-from pmcl.online.looking import candidates, foretold, weigh
+from pmcl.online.looking import candidates, foretold, highest, weigh
 from pmcl.online.memory import ResidualMemory, Stored
 from pmcl.online.rows import RowBatch, Rows
 from pmcl.online.search.bound import Target
@@ -80,7 +80,7 @@ def update_normal(
     memory = everything.take(rows, kept)
     info = Info(
         len(arrived), len(memory), problem.gaussian, sum(f.steps for f in work.found), 0,
-        work.found[-1].lower_bound, 0, float(np.max([k for k, _ in weighed])), weighed[-1][1],
+        work.found[-1].lower_bound, 0, highest([k for k, _ in weighed]), weighed[-1][1],
     )  # fmt: skip
     seen, updates = state.seen + len(arrived), state.updates + 1
     after = state._replace(
