@@ -212,7 +212,7 @@ def with_labels(value: object, info: VariableInfo) -> object:
 
     One with a dim more than the variable has a dataset in each row.
     """
-    if isinstance(value, xr.DataArray | xr.Dataset):
+    if isinstance(value, xr.DataArray | xr.Dataset | np.ndarray | float | int | list | tuple):
         return value
     table: Any = value if hasattr(value, "reindex") else as_pandas(value)
     if not hasattr(table, "reindex") or not hasattr(table, "axes"):  # an Index has values alone
