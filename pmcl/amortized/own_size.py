@@ -62,13 +62,12 @@ class OwnSize(NamedTuple):
         infos, found = {i.name: i for i in self.sized.compiled.free}, {}
         for name, value in given.items():
             array, info = np.asarray(value), infos.get(name)
-            if array.ndim and (hasattr(value, "coords") or hasattr(value, "index")):
-                if not isinstance(value, list | tuple):  # whose labels would be passed over
-                    raise ValueError(
-                        f"given: {name!r}: expected an array without labels, in the order of the "
-                        f"data, where datasets have groups of their own; got a "
-                        f"{type(value).__name__}. Pass its values, put in that order."
-                    )
+            if array.ndim and hasattr(value, "reindex"):  # its labels would be passed over
+                raise ValueError(
+                    f"given: {name!r}: expected an array without labels, in the order of the "
+                    f"data, where datasets have groups of their own; got a "
+                    f"{type(value).__name__}. Pass its values, put in that order."
+                )
             if info is not None and array.ndim == len(info.dims) + 1:
                 array = array[self.rows]
             if info is not None and self.dim in info.dims and array.ndim >= len(info.dims):

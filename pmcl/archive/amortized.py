@@ -20,7 +20,7 @@ from pmcl.archive.adapted import (
     memory_from,
     with_adapted,
 )
-from pmcl.archive.attributes import in_order, whole_number
+from pmcl.archive.attributes import check_schema, in_order, whole_number
 from pmcl.archive.configuration import check_sizes, decode, dumps, encode, loads
 from pmcl.archive.errors import StateError
 from pmcl.archive.fingerprint import check
@@ -97,7 +97,7 @@ def from_datatree(
     """Make the posterior again of which :func:`to_datatree` gave the state."""
     model = model_or_context(model)
     attrs = tree.attrs
-    check_schema(attrs, where)
+    check_schema(attrs, SCHEMA, where)
     with precision.scope():
         compiled, probe = compiled_from(tree, model, where)
         structure = structure_from(attrs, compiled, where)
@@ -129,16 +129,6 @@ def from_datatree(
         )
         layout = posterior.layout
         return with_adapted(posterior, tree, like, lambda t, w: memory_from(t, layout, w), where)
-
-
-def check_schema(attrs: Mapping[Any, Any], where: str) -> None:
-    """Refuse a state of a version that is not known."""
-    schema = attrs.get("schema")
-    if schema != SCHEMA:
-        raise StateError(
-            f"{where}: written in schema {schema!r} by pmcl {attrs.get('pmcl_version')!r}; this is "
-            f"pmcl {version('pmcl')}, which reads schema {SCHEMA}. Use the version that wrote it."
-        )
 
 
 def compiled_from(

@@ -1,12 +1,23 @@
 """Typed reading of attributes."""
 
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from pmcl.archive.errors import StateError
+
+
+def check_schema(attrs: Mapping[Any, Any], reads: int, where: str) -> None:
+    """Refuse a state that another version wrote."""
+    schema = attrs.get("schema")
+    if schema != reads:
+        raise StateError(
+            f"{where}: written in schema {schema!r} by pmcl {attrs.get('pmcl_version')!r}; this is "
+            f"pmcl {version('pmcl')}, which reads schema {reads}. Use the version that wrote it."
+        )
 
 
 def in_order(tree: xr.DataTree, name: str, where: str) -> list[xr.DataTree]:

@@ -7,7 +7,7 @@ import pymc as pm
 import xarray as xr
 
 from pmcl.archive import online
-from pmcl.archive.attributes import number
+from pmcl.archive.attributes import check_schema, number
 from pmcl.archive.errors import StateError
 from pmcl.archive.zipped import group
 from pmcl.online.mixture import OnlineMixture
@@ -15,15 +15,8 @@ from pmcl.online.posterior import OnlinePosterior
 
 SCHEMA = 1
 KIND = "online mixture"
-_SHARED = (
-    "row",
-    "covariates",
-    "precision",
-    "local",
-    "settings",
-    "updates",
-    "time",
-)  # by all components
+# by all components
+_SHARED = ("row", "covariates", "precision", "local", "settings", "updates", "time")
 
 
 def to_datatree(posterior: OnlineMixture, *, include_memory: bool = True) -> xr.DataTree:
@@ -49,12 +42,7 @@ def to_datatree(posterior: OnlineMixture, *, include_memory: bool = True) -> xr.
 
 def from_datatree(tree: xr.DataTree, model: pm.Model, *, where: str) -> OnlineMixture:
     """Make the mixture again of which :func:`to_datatree` gave the state."""
-    if tree.attrs.get("schema") != SCHEMA:
-        raise StateError(
-            f"{where}: written in schema {tree.attrs.get('schema')!r} by pmcl "
-            f"{tree.attrs.get('pmcl_version')!r}; this is pmcl {version('pmcl')}, which reads "
-            f"schema {SCHEMA}. Use the version that wrote it."
-        )
+    check_schema(tree.attrs, SCHEMA, where)
     n = int(number(tree.attrs, "components", where))
     parts: list[OnlinePosterior] = []
     for i in range(n):

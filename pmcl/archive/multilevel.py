@@ -23,8 +23,8 @@ from pmcl.archive.adapted import (
     with_adapted,
 )
 from pmcl.archive.amortized import (
+    SCHEMA,
     attributes_of,
-    check_schema,
     compiled_from,
     network_from,
     pretraining_from,
@@ -33,7 +33,7 @@ from pmcl.archive.amortized import (
     simulator_from,
     structure_from,
 )
-from pmcl.archive.attributes import whole_number
+from pmcl.archive.attributes import check_schema, whole_number
 from pmcl.archive.configuration import dumps, loads
 from pmcl.archive.errors import StateError
 from pmcl.archive.fingerprint import check_ends
@@ -99,7 +99,7 @@ def from_datatree(
 ) -> MultilevelPosterior:
     """Make the posterior again of which :func:`to_datatree` gave the state."""
     attrs = tree.attrs
-    check_schema(attrs, where)
+    check_schema(attrs, SCHEMA, where)
     stored = group(tree, "levels", where)
     groups = _groups(stored.attrs, where)
     with precision.scope():

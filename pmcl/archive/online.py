@@ -11,7 +11,7 @@ import pymc as pm
 import xarray as xr
 
 from pmcl.archive import fingerprint
-from pmcl.archive.attributes import flag, number
+from pmcl.archive.attributes import check_schema, flag, number
 from pmcl.archive.configuration import check_sizes, decode, dumps, encode, loads
 from pmcl.archive.errors import StateError
 from pmcl.archive.fingerprint import check
@@ -122,12 +122,7 @@ def from_datatree(
     `like` is another of the same model: what was compiled for it serves again.
     """
     attrs = tree.attrs
-    if attrs.get("schema") != SCHEMA:
-        raise StateError(
-            f"{where}: written in schema {attrs.get('schema')!r} by pmcl "
-            f"{attrs.get('pmcl_version')!r}; this is pmcl {version('pmcl')}, which reads schema "
-            f"{SCHEMA}. Use the version that wrote it."
-        )
+    check_schema(attrs, SCHEMA, where)
     names = loads(attrs.get("covariates"), where=where)
     row, precision = attrs.get("row"), attrs.get("precision")
     if not isinstance(names, list) or not isinstance(row, str):

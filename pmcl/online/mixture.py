@@ -78,10 +78,7 @@ class OnlineMixture:
     @property
     def history(self) -> xr.Dataset:
         """What happened, by component and update: `Info`'s fields, seconds, and the weight."""
-        parts = [c.history for c in self.components]
-        found = xr.concat(
-            parts, "component", data_vars="all", coords="minimal", compat="override", join="exact"
-        )
+        found = _by_component([c.history for c in self.components])
         shape = (len(self.log_weights), len(self.components))
         weights = np.exp(np.asarray(self.log_weights, float).reshape(shape))
         return found.assign(weight=(("component", "update"), weights.T))
@@ -290,9 +287,7 @@ class OnlineMixture:
             )
             for component, seed in zip(self.components, seeds, strict=True)
         ]
-        found = xr.concat(
-            parts, "component", data_vars="all", coords="minimal", compat="override", join="exact"
-        )
+        found = _by_component(parts)
         of = xr.DataArray(self._of(draws, time, random_seed), dims="draw")
         found = found.isel(component=of, draw=xr.DataArray(np.arange(draws), dims="draw"))
         return found.transpose("chain", "draw", ...)
@@ -341,6 +336,13 @@ class OnlineMixture:
         rng = np.random.default_rng([seed_of(random_seed, self.seed), 2])
         counts = counts_of(np.exp(self._log_weights_at(time)), positive("draws", draws), rng)
         return rng.permutation(np.repeat(np.arange(len(counts)), counts))
+
+
+def _by_component(parts: Sequence[xr.Dataset]) -> xr.Dataset:
+    """Put what each component gives side by side."""
+    return xr.concat(
+        parts, "component", data_vars="all", coords="minimal", compat="override", join="exact"
+    )
 
 
 def _seeds(seed: int, n: int) -> list[int]:
