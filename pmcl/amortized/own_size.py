@@ -86,8 +86,8 @@ def of_own_size(groups: Groups, given: Checked, rows: Sequence[int] | np.ndarray
     sized = given.sized.exactly(groups, number)
     found = Grouped.of(given.task.select(rows), dim)
     task = as_task(found.datasets, Layout.of(sized.compiled, given.task.layout.row))
-    first = given.task.first + int(rows[0])
-    task = replace(task, labels=found.labels, first=first, maskable=given.task.maskable)
+    position = given.task.position[np.asarray(rows)]
+    task = replace(task, labels=found.labels, scattered=position, maskable=given.task.maskable)
     dims, parts = {i.name: i.dims for i in sized.compiled.free}, []
     for v in given.sized.compiled.values:
         place = np.arange(v.start, v.start + v.size).reshape(v.shape)

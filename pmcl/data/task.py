@@ -143,6 +143,8 @@ class Task:
     first : int
         Position of the first dataset in the task that this one is a part of; random numbers follow
         from a dataset's position, so that parts give what the whole does.
+    scattered : array of int of shape (dataset,), optional
+        Positions of datasets that do not adjoin.
     there : dict of array of bool of shape (dataset, ...)
         False where a value is missing; observed variables that lack some, and no others.
     maskable : bool
@@ -161,6 +163,7 @@ class Task:
     names: tuple[str, ...]
     lengths: np.ndarray | None
     first: int = 0
+    scattered: np.ndarray | None = field(default=None, compare=False)
     there: dict[str, np.ndarray] = field(default_factory=dict)
     maskable: bool = False
     place: Any = field(default=None, compare=False, repr=False)
@@ -171,6 +174,11 @@ class Task:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @property
+    def position(self) -> np.ndarray:
+        """That of every dataset in the whole, which its random numbers follow from."""
+        return self.first + np.arange(len(self)) if self.scattered is None else self.scattered
 
     @property
     def width(self) -> int:
@@ -301,6 +309,7 @@ class Task:
             {k: v[index] for k, v in self.values.items()},
             tuple(self.names[i] for i in index),
             None if self.lengths is None else self.lengths[index],
+            scattered=None if self.scattered is None else self.scattered[index],
             # kept where nothing of it is missing: the shapes that functions are compiled for stay
             there={k: v[index] for k, v in self.there.items()},
             maskable=self.maskable,

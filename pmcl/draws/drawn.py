@@ -26,15 +26,15 @@ def judge(drawn: Drawn) -> ImportanceDiagnostics:
 
 
 def resampled(
-    drawn: Drawn, log_weights: np.ndarray, which: np.ndarray, *, seed: int, first: int = 0
+    drawn: Drawn, log_weights: np.ndarray, which: np.ndarray, *, seed: int, position: np.ndarray
 ) -> Drawn:
     """Resample the datasets `which` by their Pareto-smoothed weights; the others stay.
 
-    `first` is the position of the first dataset (see `Task`).
+    `position` is that of every dataset in the whole (see `Task`).
     """
     index = np.tile(np.arange(drawn.z.shape[1]), (len(drawn.z), 1))
     for i in which:
-        rng = np.random.default_rng([seed, first + int(i)])
+        rng = np.random.default_rng([seed, position[i]])
         index[i] = resample(log_weights[i], index.shape[1], rng)
     return _taken(drawn, index)
 

@@ -81,7 +81,7 @@ def draw(
     """
     with progress_bar("Sampling", len(task), enabled=progressbar) as bar:
         found = _drawn(
-            amortizer, density, task.batch(), task.first + np.arange(len(task)), draws, seed, bar
+            amortizer, density, task.batch(), task.position, draws, seed, bar
         )
     return Drawn(*(v[:, :draws] for v in found))
 

@@ -43,7 +43,7 @@ def extra_groups(
         found["log_prior"] = scalars_group(compiled, task, terms)
     if asked.posterior_predictive:
         at = [task.dataset(i) for i in range(len(task))]
-        drawn = predictions(compiled, z, at, seed=seed, first=task.first)
+        drawn = predictions(compiled, z, at, seed=seed, position=task.position)
         found["posterior_predictive"] = observed_group(compiled, task, drawn)
     if chains > 1:
         found = {k: group.map(lambda v: _by_chain(v, chains)) for k, group in found.items()}
@@ -92,7 +92,7 @@ def predictions(
     at: Sequence[Mapping[str, np.ndarray]],
     *,
     seed: int,
-    first: int = 0,
+    position: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Draw the observed variables for z of shape (dataset, draw, dim).
 
@@ -104,17 +104,18 @@ def predictions(
         For each dataset its covariates, and its observations where their length matters.
     seed : int
         Each dataset's draws depend on the seed and its position alone.
-    first : int
-        Position of the first dataset.
+    position : array of int, optional
+        Of each dataset; those of `at` by default.
 
     Returns
     -------
     dict of arrays of shape (chain, draw, dataset, ...)
         Filled up with NaN where datasets have different lengths.
     """
+    position = np.arange(len(z)) if position is None else position
     parts = [
         predict(compiled, u, data, lengths_of(compiled, data), rng=np.random.default_rng([seed, i]))
-        for i, (u, data) in enumerate(zip(z, at, strict=True), start=first)
+        for i, u, data in zip(position, z, at, strict=True)
     ]
     longest = {k: tuple(np.max([p[k].shape[1:] for p in parts], axis=0)) for k in parts[0]}
     return {k: np.stack([_fill(p[k], longest[k]) for p in parts], axis=1)[None] for k in parts[0]}

@@ -127,7 +127,7 @@ def begins(density: Density, task: Task) -> list[Begin]:
     weight = np.exp(np.where(there, evidence - evidence.max(axis=1, keepdims=True), -np.inf))
     found = []
     for i, z in enumerate(modes.z):
-        rng = np.random.default_rng([0, task.first + i])
+        rng = np.random.default_rng([0, task.position[i]])
         wide = modes.scale.lower[i] if search.exact else modes.scale.diagonal[i]
         total = weight[i].sum()
         if not (np.isfinite(wide[0]).all() and total > 0):  # no mode: the prior, or about a point

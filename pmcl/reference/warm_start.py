@@ -279,7 +279,7 @@ def warm_starts(
     for i, name in enumerate(task.names):
         alone = replace(task.select([i]), place=None)
         draws = z[:, :, i].reshape(-1, compiled.dim)
-        rng = np.random.default_rng([seed, task.first + i])
+        rng = np.random.default_rng([seed, task.position[i]])
         if weights is not None and np.ptp(weights[:, :, i]) > 0:
             draws = draws[resample(weights[:, :, i].ravel(), len(draws), rng)]
         draws = draws[np.isfinite(draws).all(axis=1)]

@@ -66,7 +66,7 @@ def refine_task(
     parts = []
     with progress_bar("Refining", len(which), enabled=progressbar) as bar:
         for some in np.array_split(which, -(-len(which) // _most(density.compiled.dim))):
-            run = _Run(density, amortizer, task.batch(), task.first, beginning, asked, some)
+            run = _Run(density, amortizer, task.batch(), task.position, beginning, asked, some)
             parts.append(run.all())
             bar.advance(len(some))
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
@@ -80,13 +80,13 @@ def _most(dim: int) -> int:
 class _Run(NamedTuple):
     """Datasets that are refined together, and what they share.
 
-    `part` are positions in the task, of which `first` is that of its first dataset in the whole.
+    `part` are positions in the task, `position` those of its datasets in the whole.
     """
 
     density: Density
     amortizer: Amortizer | None
     whole: Batch
-    first: int
+    position: np.ndarray
     beginning: Beginning
     asked: Asked
     part: np.ndarray
@@ -105,7 +105,7 @@ class _Run(NamedTuple):
     def keys(self, stage: int, rows: np.ndarray, block: np.ndarray) -> tuple[np.ndarray, ...]:
         """What the random numbers of items follow from, in the order of `Keys`."""
         n = len(rows)
-        position = self.first + self.part[rows]
+        position = self.position[self.part[rows]]
         return np.full(n, self.asked.seed), np.full(n, stage), position, block
 
     def all(self) -> tuple[Drawn, Treatment]:
@@ -310,7 +310,7 @@ class _Run(NamedTuple):
         draws, seed = self.asked.draws, self.asked.seed
         which = np.zeros((len(rows), draws), int)
         for i, row in enumerate(rows):
-            rng = np.random.default_rng([seed, stage, self.first + int(self.part[row])])
+            rng = np.random.default_rng([seed, stage, self.position[self.part[row]]])
             which[i] = _shared_out(choice.weights[i], draws, rng)
         used = choice.weights > 0
         z, log_q, log_prior, log_likelihood = self.propose(proposals, rows, used, which, stage)

@@ -154,7 +154,7 @@ def _fallen(
 
 
 def _seeds(task: Task, which: np.ndarray, seed: int) -> list[int]:
-    return [_seed(seed, task.first + int(i)) for i in which]
+    return [_seed(seed, int(i)) for i in task.position[which]]
 
 
 def _seed(seed: int, position: int) -> int:

@@ -103,7 +103,7 @@ def _fallen(
         print(f"NUTS samples {len(which)} of {len(task)} datasets: others cannot be trusted.")  # noqa: T201
     # By weight, whatever k-hat: these are the best there are, for a start and a metric.
     smoothed = found.diagnostics.log_weights
-    start = resampled(best, smoothed, which, seed=asked.seed, first=task.first).z[which]
+    start = resampled(best, smoothed, which, seed=asked.seed, position=task.position).z[which]
     draws = found.drawn.log_prior.shape[1]
     given = {"draws": draws, "seed": asked.seed, "progressbar": progressbar}
     if _in_one_program(len(which)):

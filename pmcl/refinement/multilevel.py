@@ -86,11 +86,10 @@ def refine_levels(
     given: Any = Given(levels.split)
     whole = plain._replace(values={**plain.values, KEY: given})
     parts = []
-    position = task.first + np.arange(len(task))
     with progress_bar(f"Sampling, {levels.groups} groups", len(task), enabled=progressbar) as bar:
         for begin in range(0, len(task), _PART):
             rows = np.arange(begin, min(begin + _PART, len(task)))
-            run = _Run(marginal, whole, position, beginning, asked, rows)
+            run = _Run(marginal, whole, task.position, beginning, asked, rows)
             draws, done = run.all() if amortizer is None else run.amortized(amortizer)
             parts.append((draws, run.named(draws, done, levels)))
             bar.advance(len(rows))

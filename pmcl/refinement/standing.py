@@ -118,7 +118,7 @@ def elsewhere(
     centre, spread = np.asarray(search.starts)[0], np.asarray(search.spread)
     begin = np.empty((len(which), starts, dim))
     for i, row in enumerate(which):
-        rng = np.random.default_rng([seed, 9, task.first + int(row)])
+        rng = np.random.default_rng([seed, 9, task.position[row]])
         begin[i] = centre + _EDGE * spread * rng.normal(size=(starts, dim))
     found = searched(search, taken(task.batch(), which), begin)
     row, modes = (
