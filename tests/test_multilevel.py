@@ -1,6 +1,8 @@
 """Networks of multilevel models: any number of groups, right by closed forms, refused by name."""
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import jax
 import level_models as models
@@ -13,8 +15,10 @@ from scipy import stats
 from scipy.special import logsumexp
 
 import pmcl
+from pmcl.amortized.own_size import by_number, of_own_size
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.resizing import resized
+from pmcl.draws.results import value_infos
 from pmcl.levels.sizes import Members
 
 RNG = np.random.default_rng(8)
@@ -51,6 +55,22 @@ def of_counties(groups: int, rows: int) -> dict[str, np.ndarray]:
     uranium = RNG.normal(size=groups)
     a = RNG.normal(1 + 0.5 * uranium, 0.5)
     return {"in_county": county, "uranium": uranium, "y": RNG.normal(a[county], 0.8)}
+
+
+@contextmanager
+def compiled_programs() -> Iterator[list[str]]:
+    """Names of what XLA compiles meanwhile."""
+    names: list[str] = []
+
+    def heard(event: str, seconds: float, **about: object) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(str(about.get("fun_name")))
+
+    jax.monitoring.register_event_duration_secs_listener(heard)
+    try:
+        yield names
+    finally:
+        jax.monitoring.unregister_event_duration_listener(heard)
 
 
 class Exact:
@@ -188,18 +208,9 @@ def test_another_number_of_groups_compiles_nothing(schools):
         warnings.simplefilter("ignore", UserWarning)
         for n in (5, 9):
             schools.sample(of_schools(n), 50, refine=False)
-        names: list[str] = []
-
-        def heard(event: str, seconds: float, **about: object) -> None:
-            if event == "/jax/core/compile/backend_compile_duration":
-                names.append(str(about.get("fun_name")))
-
-        jax.monitoring.register_event_duration_secs_listener(heard)
-        try:
+        with compiled_programs() as names:
             schools.sample({"a": of_schools(10), "b": of_schools(12)}, 70, refine=False)
             schools.sample(of_schools(6), 50, refine=False)
-        finally:
-            jax.monitoring.unregister_event_duration_listener(heard)
     assert names == []
 
 
@@ -303,9 +314,18 @@ def test_some_parameters_known_of_datasets_with_their_own_groups(schools):
         k: xr.DataArray(v, dims="school", coords={"school": names}) for k, v in data["few"].items()
     }
     tau = np.array([4.0, 9.0])
-    tree = schools.sample(
-        {"few": labelled, "more": data["more"]}, 4000, given={"tau": tau}, random_seed=3
-    )
+    both = {"few": labelled, "more": data["more"]}
+    tree = schools.sample(both, 4000, given={"tau": tau}, random_seed=3)
+    # numbers of groups that were there before compile nothing; a dataset's draws are of its place
+    with compiled_programs() as names:
+        again = schools.sample(
+            {**both, "third": data["few"]}, 4000, given={"tau": [*tau, 4.0]}, random_seed=3
+        )
+    assert names == []
+    first, second = (t["posterior"]["mu"].values[0] for t in (tree, again))
+    np.testing.assert_array_equal(first, second[:, :2])
+    ranks = stats.rankdata(second, axis=0)  # of the same random numbers they would be alike
+    assert (np.abs(np.corrcoef(ranks.T)[np.triu_indices(3, 1)]) < 0.1).all()
     for i, (name, one) in enumerate(data.items()):
         alone = pmcl.one(tree, name)
         mean, evidence = known_tau(one, tau[i])
@@ -331,10 +351,22 @@ def other_schools(sd: float) -> pm.Model:
     return model
 
 
+@pytest.fixture(scope="module")
+def other():
+    return other_schools(1.0)
+
+
 @pytest.mark.parametrize("refine", [False, pytest.param("auto", marks=pytest.mark.slow)])
-def test_another_prior_of_datasets_with_any_number_of_groups(schools, refine):
+def test_another_prior_of_datasets_with_any_number_of_groups(schools, other, refine, monkeypatch):
     data = {"few": of_schools(5), "more": of_schools(7)}
-    tree = schools.sample(data, 3000, model=other_schools(1.0), refine=refine, random_seed=3)
+    tree = schools.sample(data, 3000, model=other, refine=refine, random_seed=3)
+    monkeypatch.setattr("pmcl.draws.results.doubts", lambda names, stats: [f"of {names}"])
+    with (
+        compiled_programs() as names,
+        pytest.warns(UserWarning, match="of .*'few', 'more'") as said,
+    ):
+        schools.sample(data, 3000, model=other, refine=refine, random_seed=3)
+    assert names == [] and [w.filename for w in said] == [__file__]
     for name, one in data.items():
         exact, alone = Exact(one["y"], one["sigma"], sd=1.0), pmcl.one(tree, name)
         stat = alone["dataset_stats"]
@@ -454,6 +486,41 @@ def test_a_mean_over_groups_is_no_padding():
         pm.Normal("y", theta, 1, observed=np.zeros(8), dims="school")
     with pytest.raises(UnsupportedModelError, match="a mean over groups"):
         pmcl.fit_amortized(model, covariates={"x": pm.Normal.dist()}, groups=(3, 9), **SHORT)
+
+
+def test_datasets_that_do_not_adjoin_have_random_numbers_of_their_own(schools):
+    data = {"a": of_schools(5), "b": of_schools(7), "c": of_schools(5), "d": of_schools(7)}
+    read = schools.sampler.checked(data)
+    places = [of_own_size(schools.groups, read, rows).task.position for rows in by_number(read)]
+    assert [p.tolist() for p in places] == [[0, 2], [1, 3]]
+    task = of_own_size(schools.groups, read, [1, 3]).task
+    assert [p.position.tolist() for p in task.parts(1)] == [[1], [3]]
+
+
+def test_few_sizes_of_a_model_are_kept():
+    made, compiled = [], pmcl.compile_model(models.regression())
+
+    def size(n: int) -> int:
+        return compiled.keep_few("test", n, lambda: made.append(n) or n, most=2)
+
+    assert [size(n) for n in (1, 2, 1, 3, 1, 2)] == [1, 2, 1, 3, 1, 2]
+    assert made == [1, 2, 3, 2]
+
+
+def test_what_groups_have_is_cut_by_the_name_of_their_dim():
+    """A simplex has another number of unconstrained entries."""
+    coords = {"site": range(6), "kind": range(3), "place": range(4)}
+    with pm.Model(coords=coords) as model:
+        pm.Dirichlet("share", np.ones(3), dims=("site", "kind"))
+        pm.Normal("at", 0, 1, dims=("site", "place"), transform=pm.distributions.transforms.ordered,
+                  initval=np.tile(np.arange(4.0), (6, 1)))  # fmt: skip
+        pm.ZeroSumNormal("sums_to_zero", dims="place")
+    found = value_infos(pmcl.compile_model(model))
+    assert {n: (i.dims, i.shape) for n, i in found.items()} == {
+        "share_simplex__": (("site", "share_simplex___dim_1"), (6, 2)),
+        "at_ordered__": (("site", "place"), (6, 4)),
+        "sums_to_zero_zerosum__": (("sums_to_zero_zerosum___dim_0",), (3,)),
+    }
 
 
 def test_members_are_of_every_group():

@@ -13,22 +13,23 @@ from numpy.typing import ArrayLike
 from pmcl.amortized.groups import Checked, Sized
 from pmcl.amortized.level_sampler import LevelSampler, check_like, refuse
 from pmcl.amortized.other import compiled_other
-from pmcl.amortized.own_size import by_number, of_own_size
+from pmcl.amortized.own_size import OwnSize, by_number, of_own_size
 from pmcl.amortized.sampler import Sampler
 from pmcl.compile import CompiledModel
 from pmcl.compile.labelled import model_or_context
-from pmcl.compile.resizing import resized
 from pmcl.compile.variables import holders
 from pmcl.data.task import Task, TaskLike
+from pmcl.draws.densities import pick
 from pmcl.draws.handed import UNCONSTRAINED
 from pmcl.draws.network import draw
 from pmcl.draws.prediction import Extra
-from pmcl.draws.results import unconstrained_dataset
+from pmcl.draws.prior import prior_draws
+from pmcl.draws.results import flat_z, unconstrained_dataset, warn_of_doubts
 from pmcl.draws.side_by_side import side_by_side
 from pmcl.networks.contexts import placed
-from pmcl.refinement.known import whole_names
+from pmcl.refinement.known import conditioned, whole_names
 from pmcl.refinement.settings import FEWEST_STARTS, Asked
-from pmcl.refinement.standalone import refine
+from pmcl.refinement.standalone import RefineJob, refine
 from pmcl.runtime import precision
 from pmcl.runtime.devices import DevicesLike
 from pmcl.runtime.devices import scope as device_scope
@@ -117,7 +118,9 @@ def sample_levels(
             refuse("sample(model=, refine=False) with `store` or `client`", "refine=True")
         under, there = _under(sampler, read, other)
         check_like(under, there)
-        return under.sample(there, asked, **shown)
+        tree = under.sample(there, asked, **shown)
+        warn_of_doubts(there.task.names, tree, above=4)
+        return tree
     under, there = sampler, read
     if other.model is not None:
         under, there = _under(sampler, read, other)
@@ -125,8 +128,8 @@ def sample_levels(
         draws=FEWEST_STARTS, names=(), refine=None, correct=None, fallback=None, extra=Extra()
     )
     drawn = sampler.sample(read, alone, devices=devices)[UNCONSTRAINED].to_dataset()
-    start = xr.DataTree.from_dict({UNCONSTRAINED: drawn})
     if groups is None:
+        start = xr.DataTree.from_dict({UNCONSTRAINED: drawn})
         return refine(
             there.sized.compiled,
             there.task,
@@ -136,36 +139,51 @@ def sample_levels(
             **shown,
             **_arguments(asked, other.given),
         )
+    start = np.moveaxis(flat_z(there.sized.compiled, drawn)[0], 0, 1)
     trees: list[xr.DataTree] = []
     order: list[int] = []
     for rows in by_number(there):
         own = of_own_size(groups, there, rows)
-        tree = refine(
-            own.sized.compiled,
-            own.task,
-            start=own.cut(start),
-            **shown,
-            **_arguments(asked, own.known(other.given)),
-        )
-        trees.append(tree)
+        trees.append(_of_one_size(own, start, asked, own.known(other.given), **shown))
         order.extend(rows)
-    return side_by_side(trees, order, under.row)
+    tree = side_by_side(trees, order, under.row)
+    warn_of_doubts(there.task.names, tree, above=4)
+    return tree
+
+
+def _of_one_size(
+    own: OwnSize,
+    start: np.ndarray,
+    asked: Asked,
+    given: Mapping[str, ArrayLike] | None,
+    *,
+    devices: DevicesLike,
+    progressbar: bool,
+) -> xr.DataTree:
+    """Refine datasets of one number of groups, from draws (dataset, draw, dim) of all that come."""
+    compiled, task, z = own.sized.compiled, own.task, start[own.rows][:, :, own.places]
+    z = np.where(np.isfinite(z).all(axis=-1, keepdims=True), z, compiled.initial)
+    names = list(asked.names)
+    if given is not None:
+        known = conditioned(compiled, task, given)
+        compiled, task, z = known.compiled, known.task, known.starts(z)
+        names = [n for n in names if n not in whole_names(given)]
+    prior = prior_draws(compiled, task.dataset(0), FEWEST_STARTS, seed=asked.seed)
+    asked = asked._replace(names=pick(compiled, names), everywhere=True)
+    job = RefineJob(compiled, prior, asked, devices, row=task.layout.row)
+    return job.refined(task, z, progressbar=progressbar)
 
 
 def _under(sampler: LevelSampler, read: Checked, other: Elsewhere) -> tuple[LevelSampler, Checked]:
     """Put another model of the same variables in the place of the network's, and read the data."""
     own, groups, model = sampler.sized, sampler.groups, other.model
     plain = model.model if isinstance(model, CompiledModel) else model_or_context(model)
-    if groups is not None:
-        dim = groups.grouping.dim
-        size = len(own.compiled.coords[dim])
-        if dim not in plain.coords or len(plain.coords[dim] or ()) != size:
-            model = resized(plain, dim, size)
     known = {i.name for i in own.compiled.data} | {*holders(plain)}
     more = {v.name for v in plain.data_vars} - known
     data = read.task if other.data is None or not more else other.data
-    assert model is not None
-    under = sampler._replace(sized=Sized(compiled_other(own.compiled, model, data), own.reading))
+    dim = None if groups is None else groups.grouping.dim
+    compiled = compiled_other(own.compiled, model, data, dim=dim)
+    under = sampler._replace(sized=Sized(compiled, own.reading))
     return under, under.checked(data)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -31,6 +32,7 @@ from pmcl.training import Simulated
 from pmcl.training.levels import simulated
 
 _LOOKED_AT = 4  # simulations
+_SIZES = 64  # numbers of groups whose models are kept
 
 
 class Prepared(NamedTuple):
@@ -68,10 +70,11 @@ class Sized:
         return self.exactly(groups, few_lengths(max(number, 2)))
 
     def exactly(self, groups: Groups, size: int) -> "Sized":
-        """The same with so many groups and no more, made once."""
+        """The same with so many groups and no more; made once, as long as it is among the last."""
         if size == len(self.compiled.coords[groups.grouping.dim]):
             return self
-        return self.compiled.keep(("groups", size), lambda: self._made(groups, size))
+        make = partial(self._made, groups, size)
+        return self.compiled.keep_few("groups", size, make, most=_SIZES)
 
     def _made(self, groups: Groups, size: int) -> "Sized":
         model = resized(self.compiled.model, groups.grouping.dim, size)

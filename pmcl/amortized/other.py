@@ -1,20 +1,27 @@
 """A network's flow under another density of the same variables: another prior, for one."""
 
+from functools import partial
+
 import pymc as pm
 
 from pmcl.compile import CompiledModel, VariableInfo, compile_model
 from pmcl.compile.labelled import model_or_context
+from pmcl.compile.resizing import resized
 from pmcl.data.reading import covariates_among
 from pmcl.data.task import TaskLike
 
 
 def compiled_other(
-    own: CompiledModel, model: pm.Model | CompiledModel, data: TaskLike
+    own: CompiledModel,
+    model: pm.Model | CompiledModel | None,
+    data: TaskLike,
+    *,
+    dim: str | None = None,
 ) -> CompiledModel:
     """Compile a model that is to take the place of the one that a network was trained for.
 
     It may have covariates beside those of the network, where they come with the data: the network
-    does not see them, the density does.
+    does not see them, the density does. Along `dim` it is given the length that the network's has.
 
     Raises
     ------
@@ -26,8 +33,16 @@ def compiled_other(
         known = {i.name for i in own.covariates} | {*covariates_among(model, data)}
         names = [v.name for v in model.data_vars if v.name in known]
         model = compile_model(model, covariates=names)
+    size = len(own.coords.get(dim or "", ()))
+    if dim is not None and len(model.coords.get(dim, ())) != size:
+        model = model.keep_few("length", (dim, size), partial(_resized, model, dim, size), most=4)
     check_same(own, model)
     return model
+
+
+def _resized(compiled: CompiledModel, dim: str, size: int) -> CompiledModel:
+    covariates = [i.name for i in compiled.covariates]
+    return compile_model(resized(compiled.model, dim, size), covariates=covariates)
 
 
 def check_same(own: CompiledModel, other: CompiledModel) -> None:

@@ -119,6 +119,14 @@ class CompiledModel:
             self.kept[key] = make()
         return self.kept[key]
 
+    def keep_few[T](self, kind: str, key: Hashable, make: Callable[[], T], *, most: int) -> T:
+        """Do the same, of a kind of which `most` are kept: the one not used for longest goes."""
+        few: dict[Hashable, T] = self.keep(("few", kind), dict)
+        found = few[key] = few.pop(key) if key in few else make()
+        for old in [*few][:-most]:
+            del few[old]
+        return found
+
     @property
     def initial(self) -> np.ndarray:
         """PyMC's initial point as z of shape (dim,), made once."""

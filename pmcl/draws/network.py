@@ -80,9 +80,7 @@ def draw(
     progressbar : bool
     """
     with progress_bar("Sampling", len(task), enabled=progressbar) as bar:
-        found = _drawn(
-            amortizer, density, task.batch(), task.position, draws, seed, bar
-        )
+        found = _drawn(amortizer, density, task.batch(), task.position, draws, seed, bar)
     return Drawn(*(v[:, :draws] for v in found))
 
 

@@ -108,24 +108,23 @@ def attributes(engine: str, seconds: float) -> dict[str, str | float]:
 
 
 def value_infos(compiled: CompiledModel) -> dict[str, VariableInfo]:
-    """Describe value variables, with the model's dims where the shape is kept."""
+    """Describe value variables, with the model's dims where their length is kept."""
     shapes = {i.name: i for i in compiled.free}
     found = {}
     for v in compiled.values:
         free = shapes[v.variable]
-        dims = (
-            free.dims
-            if free.shape == v.shape
-            else tuple(f"{v.name}_dim_{i}" for i in range(len(v.shape)))
-        )
-        found[v.name] = VariableInfo(v.name, dims, v.shape, "float64")
+        dims = [f"{v.name}_dim_{i}" for i in range(len(v.shape))]
+        if len(free.shape) == len(v.shape):
+            each = zip(free.dims, free.shape, v.shape, dims, strict=True)
+            dims = [dim if size == n else own for dim, size, n, own in each]
+        found[v.name] = VariableInfo(v.name, tuple(dims), v.shape, "float64")
     return found
 
 
 def unconstrained_dataset(
     compiled: CompiledModel, task: Task, z: np.ndarray, leading: tuple[str, ...] = SAMPLE
 ) -> xr.Dataset:
-    """Split z into the model's value variables, with the model's dims where the shape is kept."""
+    """Split z into the model's value variables, with the model's dims where lengths are kept."""
     arrays = {
         v.name: z[..., v.start : v.start + v.size].reshape(*z.shape[:-1], *v.shape)
         for v in compiled.values
@@ -250,11 +249,14 @@ def one(tree: xr.DataTree, dataset: str | int | None = None) -> xr.DataTree:
     return xr.DataTree.from_dict(groups)
 
 
-def warn_of_doubts(names: Sequence[str], tree: xr.DataTree) -> None:
-    """Warn of datasets whose posterior should not be trusted, by name."""
+def warn_of_doubts(names: Sequence[str], tree: xr.DataTree, *, above: int = 3) -> None:
+    """Warn of datasets whose posterior should not be trusted, by name.
+
+    `above`: levels to the user's call.
+    """
     stats = tree["dataset_stats"].to_dataset()
     for text in doubts(names, {k: stats[k].values for k in ("warning", "engine")}):
-        warnings.warn(text, stacklevel=3)
+        warnings.warn(text, stacklevel=above)
 
 
 def doubts(names: Sequence[str], stats: Mapping[str, np.ndarray]) -> list[str]:

@@ -239,7 +239,9 @@ def _alike(found: Corrected, task: Task, asked: Asked) -> Corrected:
         if asked.fallback is None and asked.draws >= FEWEST_DRAWS:
             treatment = treatment.noted(loose, "k-hat is above 1: draws keep their weights")
     which = np.flatnonzero(usable)
-    drawn = resampled(found.drawn, found.log_weights, which, seed=asked.seed, position=task.position)
+    drawn = resampled(
+        found.drawn, found.log_weights, which, seed=asked.seed, position=task.position
+    )
     log_weights = np.array(found.log_weights)
     log_weights[which] = -np.log(drawn.z.shape[1])
     return found._replace(drawn=drawn, log_weights=log_weights, treatment=treatment)

@@ -21,6 +21,7 @@ from pmcl.runtime import precision
 from pmcl.runtime.jitting import jit
 
 _TOGETHER = 16  # datasets
+_SETS = 16  # of known parameters, whose models are kept
 
 
 class Conditioned(NamedTuple):
@@ -99,7 +100,7 @@ def whole_names(given: Mapping[str, ArrayLike]) -> set[str]:
 
 
 def conditional_model(compiled: CompiledModel, known: Mapping[str, np.ndarray]) -> CompiledModel:
-    """Compile the model in which entries of free variables are data; once for each set.
+    """Compile the model in which entries of free variables are data; once for each of a few sets.
 
     `known` says which entries, by variable.
     """
@@ -113,7 +114,7 @@ def conditional_model(compiled: CompiledModel, known: Mapping[str, np.ndarray]) 
         return compile_model(model, covariates=data)
 
     key = tuple((n, v.tobytes()) for n, v in known.items())
-    return compiled.keep(("given", key), make)
+    return compiled.keep_few("given", key, make, most=_SETS)
 
 
 def values_of(
