@@ -514,7 +514,8 @@ def test_what_groups_have_is_cut_by_the_name_of_their_dim():
         pm.Dirichlet("share", np.ones(3), dims=("site", "kind"))
         pm.Normal("at", 0, 1, dims=("site", "place"), transform=pm.distributions.transforms.ordered,
                   initval=np.tile(np.arange(4.0), (6, 1)))  # fmt: skip
-        pm.ZeroSumNormal("sums_to_zero", dims="place")
+        zero = pm.ZeroSumNormal("sums_to_zero", dims="place")
+        pm.Normal("y", zero, 1, observed=np.zeros(4), dims="place")
     found = value_infos(pmcl.compile_model(model))
     assert {n: (i.dims, i.shape) for n, i in found.items()} == {
         "share_simplex__": (("site", "share_simplex___dim_1"), (6, 2)),
