@@ -317,11 +317,11 @@ def test_some_parameters_known_of_datasets_with_their_own_groups(schools):
     both = {"few": labelled, "more": data["more"]}
     tree = schools.sample(both, 4000, given={"tau": tau}, random_seed=3)
     # numbers of groups that were there before compile nothing; a dataset's draws are of its place
-    with compiled_programs() as names:
+    with compiled_programs() as programs:
         again = schools.sample(
             {**both, "third": data["few"]}, 4000, given={"tau": [*tau, 4.0]}, random_seed=3
         )
-    assert names == []
+    assert programs == []
     first, second = (t["posterior"]["mu"].values[0] for t in (tree, again))
     np.testing.assert_array_equal(first, second[:, :2])
     ranks = stats.rankdata(second, axis=0)  # of the same random numbers they would be alike

@@ -14,10 +14,12 @@ import jax
 import numpy as np
 
 from pmcl.compile import ahead
+from pmcl.continual.judgement import Quality, quality
 from pmcl.continual.objectives.objectives import AbstractObjective
 from pmcl.continual.pool import Gathered, Pool, gather
 from pmcl.continual.problem import SelfConsistency, mean_loss_and_efficiency
 from pmcl.continual.strategies.strategy import AbstractStrategy, Occasion, Rehearsal
+from pmcl.data.batching import taken
 from pmcl.draws.drawn import judge
 from pmcl.draws.network import look
 from pmcl.networks import Amortizer
@@ -100,12 +102,15 @@ class AdaptationRecord(NamedTuple):
 class Adapted(NamedTuple):
     """The new weights, what happened, and the strategies' states after the task.
 
-    `worse`: the task's datasets because of which the weights before it were given back.
+    `before` and `after`: how good the network was, and is, at the task's datasets. `worse`: those
+    because of which the weights before it were given back.
     """
 
     amortizer: Amortizer
     record: AdaptationRecord
     states: tuple[Any, ...]
+    before: Quality
+    after: Quality
     worse: tuple[str, ...] = ()
 
 
@@ -144,7 +149,8 @@ def adapt(
     excluded = tuple(n for n, f in zip(now.task.names, finite, strict=True) if f == 0)
     _warn_of(excluded, len(now.task))
     kept = now.task.select(np.flatnonzero(finite > 0))
-    efficiency = float(judge(drawn).efficiency[finite > 0].mean())
+    before = Quality.of(now.task, drawn)
+    efficiency = float(before.efficiency[finite > 0].mean())
     right = settings.patience is not None and efficiency >= _RIGHT
     if right:
         settings = replace(settings, steps=0)
@@ -162,12 +168,14 @@ def adapt(
         now, problem, gathered, settings, checkpoint, callback, progressbar=progressbar
     )
     trace, worse = found.state.trace, tuple[str, ...]()
+    after = before if right else quality(amortizer, now.density, now.task, seed=now.seed)
+    change = np.nan_to_num(after.efficiency) - np.nan_to_num(before.efficiency)
     judged = settings.patience is not None and not right
-    back, change = _fell(now, amortizer, gathered.pool) if judged else (False, np.zeros(0))
+    back = judged and _fell(now, amortizer, gathered.pool, change)
     if back:
-        amortizer, trace = now.amortizer, problem.trace(now.weights)
-        worse = tuple(n for n, c in zip(now.task.names, change, strict=False) if c < -_WORSE)
-    after = replace(now, task=kept, amortizer=amortizer)
+        amortizer, after, trace = now.amortizer, before, problem.trace(now.weights)
+        worse = tuple(n for n, c in zip(now.task.names, change, strict=True) if c < -_WORSE)
+    then = replace(now, task=kept, amortizer=amortizer)
     traces = {type(s): t for s, t in zip(problem.strategies, trace, strict=True)}
     blocks = int(found.block)
     losses = found.losses.ravel()[: min(blocks * STEPS, settings.steps)]
@@ -184,17 +192,21 @@ def adapt(
         untrusted=gathered.untrusted,
         seconds=time.perf_counter() - begin,
     )
-    ended = [s.end(t, traces.get(type(s)), after) for s, t in zip(strategies, states, strict=True)]
-    return Adapted(amortizer, record, tuple(ended), worse)
+    ended = [s.end(t, traces.get(type(s)), then) for s, t in zip(strategies, states, strict=True)]
+    return Adapted(amortizer, record, tuple(ended), before, after, worse)
 
 
-def _fell(now: Occasion, adapted: Amortizer, pool: Pool) -> tuple[bool, np.ndarray]:
-    """Whether the mean efficiency of the network's own draws fell, and by dataset its change."""
-    before, after = (
-        np.nan_to_num(judge(look(a, now.density, pool.batch, seed=now.seed)).efficiency)
-        for a in (now.amortizer, adapted)
-    )
-    return float(np.average(after - before, weights=pool.weights)) < -_WORSE, after - before
+def _fell(now: Occasion, adapted: Amortizer, pool: Pool, change: np.ndarray) -> bool:
+    """Whether the mean efficiency of own draws fell, of stored datasets and of the task's."""
+    stored = np.arange(len(now.task), len(pool.weights))
+    if len(stored):
+        batch = taken(pool.batch, stored)
+        before, after = (
+            np.nan_to_num(judge(look(a, now.density, batch, seed=now.seed)).efficiency)
+            for a in (now.amortizer, adapted)
+        )
+        change = np.concatenate([change, after - before])
+    return float(np.average(change, weights=pool.weights)) < -_WORSE
 
 
 def _stopped(right: bool, back: bool, done: bool, early: bool) -> Stopped:
@@ -248,9 +260,8 @@ def _train(
 ) -> tuple[Amortizer, Progress]:
     """Take the steps, judged by draws that are held back from training."""
     judged = replace(problem.objective, draws=max(problem.objective.draws, _HELD_BACK))
-    pool, judged_on = _split(gathered)
-    steps = settings.steps
-    warmup = min(settings.warmup, steps // 2)
+    pool, judged_on = gathered.pool.split()
+    steps, warmup = settings.steps, min(settings.warmup, settings.steps // 2)
     optimiser = Optimiser.of(settings.learning_rate, steps, warmup=warmup, clip=settings.clip)
     course = Course(
         f"Adapting to {now.name}",
@@ -298,16 +309,6 @@ def _label(
         "data": sum_of(pool.batch),
         "weights": sum_of(now.weights),
     }
-
-
-def _split(gathered: Gathered) -> tuple[Pool, Pool]:
-    """Hold a quarter of a teacher's labels back; the other objectives make draws of their own."""
-    pool = gathered.pool
-    if pool.labels is None:
-        return pool, pool
-    cut = pool.labels.shape[1] - pool.labels.shape[1] // 4
-    held = pool._replace(labels=pool.labels[:, cut:])
-    return pool._replace(labels=pool.labels[:, :cut]), held
 
 
 def _hosts(

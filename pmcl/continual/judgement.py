@@ -7,7 +7,7 @@ import numpy as np
 from pmcl.compile import Density
 from pmcl.continual.strategies.memory import Memory
 from pmcl.data.task import Task
-from pmcl.draws.drawn import judge
+from pmcl.draws.drawn import Drawn, judge
 from pmcl.draws.network import look
 from pmcl.networks import Amortizer
 
@@ -31,6 +31,12 @@ class Quality(NamedTuple):
     khat: np.ndarray
     efficiency: np.ndarray
 
+    @classmethod
+    def of(cls, task: Task, drawn: Drawn) -> "Quality":
+        """What draws of each dataset of a task say of themselves."""
+        judged = judge(drawn)
+        return cls(task.names, judged.sc_variance, judged.khat, judged.efficiency)
+
     def means(self) -> tuple[float, float, float]:
         """Means over the datasets, in the order of the fields."""
         return tuple(float(np.mean(v)) for v in self[1:])  # type: ignore[return-value]
@@ -38,8 +44,7 @@ class Quality(NamedTuple):
 
 def quality(amortizer: Amortizer, density: Density, task: Task, *, seed: int) -> Quality:
     """Judge the network at each dataset of a task, by fresh amortized draws."""
-    judged = judge(look(amortizer, density, task.batch(), seed=seed))
-    return Quality(task.names, judged.sc_variance, judged.khat, judged.efficiency)
+    return Quality.of(task, look(amortizer, density, task.batch(), seed=seed))
 
 
 def quality_of_memory(

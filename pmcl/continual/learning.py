@@ -96,10 +96,7 @@ def learn(
         progressbar=progressbar,
     )
     states = stored(past.states, strategies, found.states, [*done, now.name])
-    before, after = (
-        quality(a, now.density, now.task, seed=now.seed) for a in (now.amortizer, found.amortizer)
-    )
-    first = before
+    first = found.before
     if past.pretrained is not now.amortizer:
         first = quality(past.pretrained, now.density, now.task, seed=now.seed)
     earlier = quality_of_memory(found.amortizer, now.density, memory_of(states), seed=now.seed)
@@ -113,6 +110,14 @@ def learn(
             stacklevel=3,
         )
     record = TaskRecord(
-        now.name, tuple(strategies), chosen, found.record, first, before, after, earlier, lost
+        now.name,
+        tuple(strategies),
+        chosen,
+        found.record,
+        first,
+        found.before,
+        found.after,
+        earlier,
+        lost,
     )
     return found.amortizer, Past(past.pretrained, states, (*past.records, record))

@@ -37,6 +37,15 @@ class Pool(NamedTuple):
         """Return some of the datasets."""
         return taken(self, index)
 
+    def split(self) -> tuple["Pool", "Pool"]:
+        """Hold a quarter of a teacher's labels back; other objectives make draws of their own."""
+        if self.labels is None:
+            return self, self
+        cut = self.labels.shape[1] - self.labels.shape[1] // 4
+        return self._replace(labels=self.labels[:, :cut]), self._replace(
+            labels=self.labels[:, cut:]
+        )
+
     def steps(self, size: int, batch: int, rng: np.random.Generator) -> tuple["Pool", np.ndarray]:
         """Datasets of `size` steps, and how many of each step's count: the first ones.
 
