@@ -356,7 +356,7 @@ def other():
     return other_schools(1.0)
 
 
-@pytest.mark.parametrize("refine", [False, pytest.param("auto", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("refine", [False, "auto"])
 def test_another_prior_of_datasets_with_any_number_of_groups(schools, other, refine, monkeypatch):
     data = {"few": of_schools(5), "more": of_schools(7)}
     tree = schools.sample(data, 3000, model=other, refine=refine, random_seed=3)
@@ -365,7 +365,7 @@ def test_another_prior_of_datasets_with_any_number_of_groups(schools, other, ref
         compiled_programs() as names,
         pytest.warns(UserWarning, match="of .*'few', 'more'") as said,
     ):
-        schools.sample(data, 3000, model=other, refine=refine, random_seed=3)
+        schools.sample({**data, "six": of_schools(6)}, 3000, model=other, refine=refine)
     assert names == [] and [w.filename for w in said] == [__file__]
     for name, one in data.items():
         exact, alone = Exact(one["y"], one["sigma"], sd=1.0), pmcl.one(tree, name)
@@ -375,6 +375,39 @@ def test_another_prior_of_datasets_with_any_number_of_groups(schools, other, ref
         weight = np.exp(alone["sample_stats"]["log_weight"].values[0])
         theta = weight @ alone["posterior"]["theta"].values[0]
         np.testing.assert_allclose(theta, exact.theta, atol=0.7)
+
+
+def mean_over_schools() -> pm.Model:
+    """Schools about a mean of all schools' data: what is padding would count."""
+    with pm.Model(coords={"school": range(8)}) as model:
+        sigma = pm.Data("sigma", np.ones(8), dims="school")
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfCauchy("tau", 5)
+        theta = pm.Normal("theta", mu + sigma.mean(), tau, dims="school")
+        pm.Normal("y", theta, sigma, observed=np.zeros(8), dims="school")
+    return model
+
+
+@pytest.mark.slow
+def test_another_model_whose_groups_depend_on_those_of_others(schools):
+    one, model = of_schools(5), mean_over_schools()
+    with pytest.raises(NotImplementedError, match="depend on others' terms"):
+        schools.sample(one, model=model, refine=False)
+    tree = schools.sample(one, 2000, model=model, random_seed=3)
+    shift = one["sigma"].mean()
+    exact = Exact(one["y"] - shift, one["sigma"])
+    stat = tree["dataset_stats"]
+    assert abs(float(stat["log_evidence"].item()) - exact.evidence) < 0.05
+    theta = tree["posterior"]["theta"].mean(("chain", "draw"))[0]
+    np.testing.assert_allclose(theta, exact.theta + shift, atol=0.7)
+
+
+@pytest.mark.slow
+def test_another_prior_in_a_store(schools, other, tmp_path):
+    data = {"few": of_schools(5), "more": of_schools(7)}
+    kept = schools.sample(data, 100, model=other, random_seed=3, store=tmp_path / "there")
+    tree = schools.sample(data, 100, model=other, random_seed=3)
+    for name in ("posterior", "unconstrained_posterior"):
+        xr.testing.assert_allclose(kept[name].to_dataset(), tree[name].to_dataset(), rtol=1e-5)
 
 
 def test_starting_points_are_of_the_groups_that_there_are(schools):

@@ -11,7 +11,8 @@ import xarray as xr
 from numpy.typing import ArrayLike
 
 from pmcl.amortized.groups import Checked, Sized
-from pmcl.amortized.level_sampler import LevelSampler, check_like, refuse
+from pmcl.amortized.level_sample import sample_stored
+from pmcl.amortized.level_sampler import LevelSampler, alike, refuse
 from pmcl.amortized.other import compiled_other
 from pmcl.amortized.own_size import OwnSize, by_number, of_own_size
 from pmcl.amortized.sampler import Sampler
@@ -27,12 +28,14 @@ from pmcl.draws.prior import prior_draws
 from pmcl.draws.results import flat_z, unconstrained_dataset, warn_of_doubts
 from pmcl.draws.side_by_side import side_by_side
 from pmcl.networks.contexts import placed
+from pmcl.parts.job import need_store
 from pmcl.refinement.known import conditioned, whole_names
 from pmcl.refinement.settings import FEWEST_STARTS, Asked
 from pmcl.refinement.standalone import RefineJob, refine
 from pmcl.runtime import precision
 from pmcl.runtime.devices import DevicesLike
 from pmcl.runtime.devices import scope as device_scope
+from pmcl.search.search import Search
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -100,30 +103,29 @@ def sample_levels(
     devices: DevicesLike,
     progressbar: bool,
 ) -> xr.DataTree:
-    """Draw from a multilevel model under another prior, or where something is known.
+    """Draw from a multilevel model under another prior, or where something is known; named.
 
-    Refined from the network's draws of its own model, datasets of every number of groups in a model
-    of that number, whose levels are looked for anew. Without refinement, by the network and the
-    other model's density.
+    Under a model with the levels of the network's, by the network and that model's density. Else
+    refined from the network's draws of its own model, datasets of every number of groups in a model
+    of that number, whose levels are looked for anew.
     """
     stored, groups = store is not None or client is not None, sampler.groups
-    if groups is not None and stored:
-        instead = "`pmcl.refine` takes them, of a model of the size"
-        refuse("sample(model=, given=) with `store` or `client` and `groups`", instead)
     shown: Any = {"devices": devices, "progressbar": progressbar}
-    if asked.refine is None:
-        if other.given is not None or other.model is None:
-            raise ValueError(_ALL)
-        if stored:
-            refuse("sample(model=, refine=False) with `store` or `client`", "refine=True")
-        under, there = _under(sampler, read, other)
-        check_like(under, there)
-        tree = under.sample(there, asked, **shown)
-        warn_of_doubts(there.task.names, tree, above=4)
-        return tree
     under, there = sampler, read
     if other.model is not None:
         under, there = _under(sampler, read, other)
+        if other.given is None and alike(under, there):
+            return _under_the_network(under, there, asked, store=store, client=client, **shown)
+    if asked.refine is None:
+        if other.given is not None or other.model is None:
+            raise ValueError(_ALL)
+        what = "sample(model=, refine=False) of a model whose groups depend on others' terms"
+        refuse(what, "with refinement levels are looked for anew")
+    if groups is not None and stored:
+        what = "sample(given=) with `store` or `client` and `groups`"
+        if other.given is None:
+            what = "sample(model=) of a model with other groups with `store` or `client`"
+        refuse(what, "`pmcl.refine` takes them, of a model of the size")
     alone = asked._replace(
         draws=FEWEST_STARTS, names=(), refine=None, correct=None, fallback=None, extra=Extra()
     )
@@ -146,8 +148,27 @@ def sample_levels(
         own = of_own_size(groups, there, rows)
         trees.append(_of_one_size(own, start, asked, own.known(other.given), **shown))
         order.extend(rows)
-    tree = side_by_side(trees, order, under.row)
+    tree = under.named(side_by_side(trees, order, under.row), there)
     warn_of_doubts(there.task.names, tree, above=4)
+    return tree
+
+
+def _under_the_network(
+    under: LevelSampler,
+    there: Checked,
+    asked: Asked,
+    *,
+    store: str | os.PathLike | None,
+    client: "Client | None",
+    **shown: Any,
+) -> xr.DataTree:
+    """Draw by the network and another model's density, as by its own."""
+    if store is not None:
+        tree = sample_stored(under, there, asked, store=store, client=client, **shown)
+    else:
+        need_store(client)
+        tree = under.named(under.sample(there, asked, **shown), there)
+    warn_of_doubts(there.task.names, tree, above=5)
     return tree
 
 
@@ -184,7 +205,16 @@ def _under(sampler: LevelSampler, read: Checked, other: Elsewhere) -> tuple[Leve
     dim = None if groups is None else groups.grouping.dim
     compiled = compiled_other(own.compiled, model, data, dim=dim)
     under = sampler._replace(sized=Sized(compiled, own.reading))
-    return under, under.checked(data)
+    there, search = under.checked(data), sampler.amortizer.search
+    assert search is not None
+    shared, like = own.reading.shared, there.sized
+    dataset = there.task.dataset(0)
+    prior = prior_draws(like.compiled, dataset, FEWEST_STARTS, seed=0)[:, like.reading.shared]
+    with precision.scope():
+        initial, starts = compiled.initial[shared], len(search.starts)
+        new = Search.of(search.density, initial, prior, starts=starts)  # type: ignore[arg-type]
+    new = replace(new, modes=search.modes, exact=search.exact)
+    return under._replace(amortizer=replace(sampler.amortizer, search=new)), there
 
 
 def _arguments(asked: Asked, given: Mapping[str, ArrayLike] | None) -> dict[str, Any]:

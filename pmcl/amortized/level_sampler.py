@@ -13,6 +13,7 @@ import xarray as xr
 from pmcl.amortized.groups import Checked, Sized, skeleton
 from pmcl.amortized.own_size import finished_by_size
 from pmcl.compile import Density
+from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.data.forms import is_frame
 from pmcl.data.grouped import Grouped, GroupedReader
 from pmcl.data.labels import text
@@ -27,7 +28,7 @@ from pmcl.draws.prediction import predictions_groups, scalars_group
 from pmcl.draws.results import flat_z
 from pmcl.levels.beside import Beside
 from pmcl.levels.reading import term_shapes
-from pmcl.levels.sizes import Groups
+from pmcl.levels.sizes import Groups, check_padding
 from pmcl.levels.structure import Levels
 from pmcl.networks import Amortizer, Network
 from pmcl.networks.structure import with_arrays
@@ -220,23 +221,38 @@ def _alike(one: Layout, other: Layout) -> bool:
     return one.variables == other.variables and sizes[0] == sizes[1]
 
 
-def check_like(sampler: LevelSampler, given: Checked) -> None:
-    """Refuse another model whose groups are not those of the network's.
-
-    Raises
-    ------
-    NotImplementedError
-    """
-    sized = given.sized
+def alike(sampler: LevelSampler, given: Checked) -> bool:
+    """Whether another model has the levels of the network's, at any number of groups."""
+    sized, groups = given.sized, sampler.groups
     density, reading = Density(sized.compiled, sampler.row), sized.reading
-    alike = reading.rules is None or len(term_shapes(density, given.task)) == len(reading.rules)
-    if alike:
-        with precision.scope():
-            found = reading.of(density, replace(given.task, beside=None))
-        alike = isinstance(found, Levels) and found.exact == reading.like.exact
-    if not alike:
-        what = "sample(model=, refine=False) of a model whose groups depend on others' terms"
-        refuse(what, "with refinement levels are looked for anew")
+    if reading.rules is not None and len(term_shapes(density, given.task)) != len(reading.rules):
+        return False
+    task = replace(given.task, beside=None, labels=None, place=None)
+    with precision.scope():
+        found = reading.of(density, task)
+        if not isinstance(found, Levels) or found.exact != reading.like.exact:
+            return False
+        if groups is not None:
+            try:
+                check_padding(
+                    density, reading, _turned(task, groups.grouping.dim), groups.grouping.dim
+                )
+            except UnsupportedModelError:
+                return False
+    return True
+
+
+def _turned(task: Task, dim: str) -> Task:
+    """The first dataset of a task, and the same whose groups have data of others."""
+    two = task.select([0, 0])
+    for k, info in enumerate(task.layout.variables):
+        if dim in info.dims:
+            value = np.array(two.values[info.name])
+            other = np.roll(value[1], 1, axis=info.dims.index(dim))
+            real = k >= task.layout.n_observed and value.dtype.kind == "f"
+            value[1] = 0.9 * other if real else other
+            two.values[info.name] = value
+    return two
 
 
 def refuse(what: str, instead: str) -> NoReturn:

@@ -262,10 +262,10 @@ class MultilevelPosterior(Adapting):
         """Draw from the posterior of every dataset: global parameters, and each group's.
 
         Parameters are those of `AmortizedPosterior.sample`. Refinement, where it is needed, fits
-        proposals for the global parameters, as :func:`pmcl.refine` does; under another `model`, or
-        where something is `given`, everywhere, from the network's draws. With `groups` the other
-        model may have any number of them, and known values of a group's parameters are in the
-        order of the data's groups.
+        proposals for the global parameters, as :func:`pmcl.refine` does; where something is
+        `given`, or groups of another `model` depend on other terms, everywhere, from the network's
+        draws. With `groups` the other model may have any number of them, and known values of a
+        group's parameters are in the order of the data's groups.
 
         Returns
         -------
@@ -276,8 +276,8 @@ class MultilevelPosterior(Adapting):
         Raises
         ------
         NotImplementedError
-            With `model` or `given` and `store` or `client`, where datasets have any number of
-            groups.
+            With `given`, or a `model` whose groups depend on other terms, and `store` or `client`,
+            where datasets have any number of groups.
         """
         extra = Extra(log_likelihood, log_prior, posterior_predictive)
         ways, stored = Ways(refine, correct, fallback), store is not None
@@ -287,8 +287,7 @@ class MultilevelPosterior(Adapting):
         where: Any = {"store": store, "client": client}
         if model is not None or given is not None:
             other = Elsewhere(data, model, given)
-            tree = sample_levels(sampler, read, asked, other, **where, **shown)
-            return sampler.named(tree, read)
+            return sample_levels(sampler, read, asked, other, **where, **shown)
         if store is not None:
             tree = sample_stored(sampler, read, asked, **where, **shown)
         else:
