@@ -19,10 +19,11 @@ from pytensor.graph.traversal import ancestors
 from pmcl.compile import causal, variables
 from pmcl.compile.conversion import graphs
 from pmcl.compile.copies import copies_in
+from pmcl.compile.function import Function
 from pmcl.compile.indices import Indices
 from pmcl.compile.joining import joined
 from pmcl.compile.labelled import model_or_context
-from pmcl.compile.model import COMPILED, CompiledModel, Function
+from pmcl.compile.model import COMPILED, CompiledModel
 from pmcl.compile.refuse import (
     UnsupportedModelError,
     check_differentiable,

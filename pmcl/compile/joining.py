@@ -11,7 +11,8 @@ import numpy as np
 import pytensor
 from jax import Array
 
-from pmcl.compile.model import CompiledModel, Function
+from pmcl.compile.function import Function
+from pmcl.compile.model import CompiledModel
 from pmcl.compile.variables import VariableInfo, nameless, own_value
 from pmcl.runtime.jitting import jit
 

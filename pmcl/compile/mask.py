@@ -25,6 +25,36 @@ class Mask(NamedTuple):
     rows: Array | None = None
     values: dict[str, Array] = {}  # noqa: RUF012  (never written)
 
+    def kept(self, info: VariableInfo, term: Array, dim: str | None) -> Array:
+        """Terms of a likelihood, zero for padding along `dim` and for missing values.
+
+        Raises
+        ------
+        ValueError
+            Where what is not there has no term of its own.
+        """
+        keep: Array | None = None
+        if self.rows is not None and dim in info.dims:
+            axis, n = info.dims.index(dim), self.rows.shape[0]
+            if axis >= term.ndim or term.shape[axis] != n:
+                raise ValueError(
+                    f"Variable {info.name!r}: expected a likelihood with a term for each of the "
+                    f"{n} elements of dim {dim!r}, got terms of shape {term.shape}; padding "
+                    "cannot be masked out of it."
+                )
+            keep = self.rows.reshape([n if i == axis else 1 for i in range(term.ndim)])
+        if info.name in self.values:
+            there = self.values[info.name]
+            if there.shape[: term.ndim] != term.shape:
+                raise ValueError(
+                    f"Variable {info.name!r}: expected a likelihood with a term for each value, "
+                    f"got terms of shape {term.shape} for values of shape {there.shape}; missing "
+                    "values cannot be masked out of it."
+                )
+            there = jnp.all(there, axis=tuple(range(term.ndim, there.ndim)))
+            keep = there if keep is None else keep & there
+        return term if keep is None else jnp.where(keep, term, 0.0)
+
 
 class Masking(eqx.Module):
     """Lengths and missing values that simulations are trained over.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import jax
@@ -12,23 +12,14 @@ import numpy as np
 import pymc as pm
 from jax import Array
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.math import Sum
 
 from pmcl.compile.conversion import graphs
 from pmcl.compile.copies import Copy
+from pmcl.compile.function import Dataset, Function, before_sums, read
 from pmcl.compile.indices import Indices
 from pmcl.compile.mask import Mask
 from pmcl.compile.support import Support
 from pmcl.compile.variables import ValueSlice, VariableInfo, initial_point, one_after_another
-
-Dataset = Mapping[str, Array]
-
-
-class Function(NamedTuple):
-    """A compiled graph, and the data it depends on beside its arguments."""
-
-    call: graphs.ShapedFunction
-    data: tuple[VariableInfo, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,7 +242,7 @@ class CompiledModel:
         observed = self._read([*self.observed, *self._log_steps.data], dataset)
         found = self._log_steps.call(*self.split(z), *observed)
         pairs = zip((*self.observed, *self.potentials), (*found, *potentials.values()), strict=True)
-        return [_left_out(info, term, mask, dim) for info, term in pairs]
+        return [mask.kept(info, term, dim) for info, term in pairs]
 
     def log_prior_elements(
         self, z: Array, covariates: Dataset | None = None, *, constrained: bool = False
@@ -301,11 +292,11 @@ class CompiledModel:
     @cached_property
     def _log_prior_elements(self) -> Function:
         """The log prior before it is summed."""
-        return _before_sums(self._log_prior)
+        return before_sums(self._log_prior)
 
     @cached_property
     def _log_constrained_elements(self) -> Function:
-        return _before_sums(self._log_constrained_prior)
+        return before_sums(self._log_constrained_prior)
 
     @property
     def needed_to_unconstrain(self) -> tuple[str, ...]:
@@ -332,56 +323,7 @@ class CompiledModel:
         return function.call(*arguments, *self._read(function.data, data))
 
     def _read(self, infos: Sequence[VariableInfo], data: Dataset | None) -> list[Array]:
-        data = {} if data is None else data
-        missing = [info.name for info in infos if info.name not in data]
-        if missing:
-            raise ValueError(f"dataset: expected values for {missing}, none came.")
-        found = [graphs.as_input(data[i.name], i.dtype) for i in infos]
-        lengths = dict(self._fixed)
-        for info, value in zip(infos, found, strict=True):
-            # Left to broadcasting, a wrong shape would give a wrong density.
-            if value.ndim != len(info.dims):
-                raise ValueError(
-                    f"Variable {info.name!r}: expected dims {info.dims}, got shape {value.shape}."
-                )
-            for dim, n in zip(info.dims, value.shape, strict=True):
-                if lengths.setdefault(dim, n) != n:
-                    why = (
-                        "parameters or constants of the model have it; data that vary with the "
-                        "dataset have to be covariates, and a series needs `dims=`"
-                        if dim in self._fixed
-                        else "another variable of the dataset has it too"
-                    )
-                    raise ValueError(
-                        f"Variable {info.name!r}: expected length {lengths[dim]} along dim "
-                        f"{dim!r}, got {n} ({why})."
-                    )
-        return found
-
-
-def _left_out(info: VariableInfo, term: Array, mask: Mask, dim: str | None) -> Array:
-    """Put zero for the terms of padding and of missing values."""
-    keep: Array | None = None
-    if mask.rows is not None and dim in info.dims:
-        axis, n = info.dims.index(dim), mask.rows.shape[0]
-        if axis >= term.ndim or term.shape[axis] != n:
-            raise ValueError(
-                f"Variable {info.name!r}: expected a likelihood with a term for each of the {n} "
-                f"elements of dim {dim!r}, got terms of shape {term.shape}; padding cannot be "
-                "masked out of it."
-            )
-        keep = mask.rows.reshape([n if i == axis else 1 for i in range(term.ndim)])
-    if info.name in mask.values:
-        there = mask.values[info.name]
-        if there.shape[: term.ndim] != term.shape:
-            raise ValueError(
-                f"Variable {info.name!r}: expected a likelihood with a term for each value, got "
-                f"terms of shape {term.shape} for values of shape {there.shape}; missing values "
-                "cannot be masked out of it."
-            )
-        there = jnp.all(there, axis=tuple(range(term.ndim, there.ndim)))
-        keep = there if keep is None else keep & there
-    return term if keep is None else jnp.where(keep, term, 0.0)
+        return read(infos, {} if data is None else data, self._fixed)
 
 
 # By model, and by the names of covariates: what was compiled, and the fingerprint it was made at.
@@ -403,13 +345,3 @@ def describe(compiled: CompiledModel) -> dict:
         "z": {v.name: [v.variable, v.start, list(v.shape)] for v in compiled.values},
         "coords": {k: [str(x) for x in v] for k, v in compiled.coords.items()},
     }
-
-
-def _before_sums(function: Function) -> Function:
-    """A function whose results are not summed yet."""
-    call = function.call
-    before = [
-        v.owner.inputs[0] if v.owner is not None and isinstance(v.owner.op, Sum) else v
-        for v in call.outputs
-    ]
-    return function._replace(call=graphs.ShapedFunction(call.inputs, before))

@@ -21,7 +21,8 @@ from scipy.special import expit, softmax
 
 from pmcl.compile import variables
 from pmcl.compile.conversion import graphs
-from pmcl.compile.model import CompiledModel, Dataset
+from pmcl.compile.function import Dataset
+from pmcl.compile.model import CompiledModel
 
 # Links of the parameters that PyTensor's operations have, in their order.
 LINKS: dict[str, tuple[str, ...]] = {

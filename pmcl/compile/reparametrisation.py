@@ -24,7 +24,8 @@ from pytensor.tensor.shape import Reshape, Shape, Shape_i
 from pytensor.tensor.subtensor import Subtensor
 
 from pmcl.compile.conversion import graphs
-from pmcl.compile.model import CompiledModel, Dataset
+from pmcl.compile.function import Dataset
+from pmcl.compile.model import CompiledModel
 from pmcl.compile.variables import ValueSlice
 
 # Each entry of what comes out is another entry of what goes in.
