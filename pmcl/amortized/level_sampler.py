@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from pmcl.amortized.groups import Checked, Sized, skeleton
-from pmcl.amortized.own_size import finished_by_size
+from pmcl.amortized.own_size import finished_by_size, of_real_groups
 from pmcl.compile import Density
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.data.forms import is_frame
@@ -122,7 +122,11 @@ class LevelSampler(NamedTuple):
             corrected = finished_by_size(
                 self.groups, given, weighed, asked, progressbar=progressbar
             )
-            tree = as_tree(sized.compiled, task, corrected, asked, begin=begin)
+            found = None
+            if self.groups is not None and given.padded:
+                z = np.asarray(corrected.drawn.z)
+                found = of_real_groups(self.groups, given, z, asked.names)
+            tree = as_tree(sized.compiled, task, corrected, asked, begin=begin, constrained=found)
             if wanted:
                 z, whole = np.asarray(corrected.drawn.z), replace(task, beside=beside)
                 terms = prior_terms(sized.compiled, z, whole)

@@ -28,16 +28,18 @@ def compiled_other(
     ValueError
         Naming the variables that differ.
     """
-    if not isinstance(model, CompiledModel):
-        model = model_or_context(model)
-        known = {i.name for i in own.covariates} | {*covariates_among(model, data)}
-        names = [v.name for v in model.data_vars if v.name in known]
-        model = compile_model(model, covariates=names)
+    if isinstance(model, CompiledModel):
+        found = model
+    else:
+        plain = model_or_context(model)
+        known = {i.name for i in own.covariates} | {*covariates_among(plain, data)}
+        names = [v.name for v in plain.data_vars if v.name in known]
+        found = compile_model(plain, covariates=names)
     size = len(own.coords.get(dim or "", ()))
-    if dim is not None and len(model.coords.get(dim, ())) != size:
-        model = model.keep_few("length", (dim, size), partial(_resized, model, dim, size), most=4)
-    check_same(own, model)
-    return model
+    if dim is not None and len(found.coords.get(dim, ())) != size:
+        found = found.keep_few("length", (dim, size), partial(_resized, found, dim, size), most=4)
+    check_same(own, found)
+    return found
 
 
 def _resized(compiled: CompiledModel, dim: str, size: int) -> CompiledModel:

@@ -9,15 +9,17 @@ import xarray as xr
 from numpy.typing import ArrayLike
 
 from pmcl.amortized.groups import Checked, Sized
-from pmcl.compile import Density
+from pmcl.compile import CompiledModel, Density
 from pmcl.data.grouped import Grouped
 from pmcl.data.reading import as_task
 from pmcl.data.task import DATASET, Layout, Task
+from pmcl.draws.densities import constrain
 from pmcl.levels.sizes import Groups
 from pmcl.refinement.finishing import Corrected, Weighed, finished
 from pmcl.refinement.settings import Asked
 from pmcl.refinement.treatment import at, replaced
 
+_LOOKED_AT = 2  # draws
 _SIZES = 4  # numbers of groups for which models are compiled for NUTS unasked
 
 
@@ -81,20 +83,83 @@ class OwnSize(NamedTuple):
 def of_own_size(groups: Groups, given: Checked, rows: Sequence[int] | np.ndarray) -> OwnSize:
     """Put datasets of one number of groups in a model of that number, compiled once."""
     assert given.labels is not None
-    dim, local = groups.grouping.dim, groups.grouping.local
+    dim = groups.grouping.dim
     number = len(given.labels[rows[0]])
     sized = given.sized.exactly(groups, number)
     found = Grouped.of(given.task.select(rows), dim)
     task = as_task(found.datasets, Layout.of(sized.compiled, given.task.layout.row))
     position = given.task.position[np.asarray(rows)]
     task = replace(task, labels=found.labels, scattered=position, maskable=given.task.maskable)
-    dims, parts = {i.name: i.dims for i in sized.compiled.free}, []
-    for v in given.sized.compiled.values:
+    places = _places(given.sized.compiled, groups, number)
+    return OwnSize(np.asarray(rows), sized, task, places, dim)
+
+
+def _places(compiled: CompiledModel, groups: Groups, number: int) -> np.ndarray:
+    """Where the entries of z are that a model of fewer groups has."""
+    dims, parts = {i.name: i.dims for i in compiled.free}, []
+    for v in compiled.values:
         place = np.arange(v.start, v.start + v.size).reshape(v.shape)
-        if v.name in local:
-            place = place.take(np.arange(number), axis=dims[v.variable].index(dim))
+        if v.name in groups.grouping.local:
+            axis = dims[v.variable].index(groups.grouping.dim)
+            place = place.take(np.arange(number), axis=axis)
         parts.append(place.ravel())
-    return OwnSize(np.asarray(rows), sized, task, np.concatenate(parts), dim)
+    return np.concatenate(parts)
+
+
+def of_real_groups(
+    groups: Groups, given: Checked, z: np.ndarray, names: tuple[str, ...]
+) -> dict[str, np.ndarray]:
+    """Named variables of z (dataset, draw, dim): arrays (dataset, draw, ...), padded.
+
+    What depends on several groups, such as their mean, is computed in models of the datasets' own
+    numbers: padding has no part in it.
+    """
+    compiled, task = given.sized.compiled, given.task
+    found = constrain(compiled, z, task, names)
+    made = tuple(i.name for i in compiled.deterministics if i.name in names)
+    mixed = _mixed(groups, given, z[:, :_LOOKED_AT], made) if made else ()
+    found |= {n: np.array(found[n]) for n in mixed}
+    for rows in by_number(given) if mixed else ():
+        own = of_own_size(groups, given, rows)
+        values = constrain(own.sized.compiled, z[rows][..., own.places], own.task, mixed)
+        for name, value in values.items():
+            for i, v in zip(rows, value, strict=True):
+                found[name][i][tuple(slice(n) for n in v.shape)] = v
+    return found
+
+
+def _mixed(
+    groups: Groups, given: Checked, z: np.ndarray, names: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Those of some deterministics that padding has a part in."""
+    compiled, task, dim = given.sized.compiled, given.task, groups.grouping.dim
+    assert given.labels is not None
+    numbers = [len(labels) for labels in given.labels]
+    moved, values = z + 1.0, {k: np.array(v) for k, v in task.values.items()}
+    for i, number in enumerate(numbers):
+        real = _places(compiled, groups, number)
+        moved[i][:, real] = z[i][:, real]
+        for k, info in enumerate(task.layout.variables):
+            if dim in info.dims:
+                value = np.moveaxis(values[info.name][i], info.dims.index(dim), 0)
+                told = k >= task.layout.n_observed and value.dtype.kind == "f"
+                value[number:] = 0.9 * value[0] if told else value[0]
+    other = replace(task, values=values, beside=None, place=None)
+    pairs = [constrain(compiled, *now, names) for now in ((z, task), (moved, other))]
+    dims = {i.name: i.dims for i in compiled.deterministics}
+
+    def same(name: str) -> bool:
+        one, two = (v[name] for v in pairs)
+        for i, number in enumerate(numbers):
+            a, b = one[i], two[i]
+            if dim in dims[name]:
+                axis = 1 + dims[name].index(dim)
+                a, b = (v.take(np.arange(number), axis=axis) for v in (a, b))
+            if not np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True):
+                return False
+        return True
+
+    return tuple(n for n in names if not same(n))
 
 
 def by_number(given: Checked) -> list[np.ndarray]:

@@ -1,7 +1,7 @@
 """From amortized draws to a posterior's final draws: refined, reweighted, NUTS where asked."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -154,9 +154,18 @@ def _looked(
 
 
 def as_tree(
-    compiled: CompiledModel, task: Task, corrected: Corrected, asked: Asked, *, begin: float
+    compiled: CompiledModel,
+    task: Task,
+    corrected: Corrected,
+    asked: Asked,
+    *,
+    begin: float,
+    constrained: Mapping[str, np.ndarray] | None = None,
 ) -> xr.DataTree:
-    """Label final draws: the results that users see; `begin` is the clock when sampling began."""
+    """Label final draws: the results that users see; `begin` is the clock when sampling began.
+
+    `constrained`: named variables of z, where somebody knows better.
+    """
     diagnostics, treatment = corrected.diagnostics, corrected.treatment
     if compiled.improper:
         nothing = np.full(len(task), np.nan)
@@ -165,7 +174,8 @@ def as_tree(
             np.arange(len(task)), f"no evidence: improper prior of {', '.join(compiled.improper)}"
         )
     z = np.asarray(corrected.drawn.z)
-    constrained = constrain(compiled, z, task, asked.names)
+    if constrained is None:
+        constrained = constrain(compiled, z, task, asked.names)
     extra = extra_groups(compiled, task, z, asked.extra, seed=asked.seed)
     draws = assemble(
         corrected.drawn,
