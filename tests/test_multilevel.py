@@ -15,11 +15,14 @@ from scipy import stats
 from scipy.special import logsumexp
 
 import pmcl
-from pmcl.amortized.own_size import by_number, of_own_size
+from pmcl.amortized.groups import Sized, prepared
+from pmcl.amortized.level_sampler import LevelSampler
+from pmcl.amortized.own_size import by_number, of_own_size, of_real_groups
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.resizing import resized
 from pmcl.draws.results import value_infos
-from pmcl.levels.sizes import Members
+from pmcl.levels.sizes import Members, reading_at
+from pmcl.runtime import precision
 
 RNG = np.random.default_rng(8)
 QUIET = {"random_seed": 1, "progressbar": False}
@@ -555,6 +558,34 @@ def test_what_groups_have_is_cut_by_the_name_of_their_dim():
         "at_ordered__": (("site", "place"), (6, 4)),
         "sums_to_zero_zerosum__": (("sums_to_zero_zerosum___dim_0",), (3,)),
     }
+
+
+def test_what_depends_on_several_groups_is_of_those_that_there_are():
+    """The best school of five, in a model of six: padding has no part in it."""
+    model = models.eight_schools()
+    with model:
+        theta = model["theta"]
+        pm.Deterministic("best", theta.max())
+        pm.Deterministic("precise", (theta / model["sigma"]).sum())
+        pm.Deterministic("apart", theta - theta.mean(), dims="school")
+        pm.Deterministic("effect", theta - model["mu"], dims="school")
+    ready = prepared(model, SIGMA, (3, 12))
+    compiled = pmcl.compile_model(ready.model, covariates=["sigma"])
+    reading = reading_at(ready.reading, compiled, ready.groups.grouping)
+    sampler = LevelSampler(Sized(compiled, reading), None, None, ready.groups, None)
+    data = {"a": of_schools(5), "b": of_schools(7), "c": of_schools(5)}
+    read = sampler.checked(data)
+    z = RNG.normal(size=(3, 20, read.sized.compiled.dim))
+    names = ("theta", "mu", "best", "precise", "apart", "effect")
+    with precision.scope():
+        found = of_real_groups(ready.groups, read, z, names)
+    for i, one in enumerate(data.values()):
+        n = len(one["y"])
+        theta, mu = found["theta"][i][:, :n], found["mu"][i][:, None]
+        np.testing.assert_allclose(found["best"][i], theta.max(axis=1))
+        np.testing.assert_allclose(found["precise"][i], (theta / one["sigma"]).sum(axis=1))
+        np.testing.assert_allclose(found["apart"][i][:, :n], theta - theta.mean(1, keepdims=True))
+        np.testing.assert_allclose(found["effect"][i][:, :n], theta - mu)
 
 
 def test_members_are_of_every_group():

@@ -9,7 +9,11 @@ import xarray as xr
 
 import pmcl
 from pmcl.compile import Masking
+from pmcl.data.masked import check_masked
+from pmcl.data.reading import task_of
 from pmcl.data.task import DataError
+from pmcl.draws.densities import constrain
+from pmcl.runtime import precision
 
 SIGMA = np.float64(1.5)
 SHORT, LONG, MISSING = 5, 60, 0.2
@@ -240,3 +244,29 @@ def test_calibration_over_the_lengths_and_gaps_of_training(posterior) -> None:
     tree = pmcl.calibrate(posterior, refine=True, **options)
     assert float(tree["uniformity"]["slope"]) > 1e-3
     assert tree["prior_sbc"]["slope"].shape == (1, 200)
+
+
+def test_what_depends_on_all_rows_is_of_those_that_there_are():
+    """An average effect: rows that are padding have no part in it, whatever their number."""
+    with pm.Model(coords={"obs": range(12), "effect": range(2)}) as model:
+        x = pm.Data("x", np.zeros(12), dims="obs")
+        b = pm.Normal("b", dims="effect")
+        mu = pm.Deterministic("mu", b[0] + b[1] * x, dims="obs")
+        pm.Deterministic("average", mu.mean())
+        pm.Deterministic("apart", mu - mu.mean(), dims="obs")
+        pm.Deterministic("number", x.shape[0])
+        pm.Normal("y", mu, 1, observed=np.zeros(12), dims="obs")
+    compiled = pmcl.compile_model(model, covariates=["x"])
+    rng, names = np.random.default_rng(0), ("b", "mu", "average", "apart", "number")
+    for lengths in ((9, 9), (9, 5, 12), (12, 12), (20, 3)):
+        data = {str(i): {"x": rng.normal(size=n), "y": np.zeros(n)} for i, n in enumerate(lengths)}
+        task = check_masked(compiled, task_of(compiled, data))
+        z = rng.normal(size=(len(lengths), 4, 2))
+        with precision.scope():
+            found = constrain(compiled, z, task, names)
+        for i, (n, one) in enumerate(zip(lengths, data.values(), strict=True)):
+            mu = z[i, :, :1] + z[i, :, 1:] * one["x"]
+            np.testing.assert_allclose(found["mu"][i][:, :n], mu)
+            np.testing.assert_allclose(found["average"][i], mu.mean(axis=1))
+            np.testing.assert_allclose(found["apart"][i][:, :n], mu - mu.mean(1, keepdims=True))
+            assert (found["number"][i] == n).all()
