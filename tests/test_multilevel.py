@@ -588,6 +588,16 @@ def test_what_depends_on_several_groups_is_of_those_that_there_are():
         np.testing.assert_allclose(found["effect"][i][:, :n], theta - mu)
 
 
+def test_the_number_of_groups_is_no_part_of_a_density():
+    with pm.Model(coords={"school": range(8)}) as model:
+        sigma = pm.Data("sigma", np.ones(8), dims="school")
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfCauchy("tau", 5)
+        theta = pm.Normal("theta", mu, tau * np.sqrt(2) ** sigma.shape[0], dims="school")
+        pm.Normal("y", theta, sigma, observed=np.zeros(8), dims="school")
+    with pytest.raises(UnsupportedModelError, match="depends on how many there are"):
+        pmcl.fit_amortized(model, covariates=SIGMA, groups=(3, 9), **SHORT)
+
+
 def test_members_are_of_every_group():
     for seed in range(20):
         found = Members(3, 9)(np.random.default_rng(seed), 30)

@@ -6,8 +6,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from pmcl.amortized.groups import Prepared
+from pmcl.amortized.groups import Checked, Prepared, Sized
 from pmcl.amortized.multilevel import MultilevelPosterior
+from pmcl.amortized.own_size import check_number
 from pmcl.compile import Density, Simulator
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.data.task import Batch
@@ -98,6 +99,7 @@ def _prepared(fit: Fit, prepared: Prepared, first: Simulated) -> Reading:
             f"{found}."
         )
     check_padding(density, reading, task, grouping.dim)
+    check_number(prepared.groups, Checked(task, Sized(compiled, reading)))
     return reading
 
 

@@ -10,11 +10,12 @@ from numpy.typing import ArrayLike
 
 from pmcl.amortized.groups import Checked, Sized
 from pmcl.compile import CompiledModel, Density
+from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.data.grouped import Grouped
 from pmcl.data.reading import as_task
-from pmcl.data.task import DATASET, Layout, Task
+from pmcl.data.task import DATASET, Layout, Task, few_lengths
 from pmcl.draws.densities import constrain
-from pmcl.levels.sizes import Groups
+from pmcl.levels.sizes import Groups, kept_terms
 from pmcl.refinement.finishing import Corrected, Weighed, finished
 from pmcl.refinement.settings import Asked
 from pmcl.refinement.treatment import at, replaced
@@ -106,6 +107,39 @@ def _places(compiled: CompiledModel, groups: Groups, number: int) -> np.ndarray:
     return np.concatenate(parts)
 
 
+def check_number(groups: Groups, given: Checked) -> None:
+    """Refuse a model whose density depends on the number of groups beside their data.
+
+    Parameters
+    ----------
+    groups : Groups
+    given : Checked
+        Datasets of the largest number.
+
+    Raises
+    ------
+    UnsupportedModelError
+    """
+    (task, sized), grouping, number = given, groups.grouping, few_lengths(groups.low)
+    if number >= sized.reading.like.groups:
+        return
+    labels = (tuple(map(str, range(number))),) * len(task)
+    values = {k: v % number if k == grouping.by else v for k, v in task.values.items()}
+    given = given._replace(task=replace(task, values=values, labels=labels))
+    own, row = of_own_size(groups, given, range(len(task))), task.layout.row
+    density, small = Density(sized.compiled, row), Density(own.sized.compiled, row)
+    z = 0.5 * np.random.default_rng(0).normal(size=(3, density.dim))
+    padded = kept_terms(density, sized.reading, replace(given.task, labels=None), number, z)
+    alone = kept_terms(small, own.sized.reading, own.task, number, z[:, own.places])
+    if not np.allclose(padded, alone, rtol=1e-9, atol=1e-9, equal_nan=True):
+        raise UnsupportedModelError(
+            f"groups: expected a density that depends on groups along {grouping.dim!r} by their "
+            f"own data alone; it depends on how many there are (the length of {grouping.dim!r} in "
+            "a formula?). Give what follows from their number as a covariate. Without `groups` "
+            "their number is fixed."
+        )
+
+
 def of_real_groups(
     groups: Groups, given: Checked, z: np.ndarray, names: tuple[str, ...]
 ) -> dict[str, np.ndarray]:
@@ -145,7 +179,7 @@ def _mixed(
                 told = k >= task.layout.n_observed and value.dtype.kind == "f"
                 value[number:] = 0.9 * value[0] if told else value[0]
     other = replace(task, values=values, beside=None, place=None)
-    pairs = [constrain(compiled, *now, names) for now in ((z, task), (moved, other))]
+    pairs = [constrain(compiled, u, now, names) for u, now in ((z, task), (moved, other))]
     dims = {i.name: i.dims for i in compiled.deterministics}
 
     def same(name: str) -> bool:

@@ -29,9 +29,9 @@ def unpadded(
     row, whole = task.layout.row, dict(found)
     if row is None or task.lengths is None or not task.padded:
         return whole
-    padded = np.flatnonzero(task.lengths < task.room)
+    padded = [int(i) for i in np.flatnonzero(task.lengths < task.room)]
     names = tuple(n for n in told_by_data(compiled, row) if n in found)
-    if not names or not len(padded):
+    if not names or not padded:
         return whole
     wrong = set()
     for i in padded:

@@ -185,16 +185,24 @@ def check_padding(density: Density, reading: Reading, task: Task, dim: str) -> N
             both = np.array(two.values[info.name])
             both[1] = np.where(other.reshape(shape), task.values[info.name][1], both[0])
             two.values[info.name] = both
-    levels = reading.of(density, two, check=False)
-    assert not isinstance(levels, NoLevels)
     z = 0.5 * np.random.default_rng(0).normal(size=(3, density.dim))
-    found = np.asarray(_kept(density, two.batch(), levels.cut(np.array([half, half])).split, z))
+    found = kept_terms(density, reading, two, half, z)
     if not np.allclose(found[0], found[1], rtol=1e-9, atol=1e-9, equal_nan=True):
         raise UnsupportedModelError(
             f"groups: expected groups along {dim!r} that depend on their own data; what belongs to "
             "one changes with those of others (a mean over groups?). Compute such data before, and "
             "give them as covariates. Without `groups` their number is fixed."
         )
+
+
+def kept_terms(
+    density: Density, reading: Reading, task: Task, number: int, z: np.ndarray
+) -> np.ndarray:
+    """Log density of the first groups of each dataset at each z: an array (dataset, point)."""
+    levels = reading.of(density, task, check=False)
+    assert not isinstance(levels, NoLevels)
+    split = levels.cut(np.full(len(task), number)).split
+    return np.asarray(_kept(density, task.batch(), split, z))
 
 
 @partial(jit, once=True)
