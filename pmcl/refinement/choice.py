@@ -85,7 +85,7 @@ def _candidate(part: np.ndarray, weight: np.ndarray, member: np.ndarray) -> Cand
         w, q, by = weights[several], part[several], weight[several]
         for _ in range(_EM):
             mixture = np.einsum("dc,dcn->dn", w, q)
-            share = np.divide(by, mixture, out=np.zeros_like(by), where=mixture > 0)
+            share = np.divide(by, mixture, out=np.zeros_like(by), where=mixture > 1e-300)
             new = w * np.einsum("dcn,dn->dc", q, share)
             total = new.sum(axis=1, keepdims=True)
             w = np.where(total > 0, new / np.maximum(total, 1e-300), w)
