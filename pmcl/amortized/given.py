@@ -1,7 +1,7 @@
 """The rest of an amortized posterior, where some parameters are known."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +20,7 @@ from pmcl.compile.labelled import model_or_context
 from pmcl.compile.resizing import resized
 from pmcl.compile.variables import holders
 from pmcl.data.task import Task, TaskLike
+from pmcl.draws.densities import pick
 from pmcl.draws.handed import UNCONSTRAINED
 from pmcl.draws.network import draw
 from pmcl.draws.prediction import Extra
@@ -86,6 +87,7 @@ class Elsewhere(NamedTuple):
     data: TaskLike | None
     model: pm.Model | CompiledModel | None
     given: Mapping[str, ArrayLike] | None
+    var_names: Sequence[str] | None
 
 
 def sample_levels(
@@ -104,23 +106,33 @@ def sample_levels(
     Refined from the network's draws of its own model, datasets of every number of groups in a model
     of that number, whose levels are looked for anew. Without refinement, by the network and the
     other model's density.
+
+    Raises
+    ------
+    ValueError
+        Where something is given and draws are not to be refined, where variables of the other model
+        are not those of the network's, or where it has none of a name in `var_names`.
+    NotImplementedError
+        With `store` or `client`, where datasets have any number of groups or draws are not to be
+        refined.
     """
     stored, groups = store is not None or client is not None, sampler.groups
     if groups is not None and stored:
         instead = "`pmcl.refine` takes them, of a model of the size"
         refuse("sample(model=, given=) with `store` or `client` and `groups`", instead)
+    if asked.refine is None and (other.given is not None or other.model is None):
+        raise ValueError(_ALL)
+    if asked.refine is None and stored:
+        refuse("sample(model=, refine=False) with `store` or `client`", "refine=True")
     shown: Any = {"devices": devices, "progressbar": progressbar}
-    if asked.refine is None:
-        if other.given is not None or other.model is None:
-            raise ValueError(_ALL)
-        if stored:
-            refuse("sample(model=, refine=False) with `store` or `client`", "refine=True")
-        under, there = _under(sampler, read, other)
-        check_like(under, there)
-        return under.sample(there, asked, **shown)
     under, there = sampler, read
     if other.model is not None:
         under, there = _under(sampler, read, other)
+        names = None if other.var_names is None else list(other.var_names)
+        asked = asked._replace(names=pick(there.sized.compiled, names))
+    if asked.refine is None:
+        check_like(under, there)
+        return under.sample(there, asked, **shown)
     alone = asked._replace(
         draws=FEWEST_STARTS, names=(), refine=None, correct=None, fallback=None, extra=Extra()
     )

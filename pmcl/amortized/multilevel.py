@@ -275,18 +275,37 @@ class MultilevelPosterior(Adapting):
 
         Raises
         ------
+        DataError
+            Where the data do not fit the model, naming the variable and the dataset.
+        ValueError
+            Naming the argument that has none of the values above, or the variables in which the
+            other model differs; without `data` where there are `groups`; with `given` and no
+            refinement; with a `client` and no `store`; with more devices than there are.
+        FileExistsError
+            Where there is something at `store` already.
+        TypeError
+            Where `random_seed` or `devices` is of another kind.
+        MissingExtraError
+            With a `client`, where the extra "cluster" is not installed.
         NotImplementedError
             With `model` or `given` and `store` or `client`, where datasets have any number of
-            groups.
+            groups; under another `model` without refinement, where its groups are not those of the
+            network's.
+
+        Warns
+        -----
+        UserWarning
+            Naming the datasets whose k-hat says that the draws should not be trusted.
         """
         extra = Extra(log_likelihood, log_prior, posterior_predictive)
         ways, stored = Ways(refine, correct, fallback), store is not None
-        asked = self._asked(draws, ways, var_names, random_seed, extra, stored=stored)
+        own = var_names if model is None else None  # another model may have others
+        asked = self._asked(draws, ways, own, random_seed, extra, stored=stored)
         read, sampler = self._read(data), self.sampler
         shown: Any = {"devices": devices, "progressbar": progressbar}
         where: Any = {"store": store, "client": client}
         if model is not None or given is not None:
-            other = Elsewhere(data, model, given)
+            other = Elsewhere(data, model, given, var_names)
             tree = sample_levels(sampler, read, asked, other, **where, **shown)
             return sampler.named(tree, read)
         if store is not None:

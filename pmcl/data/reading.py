@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pymc as pm
 import xarray as xr
+from pytensor.graph.basic import Variable
 
 from pmcl.compile import CompiledModel, VariableInfo
 from pmcl.compile.variables import content, dims_of, holders, is_nameless, own_value
 from pmcl.data.forms import in_form, is_frame, several
 from pmcl.data.labels import check_one_order, in_dims, name_of, numbers, together, with_labels
-from pmcl.data.plain import plain
+from pmcl.data.plain import alike, plain
 from pmcl.data.stacking import stack
 from pmcl.data.tables import from_frame, one_table
 from pmcl.data.task import DATASET, DataError, Layout, Task, TaskLike
@@ -82,6 +83,13 @@ def _as_task(data: TaskLike, layout: Layout) -> Task:
 
 
 def read_one(data: object, layout: Layout, name: str) -> dict[str, np.ndarray]:
+    """Read what is one dataset, by its name.
+
+    Raises
+    ------
+    DataError
+        Naming the variable; where it has several.
+    """
     data = in_form(data)
     if is_frame(data):
         return one_table(data, layout, name)  # type: ignore[arg-type]
@@ -95,14 +103,21 @@ def read_one(data: object, layout: Layout, name: str) -> dict[str, np.ndarray]:
 def read_arrays(
     data: Mapping, layout: Layout, where: str
 ) -> tuple[list[dict[str, np.ndarray]], list[str]]:
-    """Read one dataset, or several along a dim `dataset`; return their arrays and names."""
-    data = _by_variable(_with_coordinates(data, layout), layout)
+    """Read one dataset, or several along a dim `dataset`; return their arrays and names.
+
+    Raises
+    ------
+    DataError
+        Naming the variable.
+    """
+    data = _by_variable(_with_coordinates(data, layout), layout, where)
     _check_names(data, layout, where)
     infos = {i.name: i for i in layout.variables}
     listed = _in_lists(data, infos)
     if listed:
         each = [{k: v[i] for k, v in data.items()} for i in range(listed)]
         parts = [read_arrays(one, layout, f" of dataset '{i}'")[0][0] for i, one in enumerate(each)]
+        check_one_order({str(i): one for i, one in enumerate(each)}, layout)
         return parts, numbers(listed)
     values = {str(k): with_labels(v, infos[str(k)]) for k, v in data.items()}
     values |= together({k: v for k, v in values.items() if isinstance(v, xr.DataArray)}, where)
@@ -136,12 +151,26 @@ def _in_lists(data: Mapping, infos: Mapping[str, VariableInfo]) -> int:
     return len(lists[0]) if every and len({*map(len, data.values())}) == 1 else 0
 
 
-def _by_variable(data: Mapping, layout: Layout) -> Mapping:
-    """Give observations that came under the name of the `pm.Data` they replace the variable's."""
+def _by_variable(data: Mapping, layout: Layout, where: str) -> Mapping:
+    """Give observations that came under the name of the `pm.Data` they replace the variable's.
+
+    What says no more than the model does is left out: constants with the values that the model has,
+    and a `pm.Data` beside its own observations, as results of PyMC have both.
+    """
+    twice = [k for k, v in layout.holders.items() if k in data and v in data]
+    for held in twice:
+        if not alike(data[held], data[layout.holders[held]]):
+            raise DataError(
+                f"data{where}: {held!r} holds the observations of {layout.holders[held]!r}, and "
+                "both came, with different values: leave one of them out."
+            )
+    same = [k for k, v in layout.constants.items() if k in data and alike(data[k], v)]
     new = {k: v for k, v in layout.holders.items() if k in data and v not in data}
     if isinstance(data, xr.Dataset):
-        return data.rename(new)
-    return {new.get(k, k): v for k, v in data.items()} if new else data
+        return data.drop_vars([*twice, *same]).rename(new)
+    if not (twice or same or new):
+        return data
+    return {new.get(k, k): v for k, v in data.items() if k not in {*twice, *same}}
 
 
 def _with_coordinates(data: Mapping, layout: Layout) -> Mapping:
@@ -212,7 +241,8 @@ def _check_names(data: Mapping, layout: Layout, where: str) -> None:
     if constant:
         raise DataError(
             f"data{where}: {constant} are `pm.Data` that were no covariates when the model was "
-            f"compiled: a constant. Fit it again with covariates={constant}, or leave them out."
+            "compiled: a constant, with other values in the model. Fit it again with "
+            f"covariates={constant}, or leave them out."
         )
     if unknown:
         raise DataError(
@@ -246,8 +276,23 @@ def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
         came = data if isinstance(data, Mapping) else ()
     names = {str(n) for n in came}
     _warn_of_others(model, names)
-    held = holders(model)
-    return tuple(v.name for v in model.data_vars if v.name in names and v.name not in held)
+    held, reached = holders(model), _reached(model)
+    return tuple(
+        v.name
+        for v in model.data_vars
+        if v.name in names
+        and v.name not in held
+        and (v in reached or not _says_nothing(data, v.name, own_value(model, v.name)))
+    )
+
+
+def _says_nothing(data: TaskLike, name: str, own: np.ndarray) -> bool:
+    """Whether data on which nothing depends came as the model has them, as from `pm.sample`."""
+    return isinstance(data, Mapping) and name in data and alike(data[name], own)
+
+
+def _reached(model: pm.Model) -> set[Variable]:
+    return content([*model.basic_RVs, *model.deterministics, *model.potentials])
 
 
 def _warn_of_others(model: pm.Model, came: set[str]) -> None:
@@ -267,8 +312,7 @@ def _warn_of_others(model: pm.Model, came: set[str]) -> None:
         alike = value.size > 1 and bool(np.all(value == value.flat[0]))
         return bool(rows & {*dims}) or long or alike
 
-    reached = content([*model.basic_RVs, *model.deterministics, *model.potentials])
-    held = holders(model)
+    reached, held = _reached(model), holders(model)
     stay = [
         v.name
         for v in model.data_vars

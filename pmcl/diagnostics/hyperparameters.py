@@ -319,6 +319,11 @@ def plot_sensitivity(
     Returns
     -------
     list of matplotlib.axes.Axes
+
+    Raises
+    ------
+    ValueError
+        Where the result has no hyperparameter called `setting`.
     """
     import matplotlib.pyplot as plt
 

@@ -137,6 +137,9 @@ def refine(
     ------
     UnsupportedModelError, DataError
         As `fit_amortized` and `sample` do.
+    ValueError
+        Naming the argument that has none of the values above; where `start` has draws of another
+        number of datasets.
 
     Warns
     -----
