@@ -10,7 +10,7 @@ from pmcl.compile import VariableInfo
 from pmcl.data.forms import in_form, is_frame, several, with_index
 from pmcl.data.labels import along, numbers, text
 from pmcl.data.plain import array_of
-from pmcl.data.reading import read_arrays, read_one
+from pmcl.data.reading import in_lists, read_arrays, read_one
 from pmcl.data.tables import from_columns
 from pmcl.data.task import DATASET, DataError, Layout, Task
 from pmcl.runtime.arguments import listed
@@ -130,6 +130,9 @@ class GroupedReader(NamedTuple):
             )
         if several(data, self.layout.names):
             return [(str(name), self._read_one(one, str(name))) for name, one in data.items()]
+        each = in_lists(data, self.layout)
+        if each:
+            return [(name, self._read_one(one, name)) for name, one in each.items()]
         labels = self._labels(data)
         datasets, names = read_arrays(data, self._layout(labels), "")
         return [(n, (d, _in_order(labels))) for n, d in zip(names, datasets, strict=True)]

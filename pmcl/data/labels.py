@@ -144,6 +144,8 @@ def together(arrays: Mapping[str, xr.DataArray], where: str) -> dict[str, xr.Dat
                         "the same labels, or none."
                     )
                 if {*own} == {*theirs} and own != theirs and not what:
+                    if dim not in value.coords:  # numbered by pandas: now the numbers count
+                        found[name] = found[name].assign_coords({dim: own})
                     found[name], own = _reordered(found[name], dim, own, theirs), theirs
             if all(own != theirs for _, theirs, _ in before):
                 before.append((name, own, columns))

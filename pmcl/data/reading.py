@@ -113,12 +113,11 @@ def read_arrays(
     data = _by_variable(_with_coordinates(data, layout), layout, where)
     _check_names(data, layout, where)
     infos = {i.name: i for i in layout.variables}
-    listed = _in_lists(data, infos)
-    if listed:
-        each = [{k: v[i] for k, v in data.items()} for i in range(listed)]
-        parts = [read_arrays(one, layout, f" of dataset '{i}'")[0][0] for i, one in enumerate(each)]
-        check_one_order({str(i): one for i, one in enumerate(each)}, layout)
-        return parts, numbers(listed)
+    each = in_lists(data, layout)
+    if each:
+        parts = [read_arrays(one, layout, f" of dataset {n!r}")[0][0] for n, one in each.items()]
+        check_one_order(each, layout)
+        return parts, [*each]
     values = {str(k): with_labels(v, infos[str(k)]) for k, v in data.items()}
     values |= together({k: v for k, v in values.items() if isinstance(v, xr.DataArray)}, where)
     found = {i.name: _variable(values[i.name], i, layout, where) for i in layout.variables}
@@ -138,17 +137,21 @@ def read_arrays(
     ], names
 
 
-def _in_lists(data: Mapping, infos: Mapping[str, VariableInfo]) -> int:
-    """Number of datasets where all came in lists, some of them of labelled arrays; else 0."""
+def in_lists(data: Mapping, layout: Layout) -> dict[str, dict]:
+    """Datasets where all came in lists, some of them of labelled arrays; else none."""
     lists = [v for v in data.values() if isinstance(v, list | tuple)]
     if not any(hasattr(one, "reindex") for v in lists for one in v):
-        return 0
+        return {}
+    dims = {i.name: len(i.dims) for i in layout.variables}
+    dims |= {held: dims[name] for held, name in layout.holders.items()}
     every = all(
         (isinstance(v, list | tuple) or (isinstance(v, np.ndarray) and v.ndim))
-        and all(np.ndim(one) == len(infos[str(k)].dims) for one in v)
+        and all(np.ndim(one) == dims.get(str(k), -1) for one in v)
         for k, v in data.items()
     )
-    return len(lists[0]) if every and len({*map(len, data.values())}) == 1 else 0
+    if not every or len({*map(len, data.values())}) > 1:
+        return {}
+    return {str(i): {k: v[i] for k, v in data.items()} for i in range(len(lists[0]))}
 
 
 def _by_variable(data: Mapping, layout: Layout, where: str) -> Mapping:
