@@ -258,6 +258,16 @@ CASES |= {
         table(dataset=["u", "v", "u", "v"], row=[0, 0, 1, 1]).set_index(["dataset", "row"]),
         Read({"y": [Y[::2], Y[1::2]]}, ("u", "v")),
     ),
+    "table: columns of it, datasets in their index": Situation(
+        line,
+        dict(table(dataset=["u", "v", "u", "v"]).set_index("dataset")),
+        Refused("'x': expected one dataset.*its rows have names of datasets.*Pass a table"),
+    ),
+    "table: as arrays, datasets in a coordinate": Situation(
+        line,
+        table(dataset=["u", "v", "u", "v"]).rename_axis("obs").to_xarray().set_coords("dataset"),
+        Refused("'x': expected one dataset.*its rows have names of datasets"),
+    ),
     "table: rows labelled by the index": Situation(
         schools,
         table().set_index(pd.Index(["D", "C", "B", "A"], name="school")),

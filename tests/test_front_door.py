@@ -282,10 +282,12 @@ def test_covariates_without_values_are_refused() -> None:
         pmcl.fit_amortized(model_of(plain), covariates=3)
 
 
-def test_a_constant_that_comes_with_the_data_is_named() -> None:
+def test_a_constant_that_comes_with_other_values_is_refused() -> None:
     compiled = compile_model(model_of(plain))
-    with pytest.raises(pmcl.DataError, match=r"Fit it again with covariates=\['X'\]"):
-        pmcl.refine(compiled, {"X": X, "y": Y}, progressbar=False)
+    with pytest.raises(pmcl.DataError, match=r"other values in.*Fit it again.*covariates=\['X'\]"):
+        pmcl.refine(compiled, {"X": X + 1, "y": Y}, progressbar=False)
+    task = pmcl.as_task({"X": X, "y": Y}, layout_of(compiled))  # as in results of `pm.sample`
+    np.testing.assert_array_equal(task.values["y"], [Y])
 
 
 def test_one_needs_a_name_where_there_are_several() -> None:

@@ -13,6 +13,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 import pmcl
+from pmcl.amortized.own_size import by_number, of_own_size
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.resizing import resized
 from pmcl.levels.sizes import Members
@@ -327,6 +328,7 @@ def other_schools(sd: float) -> pm.Model:
         sigma = pm.Data("sigma", np.ones(8), dims="school")
         mu, tau = pm.Normal("mu", 0, sd), pm.HalfCauchy("tau", 5)
         theta = pm.Normal("theta", mu, tau, dims="school")
+        pm.Deterministic("twice", 2 * mu)
         pm.Normal("y", theta, sigma, observed=np.zeros(8), dims="school")
     return model
 
@@ -343,6 +345,20 @@ def test_another_prior_of_datasets_with_any_number_of_groups(schools, refine):
         weight = np.exp(alone["sample_stats"]["log_weight"].values[0])
         theta = weight @ alone["posterior"]["theta"].values[0]
         np.testing.assert_allclose(theta, exact.theta, atol=0.7)
+        # all variables are those of the other model
+        draws = alone["posterior"]
+        np.testing.assert_allclose(draws["twice"].values, 2 * draws["mu"].values)
+    with pytest.raises(ValueError, match="var_names: expected some of .*'twice'"):
+        schools.sample(data, model=other_schools(1.0), refine=refine, var_names=["thrice"])
+
+
+def test_a_task_of_the_models_own_groups_needs_no_names(schools):
+    size = len(schools.compiled.coords["school"])
+    given = schools.sampler.checked(pmcl.as_task(of_schools(size), schools.layout))
+    assert given.labels is None and not given.padded
+    (rows,) = by_number(given)
+    own = of_own_size(schools.groups, given, rows)
+    assert own.sized is given.sized and [*own.places] == [*range(given.sized.compiled.dim)]
 
 
 def test_starting_points_are_of_the_groups_that_there_are(schools):

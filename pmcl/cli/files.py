@@ -1,7 +1,7 @@
 """Data files as `as_task` takes them: CSV, Parquet, netCDF and Zarr."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 _SUFFIXES = ".csv, .csv.gz, .tsv, .parquet, .nc, .zarr"
 
 
-def read_data(path: Path, *, dataset: str = DATASET) -> "xr.Dataset | pd.DataFrame":
+def read_data(
+    path: Path, *, dataset: str = DATASET, labels: Collection[str] = ()
+) -> "xr.Dataset | pd.DataFrame":
     """Read the datasets of a task from a file.
 
     Parameters
@@ -29,6 +31,8 @@ def read_data(path: Path, *, dataset: str = DATASET) -> "xr.Dataset | pd.DataFra
         ``.zarr``).
     dataset : str
         The table's column, or the arrays' dim, that tells datasets apart.
+    labels : collection of str
+        Dims of the model: columns of a text file that are called so hold names.
 
     Raises
     ------
@@ -42,7 +46,7 @@ def read_data(path: Path, *, dataset: str = DATASET) -> "xr.Dataset | pd.DataFra
     name = path.name.lower().removesuffix(".gz")
     try:
         if name.endswith((".csv", ".tsv")):
-            found = read_table(path, "\t" if name.endswith(".tsv") else ",", dataset)
+            found = read_table(path, "\t" if name.endswith(".tsv") else ",", dataset, labels)
         elif name.endswith((".parquet", ".pq")):
             found = with_index(pd.read_parquet(path))
         elif name.endswith((".nc", ".nc4", ".h5")):

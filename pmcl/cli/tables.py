@@ -4,7 +4,7 @@ import csv
 import gzip
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +16,16 @@ from pmcl.data.task import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
+_PLAIN = r"-?(0|[1-9]\d*)(\.0|\.\d*[1-9])?"  # numbers that are written in one way only
 
-def read_table(path: Path, separator: str, dataset: str) -> "pd.DataFrame":
+
+def read_table(
+    path: Path, separator: str, dataset: str, labels: Collection[str] = ()
+) -> "pd.DataFrame":
     """Read a text file with one line a row, the names of columns in the first.
 
-    Names of datasets are text as it stands: 007 is not 7, and NA is a name.
+    Names of datasets are text as it stands: 007 is not 7, and NA is a name. So are those in columns
+    of `labels`, unless all are plain numbers.
 
     Raises
     ------
@@ -53,10 +58,15 @@ def read_table(path: Path, separator: str, dataset: str) -> "pd.DataFrame":
                 "ones. Quote values that hold the separator."
             ) from None
     _check_short(found, path, separator)
-    if dataset in found:
-        text = {"usecols": [dataset], "dtype": str, "keep_default_na": False, "index_col": False}
-        found[dataset] = pd.read_csv(path, sep=separator, **text)[dataset]
-    for name in found.columns.drop(dataset, errors="ignore"):
+    named = [name for name in found.columns if name == dataset or name in labels]
+    if named:
+        text = {"usecols": named, "dtype": str, "keep_default_na": False, "index_col": False}
+        exact = pd.read_csv(path, sep=separator, **text)
+        plain = [n for n in named if n != dataset and exact[n].str.fullmatch(_PLAIN).all()]
+        named = [n for n in named if n not in plain]
+        for n in named:  # nothing is no name
+            found[n] = exact[n] if n == dataset else exact[n].where(exact[n] != "")
+    for name in found.columns.drop(named):
         _check_numbers(found[name], f"{path}: column {name!r}", path, separator)
     return found
 

@@ -1,15 +1,12 @@
 """Users' data, in any of the forms that they have, as a task."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import pymc as pm
 import xarray as xr
-from pytensor.graph.basic import Variable
 
 from pmcl.compile import CompiledModel, VariableInfo
-from pmcl.compile.variables import content, dims_of, holders, is_nameless, own_value
 from pmcl.data.forms import in_form, is_frame, several
 from pmcl.data.labels import check_one_order, in_dims, name_of, numbers, together, with_labels
 from pmcl.data.plain import alike, plain
@@ -17,10 +14,7 @@ from pmcl.data.stacking import stack
 from pmcl.data.tables import from_frame, one_table
 from pmcl.data.task import DATASET, DataError, Layout, Task, TaskLike
 from pmcl.data.values import check_decoded, check_values
-from pmcl.runtime.arguments import listed, warn
-
-if TYPE_CHECKING:
-    pass
+from pmcl.runtime.arguments import warn
 
 
 def as_task(data: TaskLike, layout: Layout) -> Task:
@@ -118,6 +112,8 @@ def read_arrays(
         parts = [read_arrays(one, layout, f" of dataset {n!r}")[0][0] for n, one in each.items()]
         check_one_order(each, layout)
         return parts, [*each]
+    for name, value in data.items():
+        _check_long(value, infos[str(name)], where)
     values = {str(k): with_labels(v, infos[str(k)]) for k, v in data.items()}
     values |= together({k: v for k, v in values.items() if isinstance(v, xr.DataArray)}, where)
     found = {i.name: _variable(values[i.name], i, layout, where) for i in layout.variables}
@@ -135,6 +131,22 @@ def read_arrays(
         {k: plain((v[{DATASET: i}] if DATASET in v.dims else v).values) for k, v in found.items()}
         for i in range(n)
     ], names
+
+
+def _check_long(value: Any, info: VariableInfo, where: str) -> None:
+    """Refuse values whose rows are of several datasets, by an index or a coordinate of theirs."""
+    if isinstance(value, xr.DataArray):
+        long = DATASET not in value.dims and value.coords.get(DATASET, xr.DataArray(0)).ndim > 0
+    else:
+        names = getattr(getattr(value, "index", None), "names", ())
+        long = bool(info.dims) and getattr(value, "ndim", 0) == len(info.dims) and DATASET in names
+    if long:
+        raise DataError(
+            f"Variable {info.name!r}{where}: expected one dataset, or one for each element of a "
+            f"leading dim {DATASET!r}; its rows have names of datasets. Pass a table with a row "
+            f"for each of them, `pd.DataFrame({{{info.name!r}: ...}})`, whose index or column "
+            f"{DATASET!r} has the names."
+        )
 
 
 def in_lists(data: Mapping, layout: Layout) -> dict[str, dict]:
@@ -180,11 +192,11 @@ def _with_coordinates(data: Mapping, layout: Layout) -> Mapping:
     """Take covariates that came as coordinates of a Dataset, as they do from many files."""
     if not isinstance(data, xr.Dataset):
         return data
-    wanted = [n for n in layout.names if n in _names_in(data) and n in data.coords]
+    wanted = [n for n in layout.names if n in names_in(data) and n in data.coords]
     return data.reset_coords(wanted) if wanted else data
 
 
-def _names_in(data: xr.Dataset) -> list[Hashable]:
+def names_in(data: xr.Dataset) -> list[Hashable]:
     """Variables of a Dataset, and coordinates that are more than labels of a dim."""
     return [*data.data_vars, *(n for n in data.coords if n not in data.dims)]
 
@@ -262,72 +274,3 @@ def task_of(compiled: CompiledModel, data: TaskLike) -> Task:
 def layout_of(compiled: CompiledModel) -> Layout:
     """Say what a dataset looks like; its rows are along the first dim that all observed have."""
     return Layout.of(compiled, next(iter(compiled.shared_dims), None))
-
-
-def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
-    """Names of the model's `pm.Data` that come with the data, in the model's order."""
-    data = in_form(data)
-    if isinstance(data, Mapping) and several(data, list(model.named_vars)) and data:
-        data = in_form(next(iter(data.values())))
-    if isinstance(data, Task):
-        came: Iterable = data.values
-    elif isinstance(data, xr.Dataset):
-        came = _names_in(data)
-    elif is_frame(data):
-        came = {str(c).split("[")[0] for c in data.columns} - {DATASET}  # type: ignore[union-attr]
-    else:
-        came = data if isinstance(data, Mapping) else ()
-    names = {str(n) for n in came}
-    _warn_of_others(model, names)
-    held, reached = holders(model), _reached(model)
-    return tuple(
-        v.name
-        for v in model.data_vars
-        if v.name in names
-        and v.name not in held
-        and (v in reached or not _says_nothing(data, v.name, own_value(model, v.name)))
-    )
-
-
-def _says_nothing(data: TaskLike, name: str, own: np.ndarray) -> bool:
-    """Whether data on which nothing depends came as the model has them, as from `pm.sample`."""
-    return isinstance(data, Mapping) and name in data and alike(data[name], own)
-
-
-def _reached(model: pm.Model) -> set[Variable]:
-    return content([*model.basic_RVs, *model.deterministics, *model.potentials])
-
-
-def _warn_of_others(model: pm.Model, came: set[str]) -> None:
-    """Say which of the model's data did not come, and stay as they are there.
-
-    Those along the rows, or as long where dims have no names, and such as look like placeholders;
-    what else a model has as `pm.Data` may well be a constant.
-    """
-    rows = {d for rv in model.observed_RVs for d in dims_of(model, rv)}
-    lengths = {
-        n for rv in model.observed_RVs for n in own_value(model, str(rv.name)).shape[:1] if n > 1
-    }
-
-    def differs(name: str) -> bool:
-        value, dims = own_value(model, name), dims_of(model, model[name])
-        long = any(is_nameless(d) and n in lengths for d, n in zip(dims, value.shape, strict=True))
-        alike = value.size > 1 and bool(np.all(value == value.flat[0]))
-        return bool(rows & {*dims}) or long or alike
-
-    reached, held = _reached(model), holders(model)
-    stay = [
-        v.name
-        for v in model.data_vars
-        if v in reached and v.name not in came and v.name not in held and differs(str(v.name))
-    ]
-    for name in stay:
-        alike = [n for n in came if n.lower() == name.lower()]
-        if alike:
-            raise DataError(f"data: expected {name!r}, as the model calls it, got {alike[0]!r}.")
-    observed = {*model.observed_RVs} - {model[held[n]] for n in came & {*held}}
-    if stay and {str(rv.name) for rv in observed} <= came:  # else an error follows
-        warn(
-            f"{listed(stay)} did not come with the data: the values that the model has are taken "
-            "for every dataset. Pass them with the data if they differ."
-        )
