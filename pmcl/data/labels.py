@@ -122,6 +122,11 @@ def together(arrays: Mapping[str, xr.DataArray], where: str) -> dict[str, xr.Dat
     ------
     DataError
         Where two have different labels along a dim, or some come more than once in another order.
+
+    Warns
+    -----
+    UserWarning
+        Where one has 0, 1, 2 ... and the other some of these, of other rows.
     """
     found = dict(arrays)
     seen: dict[Any, list[tuple[str, list[str], bool]]] = {}
@@ -142,6 +147,17 @@ def together(arrays: Mapping[str, xr.DataArray], where: str) -> dict[str, xr.Dat
                         f"Variable {name!r}{where}: labels of {dim!r} are {_few(own)}, those of "
                         f"{other!r} are {_few(theirs)}: {what}. Rows that belong together need "
                         "the same labels, or none."
+                    )
+                if (
+                    not what
+                    and {*own} != {*theirs}
+                    and {*own} & {*theirs}
+                    and not (columns or names)
+                ):
+                    warn(
+                        f"Variable {name!r}{where}: labels of {dim!r} are {_few(own)}, those of "
+                        f"{other!r} are {_few(theirs)}. Positions count, as where one side has no "
+                        "labels: `reset_index(drop=True)` says that this is right."
                     )
                 if {*own} == {*theirs} and own != theirs and not what:
                     if dim not in value.coords:  # numbered by pandas: now the numbers count
