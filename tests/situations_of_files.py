@@ -68,6 +68,16 @@ FILES = {
     ),
     "netCDF with a covariate as coordinate": File("d.nc", ARRAYS, BOTH),
     "netCDF that is packed": File("d.nc", packed(), Read({"y": [[0.5, np.nan, 1.5, 2]]}, ("u",))),
+    "netCDF with ArviZ's groups": File(
+        "d.nc",
+        xr.DataTree.from_dict(
+            {
+                "observed_data": ARRAYS[["y"]].drop_vars("x"),
+                "constant_data": ARRAYS[["x"]].reset_coords("x"),
+            }
+        ),
+        BOTH,
+    ),
     "zarr": File("d.zarr", ARRAYS, BOTH),
     "names that look like numbers": File(
         "d.csv",

@@ -126,7 +126,7 @@ def together(arrays: Mapping[str, xr.DataArray], where: str) -> dict[str, xr.Dat
     Warns
     -----
     UserWarning
-        Where one has 0, 1, 2 ... and the other some of these, of other rows.
+        Where one has 0, 1, 2 ... and the other most of these.
     """
     found = dict(arrays)
     seen: dict[Any, list[tuple[str, list[str], bool]]] = {}
@@ -148,12 +148,7 @@ def together(arrays: Mapping[str, xr.DataArray], where: str) -> dict[str, xr.Dat
                         f"{other!r} are {_few(theirs)}: {what}. Rows that belong together need "
                         "the same labels, or none."
                     )
-                if (
-                    not what
-                    and {*own} != {*theirs}
-                    and {*own} & {*theirs}
-                    and not (columns or names)
-                ):
+                if _of_other_rows(own, theirs) and not (columns or names):
                     warn(
                         f"Variable {name!r}{where}: labels of {dim!r} are {_few(own)}, those of "
                         f"{other!r} are {_few(theirs)}. Positions count, as where one side has no "
@@ -175,6 +170,15 @@ def _apart(own: list[str], theirs: list[str]) -> str:
     if {*own} != {*theirs} and numbers(len(own)) in (own, theirs):
         return ""
     return _difference(own, theirs)
+
+
+def _of_other_rows(own: list[str], theirs: list[str]) -> bool:
+    """Whether rows may have been dropped of one variable and not of the other.
+
+    Positions count where one is numbered 0, 1, 2 ...; of one table most numbers are the same.
+    """
+    shared, n = len({*own} & {*theirs}), len(own)
+    return len(theirs) == n and n <= 2 * shared < 2 * n and numbers(n) in (own, theirs)
 
 
 def check_one_order(datasets: Mapping[str, Any], layout: Layout) -> None:

@@ -24,7 +24,8 @@ def unpadded(
     dims : collection of str
         Of all results.
     """
-    found, sizes = {}, {}
+    found: dict[str, xr.Dataset] = {}
+    sizes: dict[str, int] = {}
     for name, data in groups.items():
         lengths = [n for n in data.data_vars if is_length(str(n), data[n], dims)]
         data = data.isel({DATASET: position}, drop=True) if DATASET in data.dims else data
