@@ -329,14 +329,16 @@ def other_schools(sd: float) -> pm.Model:
         mu, tau = pm.Normal("mu", 0, sd), pm.HalfCauchy("tau", 5)
         theta = pm.Normal("theta", mu, tau, dims="school")
         pm.Deterministic("twice", 2 * mu)
-        pm.Normal("y", theta, sigma, observed=np.zeros(8), dims="school")
+        shift = pm.Data("shift", np.zeros(8), dims="school")
+        pm.Normal("y", theta + shift, sigma, observed=np.zeros(8), dims="school")
     return model
 
 
 @pytest.mark.parametrize("refine", [False, pytest.param("auto", marks=pytest.mark.slow)])
 def test_another_prior_of_datasets_with_any_number_of_groups(schools, refine):
     data = {"few": of_schools(5), "more": of_schools(7)}
-    tree = schools.sample(data, 3000, model=other_schools(1.0), refine=refine, random_seed=3)
+    moved = {k: {**one, "shift": -one["y"] / 3, "y": one["y"] * 2 / 3} for k, one in data.items()}
+    tree = schools.sample(moved, 3000, model=other_schools(1.0), refine=refine, random_seed=3)
     for name, one in data.items():
         exact, alone = Exact(one["y"], one["sigma"], sd=1.0), pmcl.one(tree, name)
         stat = alone["dataset_stats"]

@@ -167,18 +167,24 @@ def sample_levels(
 def _under(sampler: LevelSampler, read: Checked, other: Elsewhere) -> tuple[LevelSampler, Checked]:
     """Put another model of the same variables in the place of the network's, and read the data."""
     own, groups, model = sampler.sized, sampler.groups, other.model
+    assert model is not None
     plain = model.model if isinstance(model, CompiledModel) else model_or_context(model)
     if groups is not None:
         dim = groups.grouping.dim
         size = len(own.compiled.coords[dim])
         if dim not in plain.coords or len(plain.coords[dim] or ()) != size:
             model = resized(plain, dim, size)
-    known = {i.name for i in own.compiled.data} | {*holders(plain)}
-    more = {v.name for v in plain.data_vars} - known
+    more = only_in(model, own.compiled)
     data = read.task if other.data is None or not more else other.data
-    assert model is not None
     under = sampler._replace(sized=Sized(compiled_other(own.compiled, model, data), own.reading))
     return under, under.checked(data)
+
+
+def only_in(model: pm.Model | CompiledModel, own: CompiledModel) -> set[str]:
+    """Names of the data of another model that the network's does not have."""
+    plain = model.model if isinstance(model, CompiledModel) else model_or_context(model)
+    known = {i.name for i in own.data} | {*holders(plain)}
+    return {str(v.name) for v in plain.data_vars} - known
 
 
 def _arguments(asked: Asked, given: Mapping[str, ArrayLike] | None) -> dict[str, Any]:

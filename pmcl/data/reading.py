@@ -180,6 +180,7 @@ def _by_variable(data: Mapping, layout: Layout, where: str) -> Mapping:
                 "both came, with different values: leave one of them out."
             )
     same = [k for k, v in layout.constants.items() if k in data and alike(data[k], v)]
+    same += [k for k in layout.others if k in data]
     new = {k: v for k, v in layout.holders.items() if k in data and v not in data}
     if isinstance(data, xr.Dataset):
         return data.drop_vars([*twice, *same]).rename(new)

@@ -82,6 +82,8 @@ class Layout:
         The `pm.Data` that hold observations, by whose names these may come, too.
     constants : dict of str to array
         Other `pm.Data` of the model, with the values that count: others cannot be given.
+    others : frozenset of str
+        Data of another model, which are passed over.
     """
 
     variables: tuple[VariableInfo, ...]
@@ -94,6 +96,7 @@ class Layout:
     copies: tuple[Copy, ...] = field(default=(), compare=False, repr=False)
     holders: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     constants: Mapping[str, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
+    others: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @classmethod
     def of(cls, compiled: CompiledModel, row: str | None) -> "Layout":
