@@ -98,5 +98,7 @@ def test_numbers_of_rows_are_places_or_names_and_never_guessed(counties):
     np.testing.assert_array_equal(found.datasets["0"]["in_county"], ROWS["in_county"])
     named = {**ROWS, "in_county": np.array(["2", "2", "1", "3"]), "uranium": by([1, 2, 3])}
     assert [*counties(named).datasets["0"]["in_county"]] == [1, 1, 0, 2]
+    with pytest.raises(pmcl.DataError, match="got -1 to 2.*missing category"):
+        counties({**ROWS, "in_county": np.array([2, 2, 1, -1]), "uranium": B})
     with pytest.raises(pmcl.DataError, match=r"'in_county'.*may be places from 0 and names"):
         counties({**ROWS, "in_county": np.array([2, 2, 1, 1]), "uranium": by([1, 2, 3])})

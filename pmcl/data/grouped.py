@@ -237,11 +237,15 @@ class GroupedReader(NamedTuple):
                 number = len(labels) if labels is not None else int(np.max(index, initial=0)) + 1
             low, high = np.min(index), np.max(index)
             if not (low >= 0 and high < number):
-                hint = " Numbers counted from 1 are the likely cause: subtract 1."
+                hint = ""
+                if low == 1 and high == number:
+                    hint = " Numbers counted from 1 are the likely cause: subtract 1."
+                elif low == -1:
+                    hint = " A code of -1 is what pandas gives to a missing category: drop those."
                 raise DataError(
                     f"Variable {self.by!r} of dataset {name!r}: expected the places of its "
                     f"{number} groups along {self.dim!r}, from 0 to {number - 1}, got {low:g} to "
-                    f"{high:g}.{hint if low == 1 and high == number else ''}"
+                    f"{high:g}.{hint}"
                 )
             values = {**values, self.by: index}
         assert number is not None
