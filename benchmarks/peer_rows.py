@@ -69,17 +69,17 @@ class Rows:
             self.known[path.stem] = json.loads(path.read_text())
 
     def row(
-        self, name: str, environment: str, command: list[str], *, judge: Judge | None = None,
+        self, name: str, environment: str, command: list[str], judge: Judge | None = None,
         cached: bool = False,
     ) -> Measured:  # fmt: skip
         """Return a row, measured if need be; empty where it cannot be, or is left for later.
 
-        What failed, or was made by another command, is made anew. `judge` makes figures of the file
-        of draws that the process writes to `--out`; `cached` adds a second process with the caches
-        of the first.
+        What failed, took longer than a limit that is now higher, or was made by another command,
+        is made anew. `judge` makes figures of the file of draws that the process writes to `--out`;
+        `cached` adds a second process with the caches of the first.
         """
         asked, today = without_folders(command), f"{datetime.now(UTC):%Y-%m-%d}"
-        found = [m for m in self.known.get(name, []) if m["command"] == asked and "failed" not in m]
+        found = [m for m in self.known.get(name, []) if m["command"] == asked and self._stands(m)]
         other_day = len(found) == 1 and found[0]["made"] != today
         if found and not (self.again and other_day):
             return found
@@ -98,6 +98,10 @@ class Rows:
         self.known[name] = found
         (self.folder / f"{name}.json").write_text(json.dumps(found, indent=1))
         return found
+
+    def _stands(self, measured: dict) -> bool:
+        """Whether a measurement need not be made anew."""
+        return "failed" not in measured and measured.get("over", self.limit) >= self.limit
 
     def _measure(self, command: list[str], judge: Judge | None, *, cached: bool) -> dict:
         """Run a process with empty caches; judge what it drew."""

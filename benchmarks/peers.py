@@ -14,11 +14,13 @@ whose environment is not there are left out, which the tables say.
 
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import peer_tables
-from peer_rows import PEERS, ROOT, Measured, Rows, one_core
+from peer_rows import PEERS, ROOT, Judge, Rows, one_core
 from results import parser, write
 
 ROWS, PREDICTORS = 100, 5
@@ -57,60 +59,83 @@ WAYS = {
     "pymc-extras ADVI": Way(".venv-marginal", ["peer_pymc.py", "extras-advi"]),
     "pathfinder": Way(".venv-marginal", ["peer_pymc.py", "pathfinder"]),
 }
-PARTS = ["accuracy", "groups", "rows", "parameters", "datasets"]
 
 
-def accuracy(rows: Rows, name: str, way: Way) -> dict[str, Measured]:
+class Row(NamedTuple):
+    """A row of the tables: its name, and how it is measured."""
+
+    label: str
+    environment: str
+    command: list[str]
+    judge: Judge | None = None
+    cached: bool = False
+
+
+def accuracy(rows: Rows, name: str, way: Way) -> list[Row]:
     """Ten regressions of 100 rows and 7 parameters, from nothing."""
     test = rows.test(ROWS, PREDICTORS)
     judge, given = rows.against(test), ["--test", str(test)]
     if not way.steps:
-        command = [*way.command, *given]
-        return {name: rows.row(name, way.environment, command, judge=judge, cached=True)}
-    each = {}
+        return [Row(name, way.environment, [*way.command, *given], judge, cached=True)]
+    found = []
     for steps in way.steps:
         label = f"{name}, {steps} steps" if steps else f"{name}, its own number of steps"
         command = [*way.command, "--steps", str(steps), *given]
-        each[label] = rows.row(label, way.environment, command, judge=judge)
-    return each
+        found.append(Row(label, way.environment, command, judge))
+    return found
 
 
-def datasets(rows: Rows, name: str, way: Way) -> dict[str, Measured]:
+def datasets(rows: Rows, name: str, way: Way) -> list[Row]:
     """100 draws of more and more datasets, of a network that was hardly trained."""
+    del rows
     if not way.steps:
-        return {}
+        return []
     command = [*way.command, "--steps", BRIEF, "--draws", "100", "--datasets", *DATASETS]
-    label = f"datasets, {name}"
-    return {label: rows.row(label, way.environment, command)}
+    return [Row(f"datasets, {name}", way.environment, command)]
 
 
-def growth(rows: Rows, name: str, way: Way, kind: str) -> dict[str, Measured]:
+def growth(rows: Rows, name: str, way: Way, kind: str) -> list[Row]:
     """Cost by rows of a dataset, or by parameters; networks are hardly trained."""
-    each = {}
+    found = []
     for value in GROWTH[kind]:
         n = value if kind == "rows" else ROWS
         predictors = value - 2 if kind == "parameters" else PREDICTORS
-        label = f"{kind} {value}, {name}"
         size = ["--rows", str(n), "--predictors", str(predictors), "--steps", BRIEF]
         if way.steps:
             command = [*way.command, *size, "--datasets", "10"]
         else:
             test = rows.test(n, predictors)
             command = [*way.command, "--datasets", "3", "--test", str(test)]
-        each[label] = rows.row(label, way.environment, command)
-    return each
+        found.append(Row(f"{kind} {value}, {name}", way.environment, command))
+    return found
 
 
-def groups(rows: Rows, name: str, way: Way) -> dict[str, Measured]:
+def groups(rows: Rows, name: str, way: Way) -> list[Row]:
     """Cost and accuracy by groups, for what needs no network."""
     if way.steps:
-        return {}
-    each = {}
+        return []
+    found = []
     for value in GROUPS:
-        label, test = f"groups {value}, {name}", rows.test_groups(value)
+        test = rows.test_groups(value)
         command = [*way.command, "--datasets", "3", "--test", str(test)]
-        each[label] = rows.row(label, way.environment, command, judge=rows.against(test))
-    return each
+        label = f"groups {value}, {name}"
+        found.append(Row(label, way.environment, command, rows.against(test)))
+    return found
+
+
+PARTS: dict[str, Callable[[Rows, str, Way], list[Row]]] = {
+    "accuracy": accuracy,
+    "groups": groups,
+    "rows": partial(growth, kind="rows"),
+    "parameters": partial(growth, kind="parameters"),
+    "datasets": datasets,
+}
+
+
+def of_part(rows: Rows, part: str, name: str) -> list[Row]:
+    """Rows of one way in one part of the tables."""
+    way = WAYS[name]
+    return PARTS[part](rows, name, way) if part == "accuracy" or way.grows else []
 
 
 def main() -> None:
@@ -118,7 +143,7 @@ def main() -> None:
     arguments = parser(__doc__ or "")
     arguments.add_argument("--runs", type=Path, default=ROOT / "out" / "peers")
     arguments.add_argument("--only", nargs="+", choices=list(WAYS), help="some ways")
-    arguments.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    arguments.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     arguments.add_argument("--limit", type=float, default=600.0, help="seconds a row may take")
     arguments.add_argument("--minutes", type=float, help="after these no row is begun")
     arguments.add_argument("--again", action="store_true", help="a second day")
@@ -129,20 +154,12 @@ def main() -> None:
         until=None if given.minutes is None else time.time() + 60 * given.minutes,
     )  # fmt: skip
     for part in given.parts:
-        for name, way in WAYS.items():
-            if given.only and name not in given.only:
-                continue
-            if part == "accuracy":
-                accuracy(rows, name, way)
-            elif not way.grows:
-                continue
-            elif part == "datasets":
-                datasets(rows, name, way)
-            elif part == "groups":
-                groups(rows, name, way)
-            else:
-                growth(rows, name, way, part)
-    figures = {k: rows.known[k] for k in sorted(rows.known)}
+        for name in given.only or WAYS:
+            for row in of_part(rows, part, name):
+                rows.row(*row)
+    # what is no row any more goes; what was left for later stays as it was
+    labels = {row.label for part in PARTS for name in WAYS for row in of_part(rows, part, name)}
+    figures = {k: rows.known[k] for k in sorted(labels & {*rows.known})}
     remarks = peer_tables.ahead(figures)
     del sys.argv[1:]  # what was asked for now: rows have commands and days of their own
     write("peers", given.out, {"rows": figures}, *peer_tables.tables(figures), remarks=remarks)

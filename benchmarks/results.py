@@ -4,9 +4,11 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -104,17 +106,23 @@ def write(
 def run_json(command: Sequence[str], *, seconds: float | None = None, **environment: str) -> dict:
     """Run a command in a process of its own and read the JSON object it prints last.
 
-    `subprocess.TimeoutExpired` where it takes more than so many seconds.
+    `subprocess.TimeoutExpired` where it takes more than so many seconds: it is ended, with all that
+    it started.
     """
-    done = subprocess.run(
+    with subprocess.Popen(
         command,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=seconds,
         env={**os.environ, **environment},
-    )
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
-    text = done.stdout
+        start_new_session=True,
+    ) as process:
+        try:
+            text, said = process.communicate(timeout=seconds)
+        except BaseException:  # a key that was pressed, too, which no longer reaches it
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{said[-3000:]}")
     return json.loads(text[text.rindex("\n{") + 1 if "\n{" in text else text.index("{") :])

@@ -9,9 +9,10 @@ import pymc as pm
 
 import pmcl
 from pmcl.compile import CompiledModel
+from pmcl.data.covariates import covariates_among
 from pmcl.data.masked import check_masked
 from pmcl.data.possible import check_possible
-from pmcl.data.reading import covariates_among, task_of
+from pmcl.data.reading import task_of
 from pmcl.data.task import Task
 
 

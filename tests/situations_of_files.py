@@ -1,5 +1,6 @@
 """Files as somebody has them: what the command line reads of them, and what it says."""
 
+import gzip
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ def table(*lines: str, head: str = "dataset,x,y") -> str:
 
 
 BOTH = Read({"x": [[1, 2, 3, 4]], "y": [[0.5, 1, 1.5, 2]]}, ("u",))
+GAP = Read({"x": [[1, 2, 3, 4]], "y": [[0.5, 1, 1.5, np.nan]]}, ("u",))
 GOOD = ("u,1,0.5", "u,2,1", "u,3,1.5", "u,4,2")
 FRAME = pd.DataFrame({"dataset": "u", "x": [1, 2, 3, 4], "y": [0.5, 1, 1.5, 2]})
 ARRAYS = xr.Dataset(
@@ -66,6 +68,16 @@ FILES = {
     ),
     "netCDF with a covariate as coordinate": File("d.nc", ARRAYS, BOTH),
     "netCDF that is packed": File("d.nc", packed(), Read({"y": [[0.5, np.nan, 1.5, 2]]}, ("u",))),
+    "netCDF with ArviZ's groups": File(
+        "d.nc",
+        xr.DataTree.from_dict(
+            {
+                "observed_data": ARRAYS[["y"]].drop_vars("x"),
+                "constant_data": ARRAYS[["x"]].reset_coords("x"),
+            }
+        ),
+        BOTH,
+    ),
     "zarr": File("d.zarr", ARRAYS, BOTH),
     "names that look like numbers": File(
         "d.csv",
@@ -97,6 +109,15 @@ FILES = {
         "dataset,x,y\n\nu,1,1\n\nu,2,1\nu,a,1\n",
         Refused("column 'x', line 6: expected a number, got 'a'"),
     ),
+    "a word after a row of NA and one of two lines": File(
+        "d.csv",
+        'x,dataset,y\nNA,u,1\n \n"1",u,2\n2,"u\nv",1\n3,u,1\na,u,1\n',
+        Refused("column 'x', line 8: expected a number, got 'a'"),
+    ),
+    "compressed, a name in capitals": File(
+        "D.CSV.GZ", gzip.compress(table(*GOOD[:3], "u,4,").encode()), GAP
+    ),
+    "blanks between lines, a gap at the end": File("d.csv", table(*GOOD[:3], "   ", "u,4,"), GAP),
     "flags with a gap": File(
         "d.csv", table("u,1,TRUE", "u,2,", "u,3,FALSE"), Read({"y": [[1, np.nan, 0]]}, ("u",))
     ),

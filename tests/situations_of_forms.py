@@ -38,6 +38,22 @@ def groups() -> pm.Model:
     return made
 
 
+def measured_groups() -> pm.Model:
+    with pm.Model(coords={"g": range(3)}) as made:
+        b, x = pm.Normal("b", dims="g"), pm.Data("x", np.zeros(3), dims="g")
+        pm.Normal("y", b * x, 1, observed=np.zeros(3), dims="g")
+    return made
+
+
+def two_lengths() -> pm.Model:
+    """Two observed variables that have no dim in common."""
+    with pm.Model(coords={"obs": range(10, 14), "trial": range(20, 24)}) as made:
+        b = pm.Normal("b")
+        pm.Normal("y", b, 1, observed=np.zeros(4), dims="obs")
+        pm.Normal("t", b, 1, observed=np.zeros(4), dims="trial")
+    return made
+
+
 def weighted() -> pm.Model:
     with pm.Model(coords={"obs": range(4)}) as made:
         x, w = (pm.Data(n, np.zeros(4), dims="obs") for n in ("x", "w"))
@@ -76,6 +92,7 @@ def of_its_own(index: object) -> pm.Model:
     """An index that is no covariate."""
     with pm.Model() as made:
         i = pm.Data("i", index) if isinstance(index, list) else index
+        i = index() if callable(index) else i
         pm.Normal("y", pm.Normal("b", shape=3)[i], 1, observed=np.arange(4.0))
     return made
 
@@ -100,8 +117,32 @@ def tree(**groups: dict[str, object]) -> xr.DataTree:
     return xr.DataTree.from_dict(sets)
 
 
+def with_constants() -> pm.Model:
+    with pm.Model(coords={"obs": range(4)}) as made:
+        pm.Data("unused", X, dims="obs")
+        w, held = pm.Data("w", X, dims="obs"), pm.Data("held", Y, dims="obs")
+        pm.Normal("y", pm.Normal("b") * w, 1, observed=held, dims="obs")
+    return made
+
+
+def tree_with_lengths() -> xr.DataTree:
+    """As `sample` gives it of datasets of two lengths."""
+    gaps = np.where(np.arange(4) < [[4], [2]], 1.0, np.nan)
+    groups = {"observed_data": {"y": gaps * Y}, "constant_data": {"x": gaps * X}}
+    sets = {}
+    for name, values in groups.items():
+        arrays = {k: (("dataset", "obs"), v) for k, v in values.items()}
+        arrays["obs_length"] = ("dataset", np.array([4, 2]))
+        sets[name] = xr.Dataset(arrays, coords={"dataset": ["u", "v"], "obs": range(4)})
+    return xr.DataTree.from_dict(sets)
+
+
 def by_letter(order: str) -> pd.Series:
     return pd.Series([1.0, 2.0, 3.0], index=list(order))
+
+
+def by_number(order: list[int]) -> pd.Series:
+    return pd.Series([1.0, 2.0, 3.0], index=order)
 
 
 def xy(**given: object) -> dict[str, object]:
@@ -173,6 +214,16 @@ CASES: dict[str, Situation] = {
         {"x": wide([X], ["u"], list("ABCD")), "y": wide([Y], ["u"], list("DCBA"))},
         TURNED,
     ),
+    "order: columns of wide tables that the model does not know": Situation(
+        schools,
+        {"x": wide([X], ["u"], ["x1", "x2", "x3", "x4"]), "y": wide([Y], ["u"])},
+        Refused("'school' are .'x1'.* the model's are .'A'.*they differ.*set_axis.range.4"),
+    ),
+    "order: columns of wide tables beside placeholders": Situation(
+        two_lengths,
+        {"y": wide([Y], ["u"], ["y1", "y2", "y3", "y4"]), "t": wide([Y], ["u"], list("abcd"))},
+        Read({"y": [Y], "t": [Y]}),
+    ),
     "order: a wide table of rows": Situation(
         MODELS["normal"],
         {"y": wide(MATRIX, pd.date_range("2020", periods=4), list("uvw"))},
@@ -187,6 +238,31 @@ CASES: dict[str, Situation] = {
         groups,
         {"u": {"y": by_letter("abc")}, "v": {"y": by_letter("cba")}},
         Refused("'g' dataset 'v' has the labels .'c', 'b', 'a'.*Give the model the labels"),
+    ),
+    "order: groups of datasets, of the third that of the second": Situation(
+        groups,
+        {n: {"y": by_letter(order)} for n, order in zip("uvw", ("abc", "def", "fed"), strict=True)},
+        Refused("'g' dataset 'w' has the labels .'f', 'e', 'd'.*'v' .'d', 'e', 'f'"),
+    ),
+    "order: groups of datasets in lists": Situation(
+        groups,
+        {"y": [by_letter("abc"), by_letter("cba")]},
+        Refused("'g' dataset '1' has the labels .'c', 'b', 'a'"),
+    ),
+    "order: groups of datasets, numbered": Situation(
+        groups,
+        {"u": {"y": by_number([0, 1, 2])}, "v": {"y": by_number([2, 1, 0])}},
+        Read({"y": [[1, 2, 3], [3, 2, 1]]}, ("u", "v")),
+    ),
+    "order: groups, one variable numbered by pandas": Situation(
+        measured_groups,
+        {"x": by_number([2, 1, 0]), "y": pd.Series([1.0, 2.0, 3.0])},
+        Read({"x": [[3, 2, 1]], "y": [[1, 2, 3]]}),
+    ),
+    "order: groups of datasets, numbered in a table": Situation(
+        groups,
+        pd.DataFrame({"dataset": list("uuuvvv"), "g": [0, 1, 2, 2, 1, 0], "y": np.arange(6.0)}),
+        Read({"y": [[0, 1, 2], [5, 4, 3]]}, ("u", "v")),
     ),
     "order: other groups in each dataset": Situation(
         groups, {"u": {"y": by_letter("abc")}, "v": {"y": by_letter("def")}}, Read({}, ("u", "v"))
@@ -273,6 +349,21 @@ CASES: dict[str, Situation] = {
         partial(tree, posterior={"b": Y}, observed_data={"y": Y}, constant_data={"x": X}),
         Read({"x": [X], "y": [Y]}, ("0",)),
     ),
+    "tree: of pm.sample, constants and observations twice": Situation(
+        with_constants,
+        partial(tree, observed_data={"y": Y}, constant_data={"w": X, "held": Y, "unused": X}),
+        Read({"y": [Y], "w": [X]}, ("0",)),
+    ),
+    "tree: of pm.sample, observations twice that differ": Situation(
+        with_constants,
+        partial(tree, observed_data={"y": Y}, constant_data={"held": X, "w": X}),
+        Refused("'held' holds the observations of 'y', and both came, with different"),
+    ),
+    "tree: of pmcl, with lengths": Situation(
+        line,
+        tree_with_lengths,
+        Read({"x": [X, [1, 2, 2, 2]], "y": [Y, [0.5, 1, 1, 1]]}, ("u", "v")),
+    ),
     "groupby: one column": Situation(
         MODELS["normal"],
         lambda: pd.DataFrame({"g": list("uuvv"), "y": Y}).groupby("g")["y"],
@@ -314,6 +405,19 @@ CASES: dict[str, Situation] = {
     },
     "index: one-hot, from 0": Situation(
         partial(indexed, "one-hot"), {"i": [0, 1, 2, 1], "y": Y}, Read({"i": [[0, 1, 2, 1]]})
+    ),
+    "index: computed from the model's own data": Situation(
+        partial(of_its_own, lambda: -pt.as_tensor(np.array([0, -2, -1, 0]))),
+        {"y": Y},
+        Read({"y": [Y]}),
+    ),
+    "index: computed from the model's own data, out of range": Situation(
+        partial(of_its_own, lambda: abs(pm.Data("i", [0, -3, -1, 0]))),
+        {"y": Y},
+        Refused("'i'.*it indexes 'b'.*0 to 2, got 0 to 3 .computed from i"),
+    ),
+    "index: the model's own data, by -1": Situation(
+        partial(of_its_own, [0, -1, 1, 2]), {"y": Y}, Refused("missing category.*last.*write 2")
     ),
     "index: the model's own data, from 1": Situation(COUNTED_FROM_1, {"y": Y}, FROM_ONE),
     "index: an array of the model, from 1": Situation(

@@ -258,6 +258,16 @@ CASES |= {
         table(dataset=["u", "v", "u", "v"], row=[0, 0, 1, 1]).set_index(["dataset", "row"]),
         Read({"y": [Y[::2], Y[1::2]]}, ("u", "v")),
     ),
+    "table: columns of it, datasets in their index": Situation(
+        line,
+        dict(table(dataset=["u", "v", "u", "v"]).set_index("dataset")),
+        Refused("'x': expected one dataset.*its rows have names of datasets.*Pass a table"),
+    ),
+    "table: as arrays, datasets in a coordinate": Situation(
+        line,
+        table(dataset=["u", "v", "u", "v"]).rename_axis("obs").to_xarray().set_coords("dataset"),
+        Refused("'x': expected one dataset.*its rows have names of datasets"),
+    ),
     "table: rows labelled by the index": Situation(
         schools,
         table().set_index(pd.Index(["D", "C", "B", "A"], name="school")),
@@ -352,6 +362,11 @@ CASES |= {
     ),
     "rows: Series of different index": Situation(
         line, partial(series, [7, 9, 3, 5], [8, 9, 3, 5]), UNLIKE
+    ),
+    "rows: Series, one of them numbered, the other without its first": Situation(
+        line,
+        partial(series, None, [1, 2, 3, 4]),
+        Warned("'y': labels of 'obs' are .'1'.* those of 'x' are .'0'.*Positions count"),
     ),
     "rows: Series without an index of its own": Situation(
         line, partial(series, [7, 9, 3, 5], None), Read({"x": [X], "y": [Y]})

@@ -12,8 +12,9 @@ from scipy import stats
 
 import pmcl
 from pmcl.compile import CompiledModel, Mask, compile_model
+from pmcl.data.covariates import covariates_among
 from pmcl.data.masked import check_masked
-from pmcl.data.reading import as_task, covariates_among, layout_of
+from pmcl.data.reading import as_task, layout_of
 from pmcl.data.stacking import concatenate, stack
 from pmcl.data.task import DataError, Layout, Task, few_lengths
 from pmcl.runtime import precision

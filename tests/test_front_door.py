@@ -15,6 +15,7 @@ import pmcl
 from pmcl.amortized.fit import simulator_of
 from pmcl.compile import compile_model
 from pmcl.compile.constants import beside_rows
+from pmcl.data.reading import layout_of
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=30)
@@ -282,10 +283,15 @@ def test_covariates_without_values_are_refused() -> None:
         pmcl.fit_amortized(model_of(plain), covariates=3)
 
 
-def test_a_constant_that_comes_with_the_data_is_named() -> None:
+def test_a_constant_that_comes_with_other_values_is_refused() -> None:
     compiled = compile_model(model_of(plain))
-    with pytest.raises(pmcl.DataError, match=r"Fit it again with covariates=\['X'\]"):
-        pmcl.refine(compiled, {"X": X, "y": Y}, progressbar=False)
+    with pytest.raises(pmcl.DataError, match=r"other values in.*Fit it again.*covariates=\['X'\]"):
+        pmcl.refine(compiled, {"X": X + 1, "y": Y}, progressbar=False)
+    # as in results of `pm.sample`
+    task = pmcl.as_task({"X": X, "y": Y, "obs": Y}, layout_of(compiled))
+    np.testing.assert_array_equal(task.values["obs"], [Y])
+    with pytest.raises(pmcl.DataError, match="Column 'X'.*other values in the model"):
+        pmcl.as_task(pd.DataFrame({"X": X + 1, "y": Y}), layout_of(compiled))
 
 
 def test_one_needs_a_name_where_there_are_several() -> None:

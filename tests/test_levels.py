@@ -15,8 +15,9 @@ import pmcl
 from pmcl.compile import CompiledModel, Density, compile_model
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.variables import initial_point
+from pmcl.data.covariates import covariates_among
 from pmcl.data.masked import check_masked
-from pmcl.data.reading import covariates_among, task_of
+from pmcl.data.reading import task_of
 from pmcl.data.task import Task
 from pmcl.levels.blocks import Factor
 from pmcl.levels.find import find

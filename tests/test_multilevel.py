@@ -350,7 +350,9 @@ def other_schools(sd: float) -> pm.Model:
         sigma = pm.Data("sigma", np.ones(8), dims="school")
         mu, tau = pm.Normal("mu", 0, sd), pm.HalfCauchy("tau", 5)
         theta = pm.Normal("theta", mu, tau, dims="school")
-        pm.Normal("y", theta, sigma, observed=np.zeros(8), dims="school")
+        pm.Deterministic("twice", 2 * mu)
+        shift = pm.Data("shift", np.zeros(8), dims="school")
+        pm.Normal("y", theta + shift, sigma, observed=np.zeros(8), dims="school")
     return model
 
 
@@ -362,13 +364,15 @@ def other():
 @pytest.mark.parametrize("refine", [False, "auto"])
 def test_another_prior_of_datasets_with_any_number_of_groups(schools, other, refine, monkeypatch):
     data = {"few": of_schools(5), "more": of_schools(7)}
-    tree = schools.sample(data, 3000, model=other, refine=refine, random_seed=3)
+    moved = {k: {**one, "shift": -one["y"] / 3, "y": one["y"] * 2 / 3} for k, one in data.items()}
+    tree = schools.sample(moved, 3000, model=other, refine=refine, random_seed=3)
     monkeypatch.setattr("pmcl.draws.results.doubts", lambda names, stats: [f"of {names}"])
+    six = {**of_schools(6), "shift": np.zeros(6)}
     with (
         compiled_programs() as names,
         pytest.warns(UserWarning, match="of .*'few', 'more'") as said,
     ):
-        schools.sample({**data, "six": of_schools(6)}, 3000, model=other, refine=refine)
+        schools.sample({**moved, "six": six}, 3000, model=other, refine=refine)
     assert names == [] and [w.filename for w in said] == [__file__]
     for name, one in data.items():
         exact, alone = Exact(one["y"], one["sigma"], sd=1.0), pmcl.one(tree, name)
@@ -378,6 +382,20 @@ def test_another_prior_of_datasets_with_any_number_of_groups(schools, other, ref
         weight = np.exp(alone["sample_stats"]["log_weight"].values[0])
         theta = weight @ alone["posterior"]["theta"].values[0]
         np.testing.assert_allclose(theta, exact.theta, atol=0.7)
+        # all variables are those of the other model
+        draws = alone["posterior"]
+        np.testing.assert_allclose(draws["twice"].values, 2 * draws["mu"].values)
+    with pytest.raises(ValueError, match="var_names: expected some of .*'twice'"):
+        schools.sample(moved, model=other, refine=refine, var_names=["thrice"])
+
+
+def test_a_task_of_the_models_own_groups_needs_no_names(schools):
+    size = len(schools.compiled.coords["school"])
+    given = schools.sampler.checked(pmcl.as_task(of_schools(size), schools.layout))
+    assert given.labels is None and not given.padded
+    (rows,) = by_number(given)
+    own = of_own_size(schools.groups, given, rows)
+    assert own.sized is given.sized and [*own.places] == [*range(given.sized.compiled.dim)]
 
 
 def mean_over_schools() -> pm.Model:

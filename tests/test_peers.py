@@ -1,6 +1,7 @@
 """The benchmark of peers: rows that were measured are kept, a second day goes beside the first."""
 
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -60,12 +61,45 @@ def test_a_row_is_measured_once_and_again_only_on_another_day(rows_of, script, t
     assert [one["n"] for one in rows_of().row("a", "main", [script, "other"])] == [3]
 
 
-def test_what_failed_is_made_anew_and_what_took_too_long_is_not(rows_of, script):
+def test_what_failed_is_made_anew_and_what_took_too_long_is_not_in_that_time(rows_of, script):
     (failed,) = rows_of().row("a", "main", [script, "fails once"])
     assert "AssertionError" in failed["failed"]
     assert rows_of().row("a", "main", [script, "fails once"])[0]["n"] == 2
     (slow,) = rows_of(limit=0.5).row("b", "main", [script, "slow"])
-    assert slow["over"] == 0.5 and rows_of().row("b", "main", [script, "slow"]) == [slow]
+    assert slow["over"] == 0.5
+    assert rows_of(limit=0.5).row("b", "main", [script, "slow"]) == [slow]
+    # with more time it is tried again
+    (longer,) = rows_of(limit=0.6).row("b", "main", [script, "slow"])
+    assert longer["over"] == 0.6
+    assert rows_of(limit=0.5).row("b", "main", [script, "slow"]) == [longer]
+
+
+def test_what_takes_too_long_is_ended_with_all_that_it_started(tmp_path):
+    import subprocess
+
+    from results import run_json
+
+    said, child = tmp_path / "child", "import time; time.sleep(1.5); open({!r}, 'w').close()"
+    script = (
+        "import subprocess, sys, time\n"
+        f"subprocess.Popen([sys.executable, '-c', {child.format(str(said))!r}])\n"
+        "time.sleep(60)\n"
+    )
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_json([sys.executable, "-c", script], seconds=0.7)
+    time.sleep(1.6)
+    assert not said.exists()
+
+
+def test_every_row_that_is_kept_is_one_of_the_tables(rows_of):
+    import peers
+
+    rows = rows_of()
+    made = {
+        r.label for part in peers.PARTS for n in peers.WAYS for r in peers.of_part(rows, part, n)
+    }
+    kept = json.loads((BENCHMARKS / "results" / "peers.json").read_text())["rows"]
+    assert {*kept} <= made and "pmcl, 500 steps" in made and "groups 8, nutpie" in made
 
 
 def test_what_cannot_be_measured_now_is_left(rows_of, script):

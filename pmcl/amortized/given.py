@@ -1,7 +1,7 @@
 """The rest of an amortized posterior, where some parameters are known."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -90,6 +90,7 @@ class Elsewhere(NamedTuple):
     data: TaskLike | None
     model: pm.Model | CompiledModel | None
     given: Mapping[str, ArrayLike] | None
+    var_names: Sequence[str] | None
 
 
 def sample_levels(
@@ -108,12 +109,23 @@ def sample_levels(
     Under a model with the levels of the network's, by the network and that model's density. Else
     refined from the network's draws of its own model, datasets of every number of groups in a model
     of that number, whose levels are looked for anew.
+
+    Raises
+    ------
+    ValueError
+        Where something is given and draws are not to be refined, where variables of the other model
+        are not those of the network's, or where it has none of a name in `var_names`.
+    NotImplementedError
+        With `given`, or groups that depend on others' terms, and `store` or `client`, where
+        datasets have any number of groups; with such groups and no refinement.
     """
     stored, groups = store is not None or client is not None, sampler.groups
     shown: Any = {"devices": devices, "progressbar": progressbar}
     under, there = sampler, read
     if other.model is not None:
         under, there = _under(sampler, read, other)
+        names = None if other.var_names is None else list(other.var_names)
+        asked = asked._replace(names=pick(there.sized.compiled, names))
         if other.given is None and alike(under, there):
             return _under_the_network(under, there, asked, store=store, client=client, **shown)
     if asked.refine is None:
@@ -198,9 +210,8 @@ def _of_one_size(
 def _under(sampler: LevelSampler, read: Checked, other: Elsewhere) -> tuple[LevelSampler, Checked]:
     """Put another model of the same variables in the place of the network's, and read the data."""
     own, groups, model = sampler.sized, sampler.groups, other.model
-    plain = model.model if isinstance(model, CompiledModel) else model_or_context(model)
-    known = {i.name for i in own.compiled.data} | {*holders(plain)}
-    more = {v.name for v in plain.data_vars} - known
+    assert model is not None
+    more = only_in(model, own.compiled)
     data = read.task if other.data is None or not more else other.data
     dim = None if groups is None else groups.grouping.dim
     compiled = compiled_other(own.compiled, model, data, dim=dim)
@@ -215,6 +226,13 @@ def _under(sampler: LevelSampler, read: Checked, other: Elsewhere) -> tuple[Leve
         new = Search.of(search.density, initial, prior, starts=starts)  # type: ignore[arg-type]
     new = replace(new, modes=search.modes, exact=search.exact)
     return under._replace(amortizer=replace(sampler.amortizer, search=new)), there
+
+
+def only_in(model: pm.Model | CompiledModel, own: CompiledModel) -> set[str]:
+    """Names of the data of another model that the network's does not have."""
+    plain = model.model if isinstance(model, CompiledModel) else model_or_context(model)
+    known = {i.name for i in own.data} | {*holders(plain)}
+    return {str(v.name) for v in plain.data_vars} - known
 
 
 def _arguments(asked: Asked, given: Mapping[str, ArrayLike] | None) -> dict[str, Any]:

@@ -95,10 +95,16 @@ class Checked(NamedTuple):
         return self.task.labels
 
     @property
+    def numbers(self) -> np.ndarray:
+        """Groups of each dataset."""
+        if self.labels is None:
+            return np.full(len(self.task), self.sized.reading.like.groups)
+        return np.array([len(names) for names in self.labels])
+
+    @property
     def padded(self) -> bool:
         """Whether some datasets have fewer groups than the model that they are put in."""
-        size = self.sized.reading.like.groups
-        return self.labels is not None and any(len(names) < size for names in self.labels)
+        return bool((self.numbers < self.sized.reading.like.groups).any())
 
 
 def skeleton(network: Network, marginal: Marginal, *, starts: int, modes: int) -> Amortizer:

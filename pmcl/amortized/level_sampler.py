@@ -1,7 +1,7 @@
 """What draws from the posterior of a multilevel model, at any number of groups."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
@@ -66,8 +66,10 @@ class LevelSampler(NamedTuple):
     groups: Groups | None
     network: Network
 
-    def checked(self, data: TaskLike) -> Checked:
+    def checked(self, data: TaskLike, others: Collection[str] = ()) -> Checked:
         """Read datasets, and refuse those that the model cannot have made.
+
+        Data called as in `others` are passed over: those of another model.
 
         Raises
         ------
@@ -75,7 +77,7 @@ class LevelSampler(NamedTuple):
             Naming the variable and the dataset.
         """
         groups, sized = self.groups, self.sized
-        layout = Layout.of(sized.compiled, self.row)
+        layout = replace(Layout.of(sized.compiled, self.row), others=frozenset(others))
         if groups is None or (isinstance(data, Task) and _alike(data.layout, layout)):
             task = as_task(data, layout)
         else:

@@ -1,7 +1,7 @@
 """The amortized posterior of a multilevel model: a network for what its groups share."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from pmcl.amortized.adapting import Adapting, Begun
 from pmcl.amortized.further import pretrained_further
-from pmcl.amortized.given import Elsewhere, sample_levels
+from pmcl.amortized.given import Elsewhere, only_in, sample_levels
 from pmcl.amortized.groups import Checked, Sized
 from pmcl.amortized.level_density import log_density
 from pmcl.amortized.level_sample import sample_stored
@@ -202,7 +202,7 @@ class MultilevelPosterior(Adapting):
             beside,
         )
 
-    def _read(self, data: TaskLike | None) -> Checked:
+    def _read(self, data: TaskLike | None, others: Collection[str] = ()) -> Checked:
         """Read the user's data, or the model's own."""
         if data is None:
             if self.groups is not None:
@@ -211,7 +211,7 @@ class MultilevelPosterior(Adapting):
                     "own are not kept."
                 )
             data = own_data(self.compiled.model, [i.name for i in self.compiled.covariates])
-        return self.sampler.checked(data)
+        return self.sampler.checked(data, others)
 
     def _asked(
         self,
@@ -275,18 +275,37 @@ class MultilevelPosterior(Adapting):
 
         Raises
         ------
+        DataError
+            Where the data do not fit the model, naming the variable and the dataset.
+        ValueError
+            Naming the argument that has none of the values above, or the variables in which the
+            other model differs; without `data` where there are `groups`; with `given` and no
+            refinement; with a `client` and no `store`; with more devices than there are.
+        FileExistsError
+            Where there is something at `store` already.
+        TypeError
+            Where `random_seed` or `devices` is of another kind.
+        MissingExtraError
+            With a `client`, where the extra "cluster" is not installed.
         NotImplementedError
             With `given`, or a `model` whose groups depend on other terms, and `store` or `client`,
-            where datasets have any number of groups.
+            where datasets have any number of groups; under such a `model` without refinement.
+
+        Warns
+        -----
+        UserWarning
+            Naming the datasets whose k-hat says that the draws should not be trusted.
         """
         extra = Extra(log_likelihood, log_prior, posterior_predictive)
         ways, stored = Ways(refine, correct, fallback), store is not None
-        asked = self._asked(draws, ways, var_names, random_seed, extra, stored=stored)
-        read, sampler = self._read(data), self.sampler
+        own = var_names if model is None else None  # another model may have others
+        asked = self._asked(draws, ways, own, random_seed, extra, stored=stored)
+        others = set() if model is None else only_in(model, self.compiled)
+        read, sampler = self._read(data, others), self.sampler
         shown: Any = {"devices": devices, "progressbar": progressbar}
         where: Any = {"store": store, "client": client}
         if model is not None or given is not None:
-            other = Elsewhere(data, model, given)
+            other = Elsewhere(data, model, given, var_names)
             return sample_levels(sampler, read, asked, other, **where, **shown)
         if store is not None:
             tree = sample_stored(sampler, read, asked, **where, **shown)

@@ -7,7 +7,7 @@ import pymc as pm
 from pmcl.compile import CompiledModel, VariableInfo, compile_model
 from pmcl.compile.labelled import model_or_context
 from pmcl.compile.resizing import resized
-from pmcl.data.reading import covariates_among
+from pmcl.data.covariates import covariates_among
 from pmcl.data.task import TaskLike
 
 

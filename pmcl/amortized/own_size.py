@@ -59,7 +59,13 @@ class OwnSize(NamedTuple):
         return xr.DataTree.from_dict(groups)
 
     def known(self, given: Mapping[str, ArrayLike] | None) -> dict[str, np.ndarray] | None:
-        """These datasets' known values, of those of all: `given` of :func:`pmcl.refine`."""
+        """These datasets' known values, of those of all: `given` of :func:`pmcl.refine`.
+
+        Raises
+        ------
+        ValueError
+            Where values have labels.
+        """
         if given is None:
             return None
         infos, found = {i.name: i for i in self.sized.compiled.free}, {}
@@ -83,9 +89,7 @@ class OwnSize(NamedTuple):
 
 def of_own_size(groups: Groups, given: Checked, rows: Sequence[int] | np.ndarray) -> OwnSize:
     """Put datasets of one number of groups in a model of that number, compiled once."""
-    assert given.labels is not None
-    dim = groups.grouping.dim
-    number = len(given.labels[rows[0]])
+    dim, number = groups.grouping.dim, int(given.numbers[rows[0]])
     sized = given.sized.exactly(groups, number)
     found = Grouped.of(given.task.select(rows), dim)
     task = as_task(found.datasets, Layout.of(sized.compiled, given.task.layout.row))
@@ -167,10 +171,8 @@ def _mixed(
 ) -> tuple[str, ...]:
     """Those of some deterministics that padding has a part in."""
     compiled, task, dim = given.sized.compiled, given.task, groups.grouping.dim
-    assert given.labels is not None
-    numbers = [len(labels) for labels in given.labels]
     moved, values = z + 1.0, {k: np.array(v) for k, v in task.values.items()}
-    for i, number in enumerate(numbers):
+    for i, number in enumerate(given.numbers):
         real = _places(compiled, groups, number)
         moved[i][:, real] = z[i][:, real]
         for k, info in enumerate(task.layout.variables):
@@ -198,9 +200,7 @@ def _mixed(
 
 def by_number(given: Checked) -> list[np.ndarray]:
     """Positions of the datasets of each number of groups."""
-    assert given.labels is not None
-    numbers = np.array([len(names) for names in given.labels])
-    return [np.flatnonzero(numbers == n) for n in np.unique(numbers)]
+    return [np.flatnonzero(given.numbers == n) for n in np.unique(given.numbers)]
 
 
 def finished_by_size(
@@ -216,10 +216,9 @@ def finished_by_size(
         return finished(density, task, weighed, asked, progressbar=progressbar)
     alone = asked._replace(fallback=None)
     found = finished(density, task, weighed, alone, progressbar=progressbar)
-    which, labels = weighed.found.fallen(asked), given.labels
-    assert labels is not None
+    which = weighed.found.fallen(asked)
     if which is None or (
-        asked.fallback == "auto" and len({len(labels[i]) for i in which}) > _SIZES
+        asked.fallback == "auto" and len(np.unique(given.numbers[which])) > _SIZES
     ):
         return found
     nothing = np.full(len(task), np.nan)

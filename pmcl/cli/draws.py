@@ -59,8 +59,9 @@ def sample(
     how: dict[str, Any] = {"auto": "auto", "always": True, "never": False}
     with apart():
         netcdf = out.name.endswith(".nc")
-        tree = loaded(state, model).sample(
-            read_data(data, dataset=dataset),  # type: ignore[arg-type]
+        posterior = loaded(state, model)
+        tree = posterior.sample(
+            read_data(data, dataset=dataset, labels=posterior.compiled.coords),  # type: ignore[arg-type]
             draws,
             refine=how[refine],
             random_seed=seed,
@@ -122,9 +123,10 @@ def reference(
     from pmcl.reference import sample_reference
 
     with apart():
+        built = named(model).model()
         tree = sample_reference(
-            named(model).model(),
-            read_data(data, dataset=dataset),  # type: ignore[arg-type]
+            built,
+            read_data(data, dataset=dataset, labels=built.coords),  # type: ignore[arg-type]
             draws=draws,
             random_seed=seed,
             progressbar=not quiet,

@@ -1,7 +1,7 @@
 """Data files as `as_task` takes them: CSV, Parquet, netCDF and Zarr."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,16 +19,20 @@ if TYPE_CHECKING:
 _SUFFIXES = ".csv, .csv.gz, .tsv, .parquet, .nc, .zarr"
 
 
-def read_data(path: Path, *, dataset: str = DATASET) -> "xr.Dataset | pd.DataFrame":
+def read_data(
+    path: Path, *, dataset: str = DATASET, labels: Collection[str] = ()
+) -> "xr.Dataset | xr.DataTree | pd.DataFrame":
     """Read the datasets of a task from a file.
 
     Parameters
     ----------
     path : path
         A long table (``.csv``, ``.csv.gz``, ``.tsv``, ``.parquet``), or labelled arrays (``.nc``,
-        ``.zarr``).
+        ``.zarr``), those of ArviZ's groups, too.
     dataset : str
         The table's column, or the arrays' dim, that tells datasets apart.
+    labels : collection of str
+        Dims of the model: columns of a text file that are called so hold names.
 
     Raises
     ------
@@ -42,15 +46,15 @@ def read_data(path: Path, *, dataset: str = DATASET) -> "xr.Dataset | pd.DataFra
     name = path.name.lower().removesuffix(".gz")
     try:
         if name.endswith((".csv", ".tsv")):
-            found = read_table(path, "\t" if name.endswith(".tsv") else ",", dataset)
+            found = read_table(path, "\t" if name.endswith(".tsv") else ",", dataset, labels)
         elif name.endswith((".parquet", ".pq")):
             found = with_index(pd.read_parquet(path))
         elif name.endswith((".nc", ".nc4", ".h5")):
-            with xr.open_dataset(path) as opened:
-                found = opened.load()
+            with xr.open_datatree(path) as opened:
+                found = _of_tree(opened.load())
         elif name.endswith(".zarr"):
-            with _plainly(), xr.open_zarr(path) as opened:
-                found = opened.load()
+            with _plainly(), xr.open_datatree(path, engine="zarr") as opened:
+                found = _of_tree(opened.load())
         else:
             raise DataError(f"{path}: expected one of {_SUFFIXES}.")
     except DataError:
@@ -62,6 +66,8 @@ def read_data(path: Path, *, dataset: str = DATASET) -> "xr.Dataset | pd.DataFra
         ) from error
     except Exception as error:  # whatever the readers say of a damaged file
         raise DataError(f"{path}: could not be read ({error}).") from error
+    if isinstance(found, xr.DataTree):
+        return found
     frame = isinstance(found, pd.DataFrame)
     known = [*found.columns] if frame else [*found.variables, *found.dims]
     if dataset not in known and (frame or dataset != DATASET):
@@ -72,6 +78,11 @@ def read_data(path: Path, *, dataset: str = DATASET) -> "xr.Dataset | pd.DataFra
     if dataset == DATASET:
         return found
     return found.rename(columns={dataset: DATASET}) if frame else found.rename({dataset: DATASET})
+
+
+def _of_tree(tree: xr.DataTree) -> xr.Dataset | xr.DataTree:
+    """Arrays of a file, or results with their groups."""
+    return tree if tree.children and not tree.data_vars else tree.to_dataset()
 
 
 @contextmanager

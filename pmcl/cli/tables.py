@@ -4,6 +4,8 @@ import csv
 import gzip
 import warnings
 from collections import Counter
+from collections.abc import Collection, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +16,16 @@ from pmcl.data.task import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
+_PLAIN = r"-?(0|[1-9]\d*)(\.0|\.\d*[1-9])?"  # numbers that are written in one way only
 
-def read_table(path: Path, separator: str, dataset: str) -> "pd.DataFrame":
+
+def read_table(
+    path: Path, separator: str, dataset: str, labels: Collection[str] = ()
+) -> "pd.DataFrame":
     """Read a text file with one line a row, the names of columns in the first.
 
-    Names of datasets are text as it stands: 007 is not 7, and NA is a name.
+    Names of datasets are text as it stands: 007 is not 7, and NA is a name. So are those in columns
+    of `labels`, unless all are plain numbers.
 
     Raises
     ------
@@ -51,11 +58,16 @@ def read_table(path: Path, separator: str, dataset: str) -> "pd.DataFrame":
                 "ones. Quote values that hold the separator."
             ) from None
     _check_short(found, path, separator)
-    if dataset in found:
-        text = {"usecols": [dataset], "dtype": str, "keep_default_na": False, "index_col": False}
-        found[dataset] = pd.read_csv(path, sep=separator, **text)[dataset]
-    for name in found.columns.drop(dataset, errors="ignore"):
-        _check_numbers(found[name], f"{path}: column {name!r}", path)
+    named = [name for name in found.columns if name == dataset or name in labels]
+    if named:
+        text = {"usecols": named, "dtype": str, "keep_default_na": False, "index_col": False}
+        exact = pd.read_csv(path, sep=separator, **text)
+        plain = [n for n in named if n != dataset and exact[n].str.fullmatch(_PLAIN).all()]
+        named = [n for n in named if n not in plain]
+        for n in named:  # nothing is no name
+            found[n] = exact[n] if n == dataset else exact[n].where(exact[n] != "")
+    for name in found.columns.drop(named):
+        _check_numbers(found[name], f"{path}: column {name!r}", path, separator)
     return found
 
 
@@ -63,29 +75,36 @@ def _check_short(found: "pd.DataFrame", path: Path, separator: str) -> None:
     """Refuse lines that end early, as those of a file that was cut off."""
     if not found.shape[1] or not found.iloc[:, -1].isna().any():
         return
-    opened = gzip.open if path.name.endswith(".gz") else open
-    with opened(path, "rt", encoding="utf-8-sig") as file:
-        lines = csv.reader(file, delimiter=separator)
-        width = len(next(lines))
+    lines = _lines(path, separator)
+    width = len(next(lines)[1])
+    for number, line in lines:
+        if len(line) < width:
+            raise DataError(
+                f"{path}, line {number}: expected {width} values, got {len(line)}: "
+                f"{separator.join(line)[:60]!r}. Was the file cut off?"
+            )
+
+
+def _lines(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Lines that are rows of a table, the first with the names; each with where it begins, from 1.
+
+    A row may go on in more lines, inside quotes; lines of blanks only are none.
+    """
+    opened = gzip.open if path.name.lower().endswith(".gz") else open
+    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+        lines, begin = csv.reader(file, delimiter=separator), 1
         for line in lines:
-            if line and len(line) < width:
-                raise DataError(
-                    f"{path}, line {lines.line_num}: expected {width} values, got {len(line)}: "
-                    f"{separator.join(line)[:60]!r}. Was the file cut off?"
-                )
+            if line and (len(line) > 1 or line[0].strip(" \t")):
+                yield begin, line
+            begin = lines.line_num + 1
 
 
-def _line(path: Path, row: int) -> int:
-    """Line of a file that a row of its table stands in, counted from 1; empty ones have no row."""
-    import pandas as pd
-
-    lines = pd.read_csv(
-        path, sep="\x00", header=None, dtype=str, quoting=3, skip_blank_lines=False
-    )[0]
-    return int(np.flatnonzero(lines.notna() & (lines.str.strip() != ""))[1 + row]) + 1
+def _line(path: Path, separator: str, row: int) -> int:
+    """Line of a file that a row of its table stands in, counted from 1."""
+    return next(islice(_lines(path, separator), 1 + row, None))[0]
 
 
-def _check_numbers(column: "pd.Series", where: str, path: Path) -> None:
+def _check_numbers(column: "pd.Series", where: str, path: Path, separator: str) -> None:
     """Refuse a column most of which are numbers, and some not; others may be text."""
     import pandas as pd
 
@@ -97,6 +116,6 @@ def _check_numbers(column: "pd.Series", where: str, path: Path) -> None:
         value = str(column.iloc[wrong[0]])
         comma = " Numbers have a decimal point." if "," in value else ""
         raise DataError(
-            f"{where}, line {_line(path, wrong[0])}: expected a number, got {value!r} "
+            f"{where}, line {_line(path, separator, wrong[0])}: expected a number, got {value!r} "
             f"({len(wrong)} such values). Write nothing where one is missing.{comma}"
         )

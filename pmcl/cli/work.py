@@ -149,7 +149,7 @@ def adapt(
                     part.unlink(missing_ok=True)
                     continue
             posterior = posterior.adapt(
-                read_data(path, dataset=dataset),  # type: ignore[arg-type]
+                read_data(path, dataset=dataset, labels=posterior.compiled.coords),  # type: ignore[arg-type]
                 name=label,
                 strategy=_strategy(strategy),
                 checkpoint=part,

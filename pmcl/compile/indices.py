@@ -1,6 +1,6 @@
 """Data that say which element of something is meant, and how many elements there are."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -77,8 +77,11 @@ class Misplaced(NamedTuple):
             return f"an array indexes {what}, which has {size} elements, by {low:g}."
         came = f"{low:g}" if low == high else f"{low:g} to {high:g}"
         computed = "" if self.place.plain else f" (computed from {self.place.data})"
-        if low < 0:
-            hint = " A code of -1 is what pandas gives to a missing category: drop those rows."
+        if low == -1:
+            hint = (
+                " A code of -1 is what pandas gives to a missing category: drop those rows. Where "
+                f"the last one is meant, write {size - 1}."
+            )
         elif low == 1 and high == size:
             hint = " Numbers counted from 1 are the likely cause: subtract 1."
         else:
@@ -159,7 +162,7 @@ class Indices:
         data = {**inputs, **{symbol: symbol for symbol in symbols}}
         places = _places(outputs, data)
         self.places = [index for index, _, _ in places]
-        own = _own(outputs, data)
+        own = _own(outputs, {*data, *lengths})
         self._own = [(index, values) for index, values, _ in own]
         flat = [
             v
@@ -233,31 +236,60 @@ def _places(
         if names is None:
             continue
         of = pt.as_tensor_variable(index)
-        about = Index(", ".join(names), _is_plain(index, data), _named(array))
+        about = Index(", ".join(names), _before_casts(index) in data, _named(array))
         found.setdefault((array, index, axis), (about, of, array.shape[axis]))
     return list(found.values())
 
 
 def _own(
-    outputs: Sequence[Variable], data: Mapping[Variable, Variable]
+    outputs: Sequence[Variable], data: Collection[Variable]
 ) -> list[tuple[Index, np.ndarray, Variable]]:
-    """Find arrays of the model's own that index: their values, and the size as a graph."""
+    """Find arrays of the model's own that index, as they stand or computed from.
+
+    Each with their values and the size as a graph.
+    """
     found: dict[tuple[Variable, int, Variable], tuple[Index, np.ndarray, Variable]] = {}
+    values: dict[Variable, np.ndarray | None] = {}
     for array, axis, index in _indexed(outputs):
-        while index.owner is not None and isinstance(index.owner.op, DimShuffle | Elemwise) and (
-            len(index.owner.inputs) == 1
-        ):  # fmt: skip
-            index = index.owner.inputs[0]
-        shared = isinstance(index, SharedVariable) and index not in data
-        if not (shared or isinstance(index, Constant)) or not hasattr(index.type, "ndim"):
+        source = _before_casts(index)
+        index = source if source.owner is None else index
+        if index not in values:
+            values[index] = _own_values(index, data)
+        of = values[index]
+        if of is None or not of.ndim or not of.size or of.dtype.kind not in "iu":
             continue
-        values = np.asarray(index.get_value(borrow=True) if shared else index.data)
-        if not values.ndim or not values.size or values.dtype.kind not in "iu":
-            continue
-        if values.min() < 0 or values.max() >= (array.type.shape[axis] or 0):
-            about = Index(str(index.name) if shared else "", True, _named(array))
-            found[array, axis, index] = (about, values, array.shape[axis])
+        if of.min() < 0 or of.max() >= (array.type.shape[axis] or 0):
+            names = [str(v.name) for v in ancestors([index]) if isinstance(v, SharedVariable)]
+            about = Index(", ".join(names), index.owner is None, _named(array))
+            found[array, axis, index] = (about, of, array.shape[axis])
     return list(found.values())
+
+
+def _own_values(index: Variable, data: Collection[Variable]) -> np.ndarray | None:
+    """Values of an index that only follows from what the model has; None of any other."""
+    if index in data or is_random(index):
+        return None
+    if isinstance(index, Constant):
+        return np.asarray(index.data) if hasattr(index.type, "ndim") else None
+    if isinstance(index, SharedVariable):
+        return np.asarray(index.get_value(borrow=True))
+    if not getattr(index.type, "ndim", 0):
+        return None
+    for var in ancestors([index]):
+        own = isinstance(var, Constant | SharedVariable)
+        if var in data or is_random(var) or (var.owner is None and not own):
+            return None
+    return np.asarray(index.eval(mode=graphs.host_mode()))
+
+
+def _before_casts(index: Variable) -> Variable:
+    """What an index was before it was cast or given more axes."""
+    while index.owner is not None and (
+        isinstance(index.owner.op, DimShuffle)
+        or (isinstance(index.owner.op, Elemwise) and isinstance(index.owner.op.scalar_op, Cast))
+    ):
+        index = index.owner.inputs[0]
+    return index
 
 
 def _data_of(index: Variable, data: Mapping[Variable, Variable]) -> list[str] | None:
@@ -273,19 +305,9 @@ def _data_of(index: Variable, data: Mapping[Variable, Variable]) -> list[str] | 
     return names or None
 
 
-def _is_plain(index: Variable, data: Mapping[Variable, Variable]) -> bool:
-    while index not in data and index.owner is not None and len(index.owner.inputs) == 1:
-        index = index.owner.inputs[0]
-    return index in data
-
-
 def _fraction(index: Variable, data: Mapping[Variable, Variable]) -> Variable:
     """Data of the largest fraction, where they are cast to integers as they stand; else 0."""
-    while index not in data and index.owner is not None and (
-        isinstance(index.owner.op, DimShuffle)
-        or (isinstance(index.owner.op, Elemwise) and isinstance(index.owner.op.scalar_op, Cast))
-    ):  # fmt: skip
-        index = index.owner.inputs[0]
+    index = _before_casts(index)
     if index not in data or not index.type.dtype.startswith("float"):
         return pt.constant(0.0)
     flat = index.ravel()

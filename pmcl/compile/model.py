@@ -143,7 +143,13 @@ class CompiledModel:
         return sorted(set.intersection(*dims)) if dims else []
 
     def split(self, z: Array) -> list[Array]:
-        """Split z of shape (dim,) into the model's value variables, in their order."""
+        """Split z of shape (dim,) into the model's value variables, in their order.
+
+        Raises
+        ------
+        ValueError
+            Where z has another shape.
+        """
         z = graphs.as_input(z, "float64")
         if z.shape != (self.dim,):
             raise ValueError(f"z: expected shape ({self.dim},), got {z.shape}.")
@@ -304,7 +310,13 @@ class CompiledModel:
         return tuple(info.name for info in self._unconstrain.data)
 
     def unconstrain(self, parameters: Dataset, covariates: Dataset | None = None) -> Array:
-        """Return z of shape (dim,) of the free variables' values by name."""
+        """Return z of shape (dim,) of the free variables' values by name.
+
+        Raises
+        ------
+        ValueError
+            Naming a variable without a value, or with one of another shape.
+        """
         missing = [info.name for info in self.free if info.name not in parameters]
         if missing:
             raise ValueError(

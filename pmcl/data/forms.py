@@ -7,11 +7,20 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from pmcl.data.task import DataError
+from pmcl.data.task import DATASET, DataError
+from pmcl.data.unpadded import dims_of, is_length, unpadded
+
+_DATA = ("observed_data", "constant_data")  # of ArviZ
 
 
 def in_form(data: Any) -> Any:
-    """Turn grouped tables and sequences of datasets into mappings, other tables into pandas'."""
+    """Turn grouped tables and sequences of datasets into mappings, other tables into pandas'.
+
+    Raises
+    ------
+    DataError
+        Where what came has no variables with names.
+    """
     if isinstance(data, xr.DataTree):
         return _of_tree(data)
     if is_frame(data) and hasattr(data, "compute"):  # a table of Dask
@@ -43,14 +52,24 @@ def in_form(data: Any) -> Any:
 
 def _of_tree(tree: xr.DataTree) -> Any:
     """Read the data of ArviZ's groups, where there are such, or a dataset from each node."""
-    groups = [
-        tree[n].to_dataset() for n in ("observed_data", "constant_data") if n in tree.children
-    ]
     if "observed_data" in tree.children:
-        return {name: value for group in groups for name, value in group.data_vars.items()}
+        groups = {n: tree[n].to_dataset() for n in _DATA if n in tree.children}
+        return _of_results(groups, dims_of(tree))
     if tree.children and not tree.data_vars:
         return {name: in_form(node) for name, node in tree.children.items()}
     return tree.to_dataset()
+
+
+def _of_results(groups: dict[str, xr.Dataset], dims: set[str]) -> dict[str, Any]:
+    """Variables of results; by dataset where these have lengths of their own."""
+    if not any(is_length(str(n), v, dims) for g in groups.values() for n, v in g.items()):
+        return _variables(groups)
+    names = groups["observed_data"][DATASET].values
+    return {str(name): _variables(unpadded(groups, i, dims)) for i, name in enumerate(names)}
+
+
+def _variables(groups: Mapping[str, xr.Dataset]) -> dict[str, xr.DataArray]:
+    return {str(n): value for data in groups.values() for n, value in data.data_vars.items()}
 
 
 def _groups(data: Any) -> dict[str, Any]:

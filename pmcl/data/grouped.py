@@ -5,13 +5,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import xarray as xr
 
 from pmcl.compile import VariableInfo
 from pmcl.data.forms import in_form, is_frame, several, with_index
-from pmcl.data.labels import text, with_labels
+from pmcl.data.labels import along, numbers, text
 from pmcl.data.plain import array_of
-from pmcl.data.reading import read_arrays, read_one
+from pmcl.data.reading import in_lists, read_arrays, read_one
 from pmcl.data.tables import from_columns
 from pmcl.data.task import DATASET, DataError, Layout, Task
 from pmcl.runtime.arguments import listed
@@ -103,12 +102,17 @@ class GroupedReader(NamedTuple):
             tuple(tuple(labels) for _, labels in pairs.values()),
         )
 
-    @property
-    def _free(self) -> Layout:
-        """A layout to which any number of groups and any names of theirs are right."""
+    def _layout(self, labels: list[str] | None) -> Layout:
+        """A layout to which any number of groups and any names of theirs are right.
+
+        Names 0, 1, 2 ... in any order are the places, as they are where the model has them.
+        """
         coords = {k: v for k, v in self.layout.coords.items() if k != self.dim}
-        dims = self.layout.data_dims | {self.dim}
-        return replace(self.layout, data_dims=dims, coords=coords, indices=None)
+        if labels is not None and _are_places(labels):
+            coords[self.dim] = np.arange(len(labels))
+        dims, row = self.layout.data_dims | {self.dim}, self.layout.row
+        row = None if row == self.dim else row  # labels of groups are no rows'
+        return replace(self.layout, row=row, data_dims=dims, coords=coords, indices=None)
 
     def _datasets(self, data: Any) -> Iterable[tuple[str, Any]]:
         """Every dataset by its name: tables, or arrays with the groups' names where they came."""
@@ -126,24 +130,23 @@ class GroupedReader(NamedTuple):
             )
         if several(data, self.layout.names):
             return [(str(name), self._read_one(one, str(name))) for name, one in data.items()]
+        each = in_lists(data, self.layout)
+        if each:
+            return [(name, self._read_one(one, name)) for name, one in each.items()]
         labels = self._labels(data)
-        datasets, names = read_arrays(data, self._free, "")
-        return [(n, (d, labels)) for n, d in zip(names, datasets, strict=True)]
+        datasets, names = read_arrays(data, self._layout(labels), "")
+        return [(n, (d, _in_order(labels))) for n, d in zip(names, datasets, strict=True)]
 
     def _read_one(self, data: Any, name: str) -> Any:
         data = in_form(data)
         if is_frame(data):
             return data
-        return read_one(data, self._free, name), self._labels(data)
+        labels = self._labels(data)
+        return read_one(data, self._layout(labels), name), _in_order(labels)
 
     def _labels(self, data: Mapping) -> list[str] | None:
-        """Names of the groups, as the first labelled variable has them."""
-        infos = {i.name: i for i in self.layout.variables}
-        for name, value in data.items():
-            value = with_labels(value, infos[name]) if name in infos else value
-            if isinstance(value, xr.DataArray) and self.dim in value.coords:
-                return text(value.coords[self.dim].values)
-        return None
+        """Names of the groups, in the order in which values are read."""
+        return along(data, self.dim, self._layout(None))
 
     def _table(self, rows: Any, name: str) -> tuple[dict[str, np.ndarray], list[str] | None]:
         """A long table of one dataset: a column names the group of each row."""
@@ -179,7 +182,7 @@ class GroupedReader(NamedTuple):
         """Values of one variable: by row, by group, or one for all."""
         by_row = self.layout.row if self.by else self.dim
         if by_row in info.dims:
-            value = from_columns(rows, info, self._free, by_row, name)
+            value = from_columns(rows, info, self._layout(None), by_row, name)
             if by_row != self.dim:
                 return value
             if len(group) != len(labels):
@@ -226,17 +229,23 @@ class GroupedReader(NamedTuple):
         number = next(iter(sizes.values()), None if labels is None else len(labels))
         if self.by:
             index = np.asarray(values[self.by])
-            if index.dtype.kind not in "biuf":
+            if index.dtype.kind in "biuf":
+                self._check_places(index, labels, name)
+            else:
                 index, labels = self._by_name(index, labels, number, name)
             if number is None:
                 number = len(labels) if labels is not None else int(np.max(index, initial=0)) + 1
             low, high = np.min(index), np.max(index)
             if not (low >= 0 and high < number):
-                hint = " Numbers counted from 1 are the likely cause: subtract 1."
+                hint = ""
+                if low == 1 and high == number:
+                    hint = " Numbers counted from 1 are the likely cause: subtract 1."
+                elif low == -1:
+                    hint = " A code of -1 is what pandas gives to a missing category: drop those."
                 raise DataError(
                     f"Variable {self.by!r} of dataset {name!r}: expected the places of its "
                     f"{number} groups along {self.dim!r}, from 0 to {number - 1}, got {low:g} to "
-                    f"{high:g}.{hint if low == 1 and high == number else ''}"
+                    f"{high:g}.{hint}"
                 )
             values = {**values, self.by: index}
         assert number is not None
@@ -247,6 +256,18 @@ class GroupedReader(NamedTuple):
                 f"{self.dim!r}, got {listed(labels)}."
             )
         return values, labels
+
+    def _check_places(self, index: np.ndarray, labels: list[str] | None, name: str) -> None:
+        """Refuse numbers that may be places of groups, and their names as well."""
+        came = {*text(index.ravel())}
+        if labels is None or _are_places(labels):
+            return
+        if came <= {*labels} and came <= {*numbers(len(labels))}:
+            raise DataError(
+                f"Variable {self.by!r} of dataset {name!r}: got {listed(sorted(came))}, which may "
+                f"be places from 0 and names of the groups ({listed(labels)}) as well. Pass names "
+                "as text (`.astype(str)`), or groups without names."
+            )
 
     def _by_name(
         self, index: np.ndarray, labels: list[str] | None, number: int | None, name: str
@@ -269,3 +290,12 @@ class GroupedReader(NamedTuple):
                 f"{listed(labels)}, got {listed(unknown)}."
             )
         return np.array([where[n] for n in names]), labels
+
+
+def _are_places(labels: list[str]) -> bool:
+    return {*labels} == {*numbers(len(labels))}
+
+
+def _in_order(labels: list[str] | None) -> list[str] | None:
+    """Names of the groups as values are read with them, where they are places put in order."""
+    return numbers(len(labels)) if labels is not None and _are_places(labels) else labels

@@ -34,7 +34,7 @@ def aligned(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str)
     for dim in info.dims:
         if dim == layout.row or dim not in layout.coords or dim not in value.coords:
             continue
-        ours, theirs = text(layout.coords[dim]), _labels(value, dim)
+        ours, theirs = text(layout.coords[dim]), labels_of(value, dim)
         if len(ours) != len(theirs) or ours == theirs:
             continue  # of another length it has the wrong shape, or the dim may have any
         if ({*ours} != {*theirs}) and numbers(len(theirs)) in (ours, theirs):
@@ -43,15 +43,19 @@ def aligned(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str)
         if not what:
             value = _reordered(value, dim, theirs, ours)
         elif dim in layout.data_dims:
+            if dim in value.attrs.get(_COLUMNS, ()) and not {*ours} & {*theirs}:
+                continue  # y1, y2 ... beside placeholders
             warn(
                 f"{where}: labels of dim {dim!r} are {_few(theirs)}, the model's are {_few(ours)}: "
                 f"{what}. Values are taken by position. Leave the labels out if that is right."
             )
         else:
+            columns = dim in value.attrs.get(_COLUMNS, ())
+            how = f" (`table.set_axis(range({len(ours)}), axis=1)`)" if columns else ""
             raise DataError(
                 f"{where}: labels of dim {dim!r} are {_few(theirs)}, the model's are "
                 f"{_few(ours)}: {what}. Rename them, give the model the same labels, or leave them "
-                "out: then positions count."
+                f"out{how}: then positions count."
             )
     return value
 
@@ -99,7 +103,7 @@ def as_the_model(
         return plain(value)
     value = in_dims(value, info, layout, where)
     if DATASET in value.dims and DATASET in value.coords:
-        theirs = _labels(value, DATASET)
+        theirs = labels_of(value, DATASET)
         what = _apart(theirs, text(names))
         if what:
             raise DataError(
@@ -118,6 +122,11 @@ def together(arrays: Mapping[str, xr.DataArray], where: str) -> dict[str, xr.Dat
     ------
     DataError
         Where two have different labels along a dim, or some come more than once in another order.
+
+    Warns
+    -----
+    UserWarning
+        Where one has 0, 1, 2 ... and the other most of these.
     """
     found = dict(arrays)
     seen: dict[Any, list[tuple[str, list[str], bool]]] = {}
@@ -125,7 +134,7 @@ def together(arrays: Mapping[str, xr.DataArray], where: str) -> dict[str, xr.Dat
         for dim in value.dims:
             columns = dim in value.attrs.get(_COLUMNS, ())
             if dim in value.coords:
-                own = _labels(value, dim)
+                own = labels_of(value, dim)
             elif dim in value.attrs.get(_NUMBERED, ()):
                 own = numbers(value.sizes[dim])
             else:
@@ -139,7 +148,15 @@ def together(arrays: Mapping[str, xr.DataArray], where: str) -> dict[str, xr.Dat
                         f"{other!r} are {_few(theirs)}: {what}. Rows that belong together need "
                         "the same labels, or none."
                     )
+                if _of_other_rows(own, theirs) and not (columns or names):
+                    warn(
+                        f"Variable {name!r}{where}: labels of {dim!r} are {_few(own)}, those of "
+                        f"{other!r} are {_few(theirs)}. Positions count, as where one side has no "
+                        "labels: `reset_index(drop=True)` says that this is right."
+                    )
                 if {*own} == {*theirs} and own != theirs and not what:
+                    if dim not in value.coords:  # numbered by pandas: now the numbers count
+                        found[name] = found[name].assign_coords({dim: own})
                     found[name], own = _reordered(found[name], dim, own, theirs), theirs
             if all(own != theirs for _, theirs, _ in before):
                 before.append((name, own, columns))
@@ -155,6 +172,15 @@ def _apart(own: list[str], theirs: list[str]) -> str:
     return _difference(own, theirs)
 
 
+def _of_other_rows(own: list[str], theirs: list[str]) -> bool:
+    """Whether rows may have been dropped of one variable and not of the other.
+
+    Positions count where one is numbered 0, 1, 2 ...; of one table most numbers are the same.
+    """
+    shared, n = len({*own} & {*theirs}), len(own)
+    return len(theirs) == n and n <= 2 * shared < 2 * n and numbers(n) in (own, theirs)
+
+
 def check_one_order(datasets: Mapping[str, Any], layout: Layout) -> None:
     """Refuse datasets that have the same labels in different orders, where the model has none.
 
@@ -165,18 +191,20 @@ def check_one_order(datasets: Mapping[str, Any], layout: Layout) -> None:
     DataError
     """
     free = {
-        d: i
+        d: n
         for i in layout.variables
         for d, n in zip(i.dims, i.shape, strict=True)
         if d not in {layout.row, *layout.data_dims}
         and text(layout.coords.get(d, range(n))) == numbers(n)
     }
-    first: dict[str, tuple[str, list[str]]] = {}
+    first: dict[tuple[str, tuple[str, ...]], tuple[str, list[str]]] = {}
     for name, data in datasets.items() if free else ():
-        for dim, info in free.items():
-            labels = _along(data, dim, info)
-            other, theirs = first.setdefault(dim, (name, labels)) if labels else ("", labels)
-            if labels != theirs and sorted(labels) == sorted(theirs):
+        for dim, n in free.items():
+            labels = along(data, dim, layout)
+            if not labels or (dim in layout.coords and {*labels} == {*numbers(n)}):
+                continue  # the model's numbers are labels, too
+            other, theirs = first.setdefault((dim, tuple(sorted(labels))), (name, labels))
+            if labels != theirs:
                 raise DataError(
                     f"data: along {dim!r} dataset {name!r} has the labels {_few(labels)}, dataset "
                     f"{other!r} {_few(theirs)}, and the model none, so that positions would count. "
@@ -184,13 +212,22 @@ def check_one_order(datasets: Mapping[str, Any], layout: Layout) -> None:
                 )
 
 
-def _along(data: Any, dim: str, info: VariableInfo) -> list[str]:
-    """Labels that a dataset has along a dim; none where it has none."""
+def along(data: Any, dim: str, layout: Layout) -> list[str] | None:
+    """Labels that a dataset has along a dim, in the order in which values are read, if it has any.
+
+    A table has a column of them; of arrays they are the first's, as the others are put in its
+    order.
+    """
     if is_frame(data):
-        return text(data[dim]) if dim in data and dim != info.name else []
-    value = with_labels(data[info.name], info) if info.name in data else None
-    labelled = isinstance(value, xr.DataArray) and dim in value.coords
-    return _labels(value, dim) if labelled else []  # type: ignore[arg-type]
+        return text(data[dim]) if dim in data and dim not in layout.names else None
+    infos = {info.name: info for info in layout.variables if dim in info.dims}
+    infos |= {held: infos[name] for held, name in layout.holders.items() if name in infos}
+    values = {str(n): with_labels(v, infos[n]) for n, v in data.items() if n in infos}
+    arrays = {n: v for n, v in values.items() if isinstance(v, xr.DataArray)}
+    for value in together(arrays, "").values():
+        if dim in value.dims and dim in value.coords:
+            return labels_of(value, dim)
+    return None
 
 
 def in_order(rows: Any, along: str | None, layout: Layout, where: str) -> Any:
@@ -247,7 +284,8 @@ def numbers(n: int) -> list[str]:
     return [*map(str, range(n))]
 
 
-def _labels(value: xr.DataArray, dim: Any) -> list[str]:
+def labels_of(value: xr.DataArray, dim: Any) -> list[str]:
+    """Labels of an array along a dim, as text."""
     index = value.indexes.get(dim)  # pandas' has the zone of dates, and periods
     return text(value.coords[dim].values if index is None else index)
 

@@ -42,3 +42,13 @@ def plain(value: object) -> np.ndarray:
     found = np.full(array.shape, np.nan)
     found[~gaps] = [float(v) for v in there]
     return found
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two arrays, labelled or not, have the same values; gaps are alike."""
+    try:
+        first, second = (plain(getattr(v, "values", v)) for v in (one, other))
+    except ValueError:  # a ragged list
+        return False
+    numbers = {first.dtype.kind, second.dtype.kind} <= {*"biuf"}
+    return bool(np.array_equal(first, second, equal_nan=numbers))

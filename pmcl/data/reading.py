@@ -1,25 +1,20 @@
 """Users' data, in any of the forms that they have, as a task."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import pymc as pm
 import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo
-from pmcl.compile.variables import content, dims_of, holders, is_nameless, own_value
 from pmcl.data.forms import in_form, is_frame, several
 from pmcl.data.labels import check_one_order, in_dims, name_of, numbers, together, with_labels
-from pmcl.data.plain import plain
+from pmcl.data.plain import alike, plain
 from pmcl.data.stacking import stack
 from pmcl.data.tables import from_frame, one_table
 from pmcl.data.task import DATASET, DataError, Layout, Task, TaskLike
 from pmcl.data.values import check_decoded, check_values
-from pmcl.runtime.arguments import listed, warn
-
-if TYPE_CHECKING:
-    pass
+from pmcl.runtime.arguments import warn
 
 
 def as_task(data: TaskLike, layout: Layout) -> Task:
@@ -82,6 +77,13 @@ def _as_task(data: TaskLike, layout: Layout) -> Task:
 
 
 def read_one(data: object, layout: Layout, name: str) -> dict[str, np.ndarray]:
+    """Read what is one dataset, by its name.
+
+    Raises
+    ------
+    DataError
+        Naming the variable; where it has several.
+    """
     data = in_form(data)
     if is_frame(data):
         return one_table(data, layout, name)  # type: ignore[arg-type]
@@ -95,15 +97,23 @@ def read_one(data: object, layout: Layout, name: str) -> dict[str, np.ndarray]:
 def read_arrays(
     data: Mapping, layout: Layout, where: str
 ) -> tuple[list[dict[str, np.ndarray]], list[str]]:
-    """Read one dataset, or several along a dim `dataset`; return their arrays and names."""
-    data = _by_variable(_with_coordinates(data, layout), layout)
+    """Read one dataset, or several along a dim `dataset`; return their arrays and names.
+
+    Raises
+    ------
+    DataError
+        Naming the variable.
+    """
+    data = _by_variable(_with_coordinates(data, layout), layout, where)
     _check_names(data, layout, where)
     infos = {i.name: i for i in layout.variables}
-    listed = _in_lists(data, infos)
-    if listed:
-        each = [{k: v[i] for k, v in data.items()} for i in range(listed)]
-        parts = [read_arrays(one, layout, f" of dataset '{i}'")[0][0] for i, one in enumerate(each)]
-        return parts, numbers(listed)
+    each = in_lists(data, layout)
+    if each:
+        parts = [read_arrays(one, layout, f" of dataset {n!r}")[0][0] for n, one in each.items()]
+        check_one_order(each, layout)
+        return parts, [*each]
+    for name, value in data.items():
+        _check_long(value, infos[str(name)], where)
     values = {str(k): with_labels(v, infos[str(k)]) for k, v in data.items()}
     values |= together({k: v for k, v in values.items() if isinstance(v, xr.DataArray)}, where)
     found = {i.name: _variable(values[i.name], i, layout, where) for i in layout.variables}
@@ -123,36 +133,71 @@ def read_arrays(
     ], names
 
 
-def _in_lists(data: Mapping, infos: Mapping[str, VariableInfo]) -> int:
-    """Number of datasets where all came in lists, some of them of labelled arrays; else 0."""
+def _check_long(value: Any, info: VariableInfo, where: str) -> None:
+    """Refuse values whose rows are of several datasets, by an index or a coordinate of theirs."""
+    if isinstance(value, xr.DataArray):
+        long = DATASET not in value.dims and value.coords.get(DATASET, xr.DataArray(0)).ndim > 0
+    else:
+        names = getattr(getattr(value, "index", None), "names", ())
+        long = bool(info.dims) and getattr(value, "ndim", 0) == len(info.dims) and DATASET in names
+    if long:
+        raise DataError(
+            f"Variable {info.name!r}{where}: expected one dataset, or one for each element of a "
+            f"leading dim {DATASET!r}; its rows have names of datasets. Pass a table with a row "
+            f"for each of them, `pd.DataFrame({{{info.name!r}: ...}})`, whose index or column "
+            f"{DATASET!r} has the names."
+        )
+
+
+def in_lists(data: Mapping, layout: Layout) -> dict[str, dict]:
+    """Datasets where all came in lists, some of them of labelled arrays; else none."""
     lists = [v for v in data.values() if isinstance(v, list | tuple)]
     if not any(hasattr(one, "reindex") for v in lists for one in v):
-        return 0
+        return {}
+    dims = {i.name: len(i.dims) for i in layout.variables}
+    dims |= {held: dims[name] for held, name in layout.holders.items()}
     every = all(
         (isinstance(v, list | tuple) or (isinstance(v, np.ndarray) and v.ndim))
-        and all(np.ndim(one) == len(infos[str(k)].dims) for one in v)
+        and all(np.ndim(one) == dims.get(str(k), -1) for one in v)
         for k, v in data.items()
     )
-    return len(lists[0]) if every and len({*map(len, data.values())}) == 1 else 0
+    if not every or len({*map(len, data.values())}) > 1:
+        return {}
+    return {str(i): {k: v[i] for k, v in data.items()} for i in range(len(lists[0]))}
 
 
-def _by_variable(data: Mapping, layout: Layout) -> Mapping:
-    """Give observations that came under the name of the `pm.Data` they replace the variable's."""
+def _by_variable(data: Mapping, layout: Layout, where: str) -> Mapping:
+    """Give observations that came under the name of the `pm.Data` they replace the variable's.
+
+    What says no more than the model does is left out: constants with the values that the model has,
+    and a `pm.Data` beside its own observations, as results of PyMC have both.
+    """
+    twice = [k for k, v in layout.holders.items() if k in data and v in data]
+    for held in twice:
+        if not alike(data[held], data[layout.holders[held]]):
+            raise DataError(
+                f"data{where}: {held!r} holds the observations of {layout.holders[held]!r}, and "
+                "both came, with different values: leave one of them out."
+            )
+    same = [k for k, v in layout.constants.items() if k in data and alike(data[k], v)]
+    same += [k for k in layout.others if k in data]
     new = {k: v for k, v in layout.holders.items() if k in data and v not in data}
     if isinstance(data, xr.Dataset):
-        return data.rename(new)
-    return {new.get(k, k): v for k, v in data.items()} if new else data
+        return data.drop_vars([*twice, *same]).rename(new)
+    if not (twice or same or new):
+        return data
+    return {new.get(k, k): v for k, v in data.items() if k not in {*twice, *same}}
 
 
 def _with_coordinates(data: Mapping, layout: Layout) -> Mapping:
     """Take covariates that came as coordinates of a Dataset, as they do from many files."""
     if not isinstance(data, xr.Dataset):
         return data
-    wanted = [n for n in layout.names if n in _names_in(data) and n in data.coords]
+    wanted = [n for n in layout.names if n in names_in(data) and n in data.coords]
     return data.reset_coords(wanted) if wanted else data
 
 
-def _names_in(data: xr.Dataset) -> list[Hashable]:
+def names_in(data: xr.Dataset) -> list[Hashable]:
     """Variables of a Dataset, and coordinates that are more than labels of a dim."""
     return [*data.data_vars, *(n for n in data.coords if n not in data.dims)]
 
@@ -212,7 +257,8 @@ def _check_names(data: Mapping, layout: Layout, where: str) -> None:
     if constant:
         raise DataError(
             f"data{where}: {constant} are `pm.Data` that were no covariates when the model was "
-            f"compiled: a constant. Fit it again with covariates={constant}, or leave them out."
+            "compiled: a constant, with other values in the model. Fit it again with "
+            f"covariates={constant}, or leave them out."
         )
     if unknown:
         raise DataError(
@@ -229,58 +275,3 @@ def task_of(compiled: CompiledModel, data: TaskLike) -> Task:
 def layout_of(compiled: CompiledModel) -> Layout:
     """Say what a dataset looks like; its rows are along the first dim that all observed have."""
     return Layout.of(compiled, next(iter(compiled.shared_dims), None))
-
-
-def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
-    """Names of the model's `pm.Data` that come with the data, in the model's order."""
-    data = in_form(data)
-    if isinstance(data, Mapping) and several(data, list(model.named_vars)) and data:
-        data = in_form(next(iter(data.values())))
-    if isinstance(data, Task):
-        came: Iterable = data.values
-    elif isinstance(data, xr.Dataset):
-        came = _names_in(data)
-    elif is_frame(data):
-        came = {str(c).split("[")[0] for c in data.columns} - {DATASET}  # type: ignore[union-attr]
-    else:
-        came = data if isinstance(data, Mapping) else ()
-    names = {str(n) for n in came}
-    _warn_of_others(model, names)
-    held = holders(model)
-    return tuple(v.name for v in model.data_vars if v.name in names and v.name not in held)
-
-
-def _warn_of_others(model: pm.Model, came: set[str]) -> None:
-    """Say which of the model's data did not come, and stay as they are there.
-
-    Those along the rows, or as long where dims have no names, and such as look like placeholders;
-    what else a model has as `pm.Data` may well be a constant.
-    """
-    rows = {d for rv in model.observed_RVs for d in dims_of(model, rv)}
-    lengths = {
-        n for rv in model.observed_RVs for n in own_value(model, str(rv.name)).shape[:1] if n > 1
-    }
-
-    def differs(name: str) -> bool:
-        value, dims = own_value(model, name), dims_of(model, model[name])
-        long = any(is_nameless(d) and n in lengths for d, n in zip(dims, value.shape, strict=True))
-        alike = value.size > 1 and bool(np.all(value == value.flat[0]))
-        return bool(rows & {*dims}) or long or alike
-
-    reached = content([*model.basic_RVs, *model.deterministics, *model.potentials])
-    held = holders(model)
-    stay = [
-        v.name
-        for v in model.data_vars
-        if v in reached and v.name not in came and v.name not in held and differs(str(v.name))
-    ]
-    for name in stay:
-        alike = [n for n in came if n.lower() == name.lower()]
-        if alike:
-            raise DataError(f"data: expected {name!r}, as the model calls it, got {alike[0]!r}.")
-    observed = {*model.observed_RVs} - {model[held[n]] for n in came & {*held}}
-    if stay and {str(rv.name) for rv in observed} <= came:  # else an error follows
-        warn(
-            f"{listed(stay)} did not come with the data: the values that the model has are taken "
-            "for every dataset. Pass them with the data if they differ."
-        )

@@ -34,7 +34,13 @@ def concatenate(tasks: Sequence[Task]) -> Task:
 def stack(
     datasets: Sequence[Mapping[str, np.ndarray]], names: Sequence[str], layout: Layout
 ) -> Task:
-    """Check datasets one by one, pad them to the longest and stack them."""
+    """Check datasets one by one, pad them to the longest and stack them.
+
+    Raises
+    ------
+    DataError
+        Naming the variable and the dataset.
+    """
     if not datasets:
         raise DataError("data: expected at least one dataset, none came.")
     if len(set(names)) != len(names):

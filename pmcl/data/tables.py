@@ -8,7 +8,7 @@ import numpy as np
 from pmcl.compile import VariableInfo
 from pmcl.data.forms import with_index
 from pmcl.data.labels import check_one_order, in_order, name_of
-from pmcl.data.plain import array_of
+from pmcl.data.plain import alike, array_of
 from pmcl.data.stacking import stack
 from pmcl.data.task import DATASET, DataError, Layout, Task
 from pmcl.runtime.arguments import listed, warn
@@ -78,15 +78,38 @@ def _warn_of_names(data: "pd.DataFrame", layout: Layout) -> None:
 def _rows_of(rows: "pd.DataFrame", layout: Layout, name: str) -> dict[str, np.ndarray]:
     """Read the rows of one dataset."""
     rows = rows.rename(columns=dict(layout.holders))
+    _check_constants(rows, layout, name)
     along = layout.row if layout.row else next(iter(layout.variables[0].dims), None)
     rows = in_order(rows, along, layout, f"Column {along!r} of dataset {name!r}")
     return {i.name: from_columns(rows, i, layout, along, name) for i in layout.variables}
 
 
+def _check_constants(rows: "pd.DataFrame", layout: Layout, name: str) -> None:
+    """Refuse columns that are constants of the model, with other values there."""
+    for column, own in layout.constants.items():
+        if own.ndim > 1 or [*rows.columns].count(column) != 1:
+            continue
+        value = array_of(rows[column])
+        if own.ndim and own.shape != value.shape:
+            continue  # of something else than rows
+        if not alike(value, own if own.ndim else np.full(value.shape, own)):
+            raise DataError(
+                f"Column {column!r} of dataset {name!r}: it is a `pm.Data` that was no covariate "
+                "when the model was compiled: a constant, with other values in the model. Fit it "
+                f"again with covariates=[{column!r}], or leave the column out."
+            )
+
+
 def from_columns(
     rows: "pd.DataFrame", info: VariableInfo, layout: Layout, along: str | None, name: str
 ) -> np.ndarray:
-    """One variable of one dataset; rows of the table are the dim `along`, columns another."""
+    """One variable of one dataset; rows of the table are the dim `along`, columns another.
+
+    Raises
+    ------
+    DataError
+        Naming the columns.
+    """
     across = [d for d in info.dims if d != along]
     if len(across) > 1:
         raise DataError(

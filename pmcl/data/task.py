@@ -13,6 +13,7 @@ from pmcl.compile import CompiledModel, Mask, VariableInfo
 from pmcl.compile.copies import Copy
 from pmcl.compile.indices import Indices
 from pmcl.compile.support import Support
+from pmcl.compile.variables import own_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,8 +80,10 @@ class Layout:
         Observed values that are constants of the model, of which other data are warned.
     holders : dict of str to str
         The `pm.Data` that hold observations, by whose names these may come, too.
-    constants : tuple of str
-        Other `pm.Data` of the model, which data cannot be given for.
+    constants : dict of str to array
+        Other `pm.Data` of the model, with the values that count: others cannot be given.
+    others : frozenset of str
+        Data of another model, which are passed over.
     """
 
     variables: tuple[VariableInfo, ...]
@@ -92,7 +95,8 @@ class Layout:
     support: Support | None = field(default=None, compare=False, repr=False)
     copies: tuple[Copy, ...] = field(default=(), compare=False, repr=False)
     holders: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    constants: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    constants: Mapping[str, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
+    others: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @classmethod
     def of(cls, compiled: CompiledModel, row: str | None) -> "Layout":
@@ -106,7 +110,7 @@ class Layout:
             support=compiled.support,
             copies=compiled.copies,
             holders=compiled.holders,
-            constants=compiled.constants,
+            constants={n: own_value(compiled.model, n) for n in compiled.constants},
         )
 
     @property

@@ -49,6 +49,8 @@ def check_data(
     ------
     DataError
         Where the data do not fit the model.
+    ValueError
+        For fewer than 20 simulations.
 
     References
     ----------

@@ -18,8 +18,9 @@ from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.compile import CompiledModel, compile_model
 from pmcl.compile.variables import own_value
+from pmcl.data.covariates import covariates_among
 from pmcl.data.own import own_data
-from pmcl.data.reading import as_task, covariates_among, layout_of
+from pmcl.data.reading import as_task, layout_of
 from pmcl.data.task import DATASET, Layout, Task, TaskLike
 from pmcl.draws.densities import pick
 from pmcl.draws.handed import some_of
@@ -319,6 +320,11 @@ def plot_sensitivity(
     Returns
     -------
     list of matplotlib.axes.Axes
+
+    Raises
+    ------
+    ValueError
+        Where the result has no hyperparameter called `setting`.
     """
     import matplotlib.pyplot as plt
 

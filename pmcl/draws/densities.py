@@ -86,7 +86,13 @@ def _densities(
 
 
 def pick(compiled: CompiledModel, var_names: list[str] | None) -> tuple[str, ...]:
-    """Names of the variables to return: all of them, or those asked for."""
+    """Names of the variables to return: all of them, or those asked for.
+
+    Raises
+    ------
+    ValueError
+        Naming those that are no variables.
+    """
     known = [i.name for i in (*compiled.free, *compiled.deterministics)]
     if var_names is None:
         return tuple(known)

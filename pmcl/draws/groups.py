@@ -8,8 +8,7 @@ import numpy as np
 import xarray as xr
 
 from pmcl.data.task import DATASET
-
-LABEL = "_label"  # after a dim: the coordinate that has each dataset's own names
+from pmcl.data.unpadded import LABEL, LENGTH
 
 
 class Named(NamedTuple):
@@ -66,7 +65,7 @@ class Named(NamedTuple):
             )
         where = next((k for k in ("constant_data", "observed_data") if k in groups), None)
         if not same and where is not None:
-            groups[where] = groups[where].assign({f"{dim}_length": (DATASET, numbers)})
+            groups[where] = groups[where].assign({f"{dim}{LENGTH}": (DATASET, numbers)})
         found = xr.DataTree.from_dict(groups)
         for name, node in tree.children.items():
             found[name].attrs.update(node.attrs)

@@ -11,6 +11,7 @@ import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo
 from pmcl.data.task import DATASET, Task
+from pmcl.data.unpadded import LENGTH, dims_of, unpadded
 from pmcl.draws.drawn import Drawn
 from pmcl.metrics import ImportanceDiagnostics
 from pmcl.runtime.arguments import listed
@@ -92,7 +93,7 @@ def data_groups(compiled: CompiledModel, task: Task) -> dict[str, xr.Dataset]:
         if arrays:
             groups[group] = labelled(compiled, task, by_name, arrays, (DATASET,))
             if task.lengths is not None and task.ragged:
-                groups[group][f"{task.layout.row}_length"] = (DATASET, task.lengths)
+                groups[group][f"{task.layout.row}{LENGTH}"] = (DATASET, task.lengths)
     return groups
 
 
@@ -232,21 +233,8 @@ def one(tree: xr.DataTree, dataset: str | int | None = None) -> xr.DataTree:
         position = names.index(dataset)
     else:
         position = range(len(names))[dataset]
-    groups, sizes = {}, {}
-    for name, node in tree.children.items():
-        data = node.to_dataset()
-        lengths = [str(v) for v in data.data_vars if str(v).endswith("_length")]
-        if DATASET in data.dims:
-            data = data.isel({DATASET: position}, drop=True)
-        for length in lengths:
-            sizes[length.removesuffix("_length")] = int(data[length])
-        groups[name] = data.drop_vars(lengths)
-    for name, data in groups.items():  # deterministics and likelihoods have the rows' padding too
-        data = data.isel({d: slice(n) for d, n in sizes.items() if d in data.dims})
-        own = {d: data[f"{d}_label"] for d in data.dims if f"{d}_label" in data.coords}
-        data = data.drop_vars([f"{d}_label" for d in own])
-        groups[name] = data.assign_coords({d: label.values for d, label in own.items()})
-    return xr.DataTree.from_dict(groups)
+    groups = {name: node.to_dataset() for name, node in tree.children.items()}
+    return xr.DataTree.from_dict(unpadded(groups, position, dims_of(tree)))
 
 
 def warn_of_doubts(names: Sequence[str], tree: xr.DataTree, *, above: int = 3) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 
 from pmcl.data.task import DATASET
+from pmcl.data.unpadded import LENGTH
 from pmcl.draws.handed import DATA
 
 
@@ -41,7 +42,7 @@ def side_by_side(
 
 def _counted(parts: Sequence[xr.Dataset], row: str) -> list[xr.Dataset]:
     """Say how many rows datasets have, where these differ."""
-    name = f"{row}_length"
+    name = f"{row}{LENGTH}"
     numbers = {p.sizes[row] for p in parts if row in p.dims}
     if len(numbers) < 2 and not any(name in p for p in parts):
         return list(parts)

@@ -198,6 +198,11 @@ def khat_threshold(n_draws: int) -> float:
     -------
     float
 
+    Raises
+    ------
+    ValueError
+        For fewer than two draws.
+
     References
     ----------
     .. [1] Vehtari, Simpson, Gelman, Yao, Gabry (2024). Pareto smoothed importance sampling.

@@ -14,10 +14,11 @@ import xarray as xr
 from pmcl.compile import CompiledModel, Density, compile_model
 from pmcl.compile.labelled import model_or_context
 from pmcl.compile.simulable import need_density
+from pmcl.data.covariates import covariates_among
 from pmcl.data.masked import check_masked
 from pmcl.data.own import own_data
 from pmcl.data.possible import check_possible
-from pmcl.data.reading import covariates_among, layout_of, task_of
+from pmcl.data.reading import layout_of, task_of
 from pmcl.data.task import Task, TaskLike
 from pmcl.draws.densities import constrain, densities, pick
 from pmcl.draws.prediction import Extra, extra_groups

@@ -16,10 +16,11 @@ from pmcl.compile import CompiledModel, Density, compile_model
 from pmcl.compile.labelled import model_or_context
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.simulable import need_density
+from pmcl.data.covariates import covariates_among
 from pmcl.data.masked import check_masked
 from pmcl.data.own import own_data
 from pmcl.data.possible import check_possible
-from pmcl.data.reading import as_task, covariates_among, task_of
+from pmcl.data.reading import as_task, task_of
 from pmcl.data.task import DATASET, Layout, Task, TaskLike
 from pmcl.draws.densities import pick
 from pmcl.draws.handed import UNCONSTRAINED, by_dataset, some_of, z_of
@@ -137,6 +138,9 @@ def refine(
     ------
     UnsupportedModelError, DataError
         As `fit_amortized` and `sample` do.
+    ValueError
+        Naming the argument that has none of the values above; where `start` has draws of another
+        number of datasets.
 
     Warns
     -----

@@ -35,7 +35,15 @@ def positive_rate(value: float) -> float:
 
 
 def seed_of(given: int | None, derived: int | None) -> int:
-    """Return the seed that was given, one that follows from another, or one out of nothing."""
+    """Return the seed that was given, one that follows from another, or one out of nothing.
+
+    Raises
+    ------
+    TypeError
+        Where the seed is no whole number.
+    ValueError
+        Where there is none, and several processes have to draw alike.
+    """
     if given is not None:
         if not isinstance(given, int | np.integer):
             raise TypeError(

@@ -31,7 +31,13 @@ class Memory:
         return len(self.tasks)
 
     def stored(self) -> Task:
-        """Return the stored datasets; an error where there are none."""
+        """Return the stored datasets.
+
+        Raises
+        ------
+        ValueError
+            Where there are none.
+        """
         if self.datasets is None:
             raise ValueError("memory: expected stored datasets, it is empty.")
         return self.datasets
