@@ -186,7 +186,7 @@ def _mixed(
 
     def same(name: str) -> bool:
         one, two = (v[name] for v in pairs)
-        for i, number in enumerate(numbers):
+        for i, number in enumerate(given.numbers):
             a, b = one[i], two[i]
             if dim in dims[name]:
                 axis = 1 + dims[name].index(dim)
