@@ -389,6 +389,18 @@ def test_another_prior_of_datasets_with_any_number_of_groups(schools, other, ref
         schools.sample(moved, model=other, refine=refine, var_names=["thrice"])
 
 
+def test_another_model_may_have_other_transforms(schools):
+    with pm.Model(coords={"school": range(8)}) as model:
+        sigma = pm.Data("sigma", np.ones(8), dims="school")
+        mu, tau = pm.Normal("mu", 0, 5), pm.Uniform("tau", 0, 10)
+        theta = pm.Normal("theta", mu, tau, dims="school")
+        pm.Normal("y", theta, sigma, observed=np.zeros(8), dims="school")
+    tree = schools.sample(of_schools(5), 500, model=model, given={"mu": 0.0}, random_seed=3)
+    tau = tree["posterior"]["tau"].values
+    assert (tau > 0).all() and (tau < 10).all()
+    assert float(tree["dataset_stats"]["khat"].item()) < 0.7
+
+
 def test_a_task_of_the_models_own_groups_needs_no_names(schools):
     size = len(schools.compiled.coords["school"])
     given = schools.sampler.checked(pmcl.as_task(of_schools(size), schools.layout))

@@ -21,11 +21,11 @@ from pmcl.compile.labelled import model_or_context
 from pmcl.compile.variables import holders
 from pmcl.data.task import Task, TaskLike
 from pmcl.draws.densities import pick
-from pmcl.draws.handed import UNCONSTRAINED
+from pmcl.draws.handed import z_of
 from pmcl.draws.network import draw
 from pmcl.draws.prediction import Extra
 from pmcl.draws.prior import prior_draws
-from pmcl.draws.results import flat_z, unconstrained_dataset, warn_of_doubts
+from pmcl.draws.results import unconstrained_dataset, warn_of_doubts
 from pmcl.draws.side_by_side import side_by_side
 from pmcl.networks.contexts import placed
 from pmcl.parts.job import need_store
@@ -139,21 +139,27 @@ def sample_levels(
             what = "sample(model=) of a model with other groups with `store` or `client`"
         refuse(what, "`pmcl.refine` takes them, of a model of the size")
     alone = asked._replace(
-        draws=FEWEST_STARTS, names=(), refine=None, correct=None, fallback=None, extra=Extra()
+        draws=FEWEST_STARTS,
+        names=tuple(
+            i.name for i in sampler.sized.compiled.free
+        ),  # the other model may transform others
+        refine=None,
+        correct=None,
+        fallback=None,
+        extra=Extra(),
     )
-    drawn = sampler.sample(read, alone, devices=devices)[UNCONSTRAINED].to_dataset()
+    drawn = sampler.sample(read, alone, devices=devices)
     if groups is None:
-        start = xr.DataTree.from_dict({UNCONSTRAINED: drawn})
         return refine(
             there.sized.compiled,
             there.task,
-            start=start,
+            start=drawn,
             store=store,
             client=client,
             **shown,
             **_arguments(asked, other.given),
         )
-    start = np.moveaxis(flat_z(there.sized.compiled, drawn)[0], 0, 1)
+    start = np.moveaxis(z_of(there.sized.compiled, drawn, "start")[0], 0, 1)
     trees: list[xr.DataTree] = []
     order: list[int] = []
     for rows in by_number(there):

@@ -73,14 +73,14 @@ class Sized:
         """The same with so many groups and no more; made once, as long as it is among the last."""
         if size == len(self.compiled.coords[groups.grouping.dim]):
             return self
-        make = partial(self._made, groups, size)
-        return self.compiled.keep_few("groups", size, make, most=_SIZES)
-
-    def _made(self, groups: Groups, size: int) -> "Sized":
-        model = resized(self.compiled.model, groups.grouping.dim, size)
-        names = [i.name for i in self.compiled.covariates]
-        compiled = compile_model(model, covariates=names)
+        make = partial(self._made, groups.grouping.dim, size)
+        compiled = self.compiled.keep_few("groups", size, make, most=_SIZES)
+        # of one model networks may have read different levels
         return Sized(compiled, reading_at(self.reading, compiled, groups.grouping))
+
+    def _made(self, dim: str, size: int) -> CompiledModel:
+        names = [i.name for i in self.compiled.covariates]
+        return compile_model(resized(self.compiled.model, dim, size), covariates=names)
 
 
 class Checked(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from pmcl.amortized.groups import Checked, Sized, skeleton
-from pmcl.amortized.own_size import finished_by_size, of_real_groups
+from pmcl.amortized.own_size import check_number, finished_by_size, of_real_groups
 from pmcl.compile import Density
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.data.forms import is_frame
@@ -233,6 +233,7 @@ def alike(sampler: LevelSampler, given: Checked) -> bool:
     density, reading = Density(sized.compiled, sampler.row), sized.reading
     if reading.rules is not None and len(term_shapes(density, given.task)) != len(reading.rules):
         return False
+    numbers = given.numbers
     task = replace(given.task, beside=None, labels=None, place=None)
     with precision.scope():
         found = reading.of(density, task)
@@ -240,23 +241,25 @@ def alike(sampler: LevelSampler, given: Checked) -> bool:
             return False
         if groups is not None:
             try:
-                check_padding(
-                    density, reading, _turned(task, groups.grouping.dim), groups.grouping.dim
-                )
+                two = _turned(task, groups.grouping.dim, numbers)
+                check_padding(density, reading, two, groups.grouping.dim)
+                check_number(groups, Checked(two.select([0]), sized))
             except UnsupportedModelError:
                 return False
     return True
 
 
-def _turned(task: Task, dim: str) -> Task:
-    """The first dataset of a task, and the same whose groups have data of others."""
-    two = task.select([0, 0])
+def _turned(task: Task, dim: str, numbers: np.ndarray) -> Task:
+    """The dataset with most groups, and the same whose groups have data of others."""
+    most = int(np.argmax(numbers))
+    two, real = task.select([most, most]), np.arange(numbers[most])
     for k, info in enumerate(task.layout.variables):
         if dim in info.dims:
             value = np.array(two.values[info.name])
-            other = np.roll(value[1], 1, axis=info.dims.index(dim))
-            real = k >= task.layout.n_observed and value.dtype.kind == "f"
-            value[1] = 0.9 * other if real else other
+            turned = np.moveaxis(value[1], info.dims.index(dim), 0)  # a view
+            turned[real] = np.roll(turned[real], 1, axis=0)
+            if k >= task.layout.n_observed and value.dtype.kind == "f":
+                value[1] *= 0.9
             two.values[info.name] = value
     return two
 

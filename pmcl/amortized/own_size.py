@@ -21,6 +21,7 @@ from pmcl.refinement.settings import Asked
 from pmcl.refinement.treatment import at, replaced
 
 _LOOKED_AT = 2  # draws
+_FAR = 8.0  # on the unconstrained scale
 _SIZES = 4  # numbers of groups for which models are compiled for NUTS unasked
 
 
@@ -124,13 +125,12 @@ def check_number(groups: Groups, given: Checked) -> None:
     ------
     UnsupportedModelError
     """
-    (task, sized), grouping, number = given, groups.grouping, few_lengths(groups.low)
-    if number >= sized.reading.like.groups:
+    sized, grouping = given.sized, groups.grouping
+    number = min(few_lengths(groups.low), sized.reading.like.groups - 1)
+    if number < 1:
         return
-    labels = (tuple(map(str, range(number))),) * len(task)
-    values = {k: v % number if k == grouping.by else v for k, v in task.values.items()}
-    given = given._replace(task=replace(task, values=values, labels=labels))
-    own, row = of_own_size(groups, given, range(len(task))), task.layout.row
+    given = _fewer(groups, given, number)
+    own, row = of_own_size(groups, given, range(len(given.task))), given.task.layout.row
     density, small = Density(sized.compiled, row), Density(own.sized.compiled, row)
     z = 0.5 * np.random.default_rng(0).normal(size=(3, density.dim))
     padded = kept_terms(density, sized.reading, replace(given.task, labels=None), number, z)
@@ -142,6 +142,14 @@ def check_number(groups: Groups, given: Checked) -> None:
             "a formula?). Give what follows from their number as a covariate. Without `groups` "
             "their number is fixed."
         )
+
+
+def _fewer(groups: Groups, given: Checked, number: int) -> Checked:
+    """The same datasets, as if they had so many groups: those beyond are padding."""
+    task, by = given.task, groups.grouping.by
+    values = {k: v % number if k == by else v for k, v in task.values.items()}
+    labels = (tuple(map(str, range(number))),) * len(task)
+    return given._replace(task=replace(task, values=values, labels=labels, beside=None, place=None))
 
 
 def of_real_groups(
@@ -161,6 +169,8 @@ def of_real_groups(
         own = of_own_size(groups, given, rows)
         values = constrain(own.sized.compiled, z[rows][..., own.places], own.task, mixed)
         for name, value in values.items():
+            if found[name].dtype.kind == "f":
+                found[name][rows] = np.nan  # entries that there are none of
             for i, v in zip(rows, value, strict=True):
                 found[name][i][tuple(slice(n) for n in v.shape)] = v
     return found
@@ -171,31 +181,60 @@ def _mixed(
 ) -> tuple[str, ...]:
     """Those of some deterministics that padding has a part in."""
     compiled, task, dim = given.sized.compiled, given.task, groups.grouping.dim
-    moved, values = z + 1.0, {k: np.array(v) for k, v in task.values.items()}
+    values = {k: np.array(v) for k, v in task.values.items()}
+    far = [np.full_like(z, -_FAR), np.full_like(z, _FAR)]  # the largest, or the least, of all
     for i, number in enumerate(given.numbers):
         real = _places(compiled, groups, number)
-        moved[i][:, real] = z[i][:, real]
+        for moved in far:
+            moved[i][:, real] = z[i][:, real]
         for k, info in enumerate(task.layout.variables):
             if dim in info.dims:
                 value = np.moveaxis(values[info.name][i], info.dims.index(dim), 0)
                 told = k >= task.layout.n_observed and value.dtype.kind == "f"
                 value[number:] = 0.9 * value[0] if told else value[0]
     other = replace(task, values=values, beside=None, place=None)
-    pairs = [constrain(compiled, u, now, names) for u, now in ((z, task), (moved, other))]
+    first = constrain(compiled, z, task, names)
+    others = [constrain(compiled, u, other, names) for u in far]
     dims = {i.name: i.dims for i in compiled.deterministics}
+    counted = _counted(groups, given)
 
-    def same(name: str) -> bool:
-        one, two = (v[name] for v in pairs)
+    def same(name: str, two: np.ndarray) -> bool:
         for i, number in enumerate(given.numbers):
-            a, b = one[i], two[i]
+            a, b = first[name][i], two[i]
             if dim in dims[name]:
                 axis = 1 + dims[name].index(dim)
                 a, b = (v.take(np.arange(number), axis=axis) for v in (a, b))
-            if not np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True):
+            if not _close(a, b):
                 return False
         return True
 
-    return tuple(n for n in names if not same(n))
+    return tuple(n for n in names if n in counted or not all(same(n, v[n]) for v in others))
+
+
+def _counted(groups: Groups, given: Checked) -> frozenset[str]:
+    """Deterministics that depend on how many groups there are; told once of a model."""
+    compiled, size = given.sized.compiled, given.sized.reading.like.groups
+    names = tuple(i.name for i in compiled.deterministics)
+    number = min(groups.low, size - 1)
+
+    def told() -> frozenset[str]:
+        task = given.task.select([0])
+        task = replace(task, labels=None, scattered=None)
+        few = _fewer(groups, given._replace(task=task), number)
+        own = of_own_size(groups, few, [0])
+        z = 0.5 * np.random.default_rng(0).normal(size=(1, _LOOKED_AT, compiled.dim))
+        whole = constrain(compiled, z, replace(few.task, labels=None), names)
+        alone = constrain(own.sized.compiled, z[..., own.places], own.task, names)
+        cut = {n: whole[n][0][tuple(map(slice, alone[n][0].shape))] for n in names}
+        return frozenset(n for n in names if not _close(cut[n], alone[n][0]))
+
+    if number < 1 or not names:
+        return frozenset()
+    return compiled.keep_few("counted groups", number, told, most=1)
+
+
+def _close(one: np.ndarray, other: np.ndarray) -> bool:
+    return np.allclose(one, other, rtol=1e-9, atol=1e-12, equal_nan=True)
 
 
 def by_number(given: Checked) -> list[np.ndarray]:

@@ -1,7 +1,7 @@
 """Posterior draws by NUTS for many datasets of one model, compiled once."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import NamedTuple
 
@@ -190,7 +190,8 @@ def nuts(
                 found = turned(sample(arrays, lengths, settings, seeds[i], begin))
                 anew = None if warm is None or warm.again is None else warm.again(found.z)
                 if anew is not None:
-                    found = turned(sample(arrays, lengths, settings, seeds[i] ^ 1, anew))
+                    with suppress(RuntimeError, ValueError):  # the first chains are there
+                        found = turned(sample(arrays, lengths, settings, seeds[i] ^ 1, anew))
             return found
 
         for i, name in enumerate(names):

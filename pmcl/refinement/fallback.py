@@ -140,8 +140,9 @@ def _again(initial: np.ndarray, draws: int, chains: np.ndarray) -> Begin | None:
     if not _warning(said["rhat"][0], said["ess"][0], 0, draws):
         return None
     alone = convergence(chains[:, None], {}, np.zeros(len(chains)))["ess"]
+    moved = (np.ptp(chains, axis=1) > 0).all(axis=-1)  # of a constant, ArviZ counts every draw
     # chains that walk well and do not meet have found modes, which they keep
-    if np.median(alone) < _STUCK:
+    if not np.median(np.where(moved, alone, 0.0)) >= _STUCK:
         return Begin.about(initial)
     return Begin.at(chains.reshape(-1, chains.shape[-1]))
 
