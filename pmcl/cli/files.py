@@ -95,7 +95,7 @@ def _arrays(path: Path, **how: Any) -> xr.Dataset | xr.DataTree:
     try:
         with xr.open_datatree(path, **how) as tree:
             tree.load()
-    except (ValueError, NotImplementedError, TypeError):  # netCDF 3; groups that do not align
+    except ValueError:  # netCDF 3; groups that do not align
         with xr.open_dataset(path, **how) as root:
             if root.data_vars:
                 return root.load()
