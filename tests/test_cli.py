@@ -5,16 +5,23 @@ import re
 from pathlib import Path
 
 import h5py
+import level_models as models
 import numpy as np
 import pandas as pd
+import pymc as pm
 import pytest
 import xarray as xr
 from tiny_model import TINY
 
 import pmcl
 from pmcl.cli import main
+from pmcl.cli.common import label_columns
 from pmcl.cli.files import read_data
-from pmcl.data.task import DataError
+from pmcl.compile import compile_model
+from pmcl.data.grouped import GroupedReader
+from pmcl.data.reading import as_task
+from pmcl.data.task import DataError, Layout
+from pmcl.levels.sizes import Grouping, Groups
 
 
 class Work:
@@ -222,6 +229,89 @@ def test_names_of_datasets_are_text_as_in_the_file(tmp_path):
     found = read_data(tmp_path / "d.csv", dataset="who")
     assert found["dataset"].tolist() == names
     np.testing.assert_array_equal(found["y"], np.arange(9) + 0.5)
+
+
+@pytest.mark.parametrize(
+    ("own", "cells", "read"),
+    [
+        ([0, 1, 2], ["02", "01", "00"], [2, 1, 0]),
+        ([0.25, 0.5, 0.75, 1], ["0.25", "0.50", "0.75", "1.00"], [0.25, 0.5, 0.75, 1]),
+        ([1, 2, 3], ["3.00", "2.00", "1.00"], [3, 2, 1]),
+        ([1, 2, 3], ["01", "02", "03"], [1, 2, 3]),
+        ([1, 2], [" 1", " 2"], [1, 2]),
+        ([True, False], ["FALSE", "TRUE"], [False, True]),
+        ([2, 1], ["1", "2"], [1, 2]),
+        (["007", "7"], ["7", "007"], ["7", "007"]),  # the model's as they stand
+        ([1, 2, 7], ["007", "7", "1"], ["007", "7", "1"]),  # two would be one
+        (["a", "NA"], ["NA", "a"], ["NA", "a"]),
+        (None, ["007", "NA"], ["007", "NA"]),
+    ],
+)
+def test_labels_in_a_text_file_are_the_models_and_else_as_they_stand(tmp_path, own, cells, read):
+    path = tmp_path / "d.csv"
+    path.write_text("".join(["dataset,k,y\n", *(f"u,{c},1.5\n" for c in cells)]))
+    assert read_data(path, labels={"k": own})["k"].tolist() == read
+
+
+def test_values_go_by_labels_that_are_numbers_with_zeros_in_front(tmp_path):
+    with pm.Model(coords={"month": [0, 1, 2]}) as model:
+        mu = pm.Normal("mu", 0, 1, dims="month")
+        pm.Normal("y", mu, 1, observed=np.zeros(3), dims="month")
+    (tmp_path / "d.csv").write_text("dataset,month,y\nu,02,1\nu,01,2\nu,00,3\n")
+    found = read_data(tmp_path / "d.csv", labels=label_columns(model))
+    task = as_task(found, Layout.of(compile_model(model), None))
+    np.testing.assert_array_equal(task.values["y"], [[3, 2, 1]])
+
+
+def test_columns_of_names_are_those_of_dims_and_of_the_groups_index():
+    model = models.counties()
+    model.add_coord("length_only", length=3)
+    assert label_columns(model) == {
+        "county": tuple(range(6)),
+        "row": tuple(range(10)),
+        "length_only": None,
+    }
+    groups = Groups(2, 9, Grouping("county", "in_county", ("a",)))
+    found = label_columns(model, groups)
+    assert found["county"] is None and found["in_county"] is None
+
+
+def test_groups_named_by_the_rows_index_are_as_in_the_file(tmp_path):
+    compiled = compile_model(models.counties(), covariates=["in_county", "uranium"])
+    groups = Groups(2, 9, Grouping("county", "in_county", ("a",)))
+    path = tmp_path / "d.csv"
+    labels = label_columns(compiled.model, groups)
+    read = GroupedReader(Layout.of(compiled, "row"), "county", "in_county")
+    path.write_text("dataset,y,uranium,in_county\nu,0,1,007\nu,1,2,7\n")
+    assert read(read_data(path, labels=labels)).labels == (("007", "7"),)
+    path.write_text("dataset,y,uranium,in_county\nu,0,1,10\nu,1,2,9\n")
+    assert read(read_data(path, labels=labels)).labels == (("9", "10"),)
+
+
+def test_netcdf_of_version_3_and_beside_other_groups_is_read(tmp_path):
+    data = xr.Dataset({"y": (("dataset", "row"), [[1.0, 2, 3]])})
+    data.to_netcdf(tmp_path / "old.nc", engine="scipy", format="NETCDF3_CLASSIC")
+    data.to_netcdf(tmp_path / "d.nc")
+    other = xr.Dataset({"z": ("row", [1.0, 2])})  # of another length than the root's
+    other.to_netcdf(tmp_path / "d.nc", mode="a", group="log")
+    data.to_zarr(tmp_path / "d.zarr", consolidated=False)
+    other.to_zarr(tmp_path / "d.zarr", group="log", mode="a", consolidated=False)
+    for name in ("old.nc", "d.nc", "d.zarr"):
+        xr.testing.assert_identical(read_data(tmp_path / name).drop_attrs(), data)
+
+
+def test_the_dim_of_datasets_has_its_name_in_arviz_groups_too(tmp_path):
+    rows = ("country", "obs")
+    groups = {
+        "observed_data": xr.Dataset({"y": (rows, np.eye(2))}, coords={"country": ["a", "b"]}),
+        "constant_data": xr.Dataset({"x": ("obs", [1.0, 2])}),
+    }
+    xr.DataTree.from_dict(groups).to_netcdf(tmp_path / "d.nc")
+    found = read_data(tmp_path / "d.nc", dataset="country")
+    assert found["observed_data/y"].dims == ("dataset", "obs")
+    assert [*found["observed_data/dataset"].values] == ["a", "b"]
+    with pytest.raises(DataError, match="expected a dim 'land'.*'country'"):
+        read_data(tmp_path / "d.nc", dataset="land")
 
 
 def test_data_files_of_every_kind_are_the_same_data(tmp_path):

@@ -76,15 +76,15 @@ def test_names_in_a_file_are_text_as_they_stand(counties, tmp_path):
     lines = ["y,uranium,county", "0,1,007", "1,2,7", "2,1,007", "3,3,NA", "4,4,1.0"]
     path = tmp_path / "d.csv"
     path.write_text("\n".join(["dataset," + lines[0], *(f"u,{one}" for one in lines[1:])]))
-    found = counties(read_data(path, labels=["county"]))
+    found = counties(read_data(path, labels={"county": None}))
     assert found.labels == (("007", "7", "NA", "1.0"),)
     np.testing.assert_array_equal(found.datasets["u"]["uranium"], [1, 2, 3, 4])
     # plain numbers are numbers, in their order
     path.write_text("dataset,y,uranium,county\nu,1,2,10\nu,2,1,9\n")
-    assert counties(read_data(path, labels=["county"])).labels == (("9", "10"),)
+    assert counties(read_data(path, labels={"county": None})).labels == (("9", "10"),)
     path.write_text("dataset,y,uranium,county\nu,1,2,10\nu,2,1,\n")
     with pytest.raises(pmcl.DataError, match="a group in every row of column 'county', 1 rows"):
-        counties(read_data(path, labels=["county"]))
+        counties(read_data(path, labels={"county": None}))
 
 
 ROWS = {"y": np.arange(4.0), "in_county": np.array([2, 2, 1, 0])}

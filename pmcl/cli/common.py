@@ -11,10 +11,12 @@ from cyclopts import Parameter
 from pmcl.runtime.files import to_json
 
 if TYPE_CHECKING:
+    import pymc as pm
     from rich.console import Console
 
     from pmcl.amortized.multilevel import MultilevelPosterior
     from pmcl.amortized.posterior import AmortizedPosterior
+    from pmcl.levels.sizes import Groups
 
 
 Flag = Parameter(negative="")
@@ -50,3 +52,16 @@ def loaded(state: Path, model: str) -> "AmortizedPosterior | MultilevelPosterior
     from pmcl.models.definition import named
 
     return named(model).load(state)
+
+
+def label_columns(model: "pm.Model", groups: "Groups | None" = None) -> dict[str, Any]:
+    """Columns of a text file that hold names: dims of a model, with the labels that it has.
+
+    Groups of any number have names of their own, in the column of their dim or in that of the
+    rows' groups.
+    """
+    data = {str(v.name) for v in [*model.observed_RVs, *model.data_vars]}
+    found: dict[str, Any] = {str(d): c for d, c in model.coords.items() if d not in data}
+    if groups is not None:
+        found |= {n: None for n in (groups.grouping.dim, groups.grouping.by) if n}
+    return found

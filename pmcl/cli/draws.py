@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from pmcl.cli.common import Json, ModelName, Quiet, answer, apart, loaded
+from pmcl.cli.common import Json, ModelName, Quiet, answer, apart, label_columns, loaded
 from pmcl.cli.settings import SettingsFile
 
 
@@ -60,8 +60,9 @@ def sample(
     with apart():
         netcdf = out.name.endswith(".nc")
         posterior = loaded(state, model)
+        labels = label_columns(posterior.compiled.model, getattr(posterior, "groups", None))
         tree = posterior.sample(
-            read_data(data, dataset=dataset, labels=posterior.compiled.coords),  # type: ignore[arg-type]
+            read_data(data, dataset=dataset, labels=labels),  # type: ignore[arg-type]
             draws,
             refine=how[refine],
             random_seed=seed,
@@ -126,7 +127,7 @@ def reference(
         built = named(model).model()
         tree = sample_reference(
             built,
-            read_data(data, dataset=dataset, labels=built.coords),  # type: ignore[arg-type]
+            read_data(data, dataset=dataset, labels=label_columns(built)),  # type: ignore[arg-type]
             draws=draws,
             random_seed=seed,
             progressbar=not quiet,

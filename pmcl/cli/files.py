@@ -1,10 +1,10 @@
 """Data files as `as_task` takes them: CSV, Parquet, netCDF and Zarr."""
 
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
@@ -20,7 +20,7 @@ _SUFFIXES = ".csv, .csv.gz, .tsv, .parquet, .nc, .zarr"
 
 
 def read_data(
-    path: Path, *, dataset: str = DATASET, labels: Collection[str] = ()
+    path: Path, *, dataset: str = DATASET, labels: Mapping[str, Any] | None = None
 ) -> "xr.Dataset | xr.DataTree | pd.DataFrame":
     """Read the datasets of a task from a file.
 
@@ -31,8 +31,9 @@ def read_data(
         ``.zarr``), those of ArviZ's groups, too.
     dataset : str
         The table's column, or the arrays' dim, that tells datasets apart.
-    labels : collection of str
-        Dims of the model: columns of a text file that are called so hold names.
+    labels : mapping of str to sequence, optional
+        Dims of the model with their labels, None where they have none: columns of a text file that
+        are called so hold names.
 
     Raises
     ------
@@ -46,15 +47,15 @@ def read_data(
     name = path.name.lower().removesuffix(".gz")
     try:
         if name.endswith((".csv", ".tsv")):
-            found = read_table(path, "\t" if name.endswith(".tsv") else ",", dataset, labels)
+            separator = "\t" if name.endswith(".tsv") else ","
+            found = read_table(path, separator, dataset, labels or {})
         elif name.endswith((".parquet", ".pq")):
             found = with_index(pd.read_parquet(path))
         elif name.endswith((".nc", ".nc4", ".h5")):
-            with xr.open_datatree(path) as opened:
-                found = _of_tree(opened.load())
+            found = _arrays(path)
         elif name.endswith(".zarr"):
-            with _plainly(), xr.open_datatree(path, engine="zarr") as opened:
-                found = _of_tree(opened.load())
+            with _plainly():
+                found = _arrays(path, engine="zarr")
         else:
             raise DataError(f"{path}: expected one of {_SUFFIXES}.")
     except DataError:
@@ -66,10 +67,11 @@ def read_data(
         ) from error
     except Exception as error:  # whatever the readers say of a damaged file
         raise DataError(f"{path}: could not be read ({error}).") from error
-    if isinstance(found, xr.DataTree):
-        return found
-    frame = isinstance(found, pd.DataFrame)
-    known = [*found.columns] if frame else [*found.variables, *found.dims]
+    frame, tree = isinstance(found, pd.DataFrame), isinstance(found, xr.DataTree)
+    if tree:
+        known = [*dict.fromkeys(name for node in found.subtree for name in _names(node))]
+    else:
+        known = [*found.columns] if frame else _names(found)
     if dataset not in known and (frame or dataset != DATASET):
         raise DataError(
             f"{path}: expected a {'column' if frame else 'dim'} {dataset!r} that tells datasets "
@@ -77,11 +79,27 @@ def read_data(
         )
     if dataset == DATASET:
         return found
+    if tree:
+        return found.map_over_datasets(
+            lambda one: one.rename({dataset: DATASET}) if dataset in _names(one) else one
+        )
     return found.rename(columns={dataset: DATASET}) if frame else found.rename({dataset: DATASET})
 
 
-def _of_tree(tree: xr.DataTree) -> xr.Dataset | xr.DataTree:
+def _names(data: xr.Dataset | xr.DataTree) -> list[str]:
+    return [*map(str, dict.fromkeys([*data.variables, *data.dims]))]
+
+
+def _arrays(path: Path, **how: Any) -> xr.Dataset | xr.DataTree:
     """Arrays of a file, or results with their groups."""
+    try:
+        with xr.open_datatree(path, **how) as tree:
+            tree.load()
+    except ValueError:  # netCDF 3; groups that do not align
+        with xr.open_dataset(path, **how) as root:
+            if root.data_vars:
+                return root.load()
+        raise
     return tree if tree.children and not tree.data_vars else tree.to_dataset()
 
 

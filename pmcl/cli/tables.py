@@ -4,13 +4,14 @@ import csv
 import gzip
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pmcl.data.labels import text
 from pmcl.data.task import DataError
 
 if TYPE_CHECKING:
@@ -20,12 +21,12 @@ _PLAIN = r"-?(0|[1-9]\d*)(\.0|\.\d*[1-9])?"  # numbers that are written in one w
 
 
 def read_table(
-    path: Path, separator: str, dataset: str, labels: Collection[str] = ()
+    path: Path, separator: str, dataset: str, labels: Mapping[str, Any]
 ) -> "pd.DataFrame":
     """Read a text file with one line a row, the names of columns in the first.
 
     Names of datasets are text as it stands: 007 is not 7, and NA is a name. So are those in columns
-    of `labels`, unless all are plain numbers.
+    of `labels`, unless all are plain numbers, or numbers that are the model's and none the same.
 
     Raises
     ------
@@ -60,15 +61,30 @@ def read_table(
     _check_short(found, path, separator)
     named = [name for name in found.columns if name == dataset or name in labels]
     if named:
-        text = {"usecols": named, "dtype": str, "keep_default_na": False, "index_col": False}
-        exact = pd.read_csv(path, sep=separator, **text)
-        plain = [n for n in named if n != dataset and exact[n].str.fullmatch(_PLAIN).all()]
-        named = [n for n in named if n not in plain]
+        how = {"usecols": named, "dtype": str, "keep_default_na": False, "index_col": False}
+        exact = pd.read_csv(path, sep=separator, **how)
+        named = [
+            n
+            for n in named
+            if n == dataset
+            or not (
+                exact[n].str.fullmatch(_PLAIN).all()
+                or _are_the_models(exact[n], found[n], labels.get(n))
+            )
+        ]
         for n in named:  # nothing is no name
             found[n] = exact[n] if n == dataset else exact[n].where(exact[n] != "")
     for name in found.columns.drop(named):
         _check_numbers(found[name], f"{path}: column {name!r}", path, separator)
     return found
+
+
+def _are_the_models(exact: "pd.Series", read: "pd.Series", own: Any) -> bool:
+    """Whether labels are the model's as pandas reads them, and not as they stand: 01, TRUE."""
+    ours = set() if own is None else {*text(own)}
+    return (
+        {*text(read)} <= ours and not {*exact} <= ours and read.nunique() == exact.nunique()
+    )  # where two fall together something is lost
 
 
 def _check_short(found: "pd.DataFrame", path: Path, separator: str) -> None:

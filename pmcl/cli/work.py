@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 import pmcl
-from pmcl.cli.common import Flag, Json, ModelName, Quiet, answer, apart, loaded
+from pmcl.cli.common import Flag, Json, ModelName, Quiet, answer, apart, label_columns, loaded
 from pmcl.cli.settings import SettingsFile
 
 if TYPE_CHECKING:
@@ -139,8 +139,9 @@ def adapt(
     with apart():
         posterior = loaded(target if checkpoint and target.exists() else state, model)
         done = {r.name for r in posterior.records}
-        labels = name or [_stem(p) for p in tasks]
-        for i, (label, path) in enumerate(zip(labels, tasks, strict=True)):
+        labels = label_columns(posterior.compiled.model, getattr(posterior, "groups", None))
+        names = name or [_stem(p) for p in tasks]
+        for i, (label, path) in enumerate(zip(names, tasks, strict=True)):
             part = None
             if checkpoint is not None:
                 part = checkpoint.with_name(f"{checkpoint.name}.{i}")
@@ -149,7 +150,7 @@ def adapt(
                     part.unlink(missing_ok=True)
                     continue
             posterior = posterior.adapt(
-                read_data(path, dataset=dataset, labels=posterior.compiled.coords),  # type: ignore[arg-type]
+                read_data(path, dataset=dataset, labels=labels),  # type: ignore[arg-type]
                 name=label,
                 strategy=_strategy(strategy),
                 checkpoint=part,
