@@ -125,6 +125,28 @@ def with_constants() -> pm.Model:
     return made
 
 
+def known_schools() -> pm.Model:
+    """Schools whose standard errors are constants."""
+    with pm.Model(coords={"school": ["A", "B", "C", "D"]}) as made:
+        s = pm.Data("s", X, dims="school")
+        pm.Normal("y", pm.Normal("t", dims="school"), s, observed=np.zeros(4), dims="school")
+    return made
+
+
+def of_schools(order: str, s: np.ndarray, y: np.ndarray = Y) -> dict[str, pd.Series]:
+    return {"y": pd.Series(y, index=list(order)), "s": pd.Series(s, index=list(order))}
+
+
+def trials() -> pm.Model:
+    with pm.Model(coords={"obs": range(4), "trial": list("abc")}) as made:
+        pm.Normal("y", pm.Normal("a"), 1, observed=np.zeros((4, 3)), dims=("obs", "trial"))
+    return made
+
+
+def in_long(names: list[str]) -> pd.DataFrame:
+    return pd.DataFrame(xy(), index=pd.Index(names, name="dataset"))
+
+
 def tree_with_lengths() -> xr.DataTree:
     """As `sample` gives it of datasets of two lengths."""
     gaps = np.where(np.arange(4) < [[4], [2]], 1.0, np.nan)
@@ -223,6 +245,50 @@ CASES: dict[str, Situation] = {
         two_lengths,
         {"y": wide([Y], ["u"], ["y1", "y2", "y3", "y4"]), "t": wide([Y], ["u"], list("abcd"))},
         Read({"y": [Y], "t": [Y]}),
+    ),
+    "constant: Series in another order": Situation(
+        known_schools, of_schools("DCBA", X[::-1]), Read({"y": [Y[::-1]]})
+    ),
+    "constant: Series in another order, others": Situation(
+        known_schools, of_schools("DCBA", X), Refused("'s'. are `pm.Data`.*with other values")
+    ),
+    "constant: columns in another order": Situation(
+        known_schools,
+        pd.DataFrame({"school": list("DCBA"), "s": X[::-1], "y": Y}),
+        Read({"y": [Y[::-1]]}),
+    ),
+    "constant: columns in another order, others": Situation(
+        known_schools,
+        pd.DataFrame({"school": list("DCBA"), "s": X, "y": Y}),
+        Refused("Column 's' .*with other values in the model"),
+    ),
+    "constant: one for each dataset": Situation(
+        known_schools, {"y": [Y, Y], "s": [X, X]}, Read({"y": [Y, Y]})
+    ),
+    "constant: a dim of datasets": Situation(
+        known_schools,
+        {"y": [Y, Y], "s": xr.DataArray([X, X], dims=("dataset", "school")).T},
+        Read({"y": [Y, Y]}),
+    ),
+    "constant: text and NA": Situation(
+        known_schools,
+        {"y": Y, "s": pd.array(["a", None, "b", "c"], dtype="string")},
+        Refused("'s'. are `pm.Data`"),
+    ),
+    "order: a panel's columns, in another case": Situation(
+        trials,
+        {"y": wide(MATRIX[:1].repeat(4, 0), range(4), list("CBA"))},
+        Warned("labels of dim 'trial'.*by position"),
+    ),
+    "long: columns of one dataset": Situation(
+        line,
+        {n: dict(rows) for n, rows in in_long(list("uuvv")).groupby(level=0)},
+        Read({"y": [Y[:2], Y[2:]]}, ("u", "v")),
+    ),
+    "long: tables of one column": Situation(
+        line,
+        {k: in_long(list("uuvv"))[[k]] for k in "xy"},
+        Refused("'x': expected one dataset.*its rows have names of datasets"),
     ),
     "order: a wide table of rows": Situation(
         MODELS["normal"],

@@ -78,9 +78,9 @@ def _warn_of_names(data: "pd.DataFrame", layout: Layout) -> None:
 def _rows_of(rows: "pd.DataFrame", layout: Layout, name: str) -> dict[str, np.ndarray]:
     """Read the rows of one dataset."""
     rows = rows.rename(columns=dict(layout.holders))
-    _check_constants(rows, layout, name)
     along = layout.row if layout.row else next(iter(layout.variables[0].dims), None)
     rows = in_order(rows, along, layout, f"Column {along!r} of dataset {name!r}")
+    _check_constants(rows, layout, name)
     return {i.name: from_columns(rows, i, layout, along, name) for i in layout.variables}
 
 
