@@ -125,18 +125,6 @@ def with_constants() -> pm.Model:
     return made
 
 
-def known_schools() -> pm.Model:
-    """Schools whose standard errors are constants."""
-    with pm.Model(coords={"school": ["A", "B", "C", "D"]}) as made:
-        s = pm.Data("s", X, dims="school")
-        pm.Normal("y", pm.Normal("t", dims="school"), s, observed=np.zeros(4), dims="school")
-    return made
-
-
-def of_schools(order: str, s: np.ndarray, y: np.ndarray = Y) -> dict[str, pd.Series]:
-    return {"y": pd.Series(y, index=list(order)), "s": pd.Series(s, index=list(order))}
-
-
 def trials() -> pm.Model:
     with pm.Model(coords={"obs": range(4), "trial": list("abc")}) as made:
         pm.Normal("y", pm.Normal("a"), 1, observed=np.zeros((4, 3)), dims=("obs", "trial"))
@@ -246,35 +234,6 @@ CASES: dict[str, Situation] = {
         {"y": wide([Y], ["u"], ["y1", "y2", "y3", "y4"]), "t": wide([Y], ["u"], list("abcd"))},
         Read({"y": [Y], "t": [Y]}),
     ),
-    "constant: Series in another order": Situation(
-        known_schools, of_schools("DCBA", X[::-1]), Read({"y": [Y[::-1]]})
-    ),
-    "constant: Series in another order, others": Situation(
-        known_schools, of_schools("DCBA", X), Refused("'s'. are `pm.Data`.*with other values")
-    ),
-    "constant: columns in another order": Situation(
-        known_schools,
-        pd.DataFrame({"school": list("DCBA"), "s": X[::-1], "y": Y}),
-        Read({"y": [Y[::-1]]}),
-    ),
-    "constant: columns in another order, others": Situation(
-        known_schools,
-        pd.DataFrame({"school": list("DCBA"), "s": X, "y": Y}),
-        Refused("Column 's' .*with other values in the model"),
-    ),
-    "constant: one for each dataset": Situation(
-        known_schools, {"y": [Y, Y], "s": [X, X]}, Read({"y": [Y, Y]})
-    ),
-    "constant: a dim of datasets": Situation(
-        known_schools,
-        {"y": [Y, Y], "s": xr.DataArray([X, X], dims=("dataset", "school")).T},
-        Read({"y": [Y, Y]}),
-    ),
-    "constant: text and NA": Situation(
-        known_schools,
-        {"y": Y, "s": pd.array(["a", None, "b", "c"], dtype="string")},
-        Refused("'s'. are `pm.Data`"),
-    ),
     "order: a panel's columns, in another case": Situation(
         trials,
         {"y": wide(MATRIX[:1].repeat(4, 0), range(4), list("CBA"))},
@@ -336,6 +295,14 @@ CASES: dict[str, Situation] = {
     "order: groups of datasets in a table": Situation(
         groups,
         pd.DataFrame({"dataset": list("uuuvvv"), "g": list("abccba"), "y": np.arange(6.0)}),
+        Refused("'g' dataset 'v' has the labels .'c', 'b', 'a'"),
+    ),
+    "order: groups of datasets in a named index": Situation(
+        groups,
+        {
+            n: by_letter(order).rename_axis("g").to_frame("y")
+            for n, order in zip("uv", ("abc", "cba"), strict=True)
+        },
         Refused("'g' dataset 'v' has the labels .'c', 'b', 'a'"),
     ),
     "objects: numbers": Situation(
@@ -428,6 +395,13 @@ CASES: dict[str, Situation] = {
     "tree: of pmcl, with lengths": Situation(
         line,
         tree_with_lengths,
+        Read({"x": [X, [1, 2, 2, 2]], "y": [Y, [0.5, 1, 1, 1]]}, ("u", "v")),
+    ),
+    "tree: of pmcl, with lengths, observations without datasets": Situation(
+        line,
+        lambda: tree_with_lengths().assign(
+            observed_data=xr.DataTree(xr.Dataset({"y": ("obs", Y)}))
+        ),
         Read({"x": [X, [1, 2, 2, 2]], "y": [Y, [0.5, 1, 1, 1]]}, ("u", "v")),
     ),
     "groupby: one column": Situation(

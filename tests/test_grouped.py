@@ -1,5 +1,7 @@
 """Datasets with groups of their own: names of groups go with their values, whatever the form."""
 
+from dataclasses import replace
+
 import level_models as models
 import numpy as np
 import pandas as pd
@@ -70,6 +72,14 @@ def test_numbers_in_another_order_beside_an_array_are_refused(schools):
             schools({"y": rows.y, "sigma": one})
     found = schools({"y": rows.y, "sigma": rows.sigma}).datasets["0"]
     np.testing.assert_array_equal(found["sigma"], A[::-1])
+
+
+def test_names_in_the_index_and_constants_of_a_table(schools):
+    table = pd.DataFrame({"y": B, "sigma": A, "k": 5.0}, index=pd.Index([*"abc"], name="school"))
+    assert schools({"u": table}).labels == (("a", "b", "c"),)
+    constants = {"k": np.array(2.0)}
+    with pytest.raises(pmcl.DataError, match="'k'.*with other values in the model"):
+        schools._replace(layout=replace(schools.layout, constants=constants))({"u": table})
 
 
 def test_a_dataset_without_rows_is_refused(counties):

@@ -11,7 +11,7 @@ from pmcl.data.forms import in_form, is_frame, several, with_index
 from pmcl.data.labels import along, numbers, own_labels, text, with_labels
 from pmcl.data.plain import array_of, plain
 from pmcl.data.reading import in_lists, read_arrays, read_one
-from pmcl.data.tables import from_columns
+from pmcl.data.tables import by_variable, check_constants, from_columns
 from pmcl.data.task import DATASET, DataError, Layout, Task
 from pmcl.runtime.arguments import listed
 
@@ -140,7 +140,7 @@ class GroupedReader(NamedTuple):
     def _read_one(self, data: Any, name: str) -> Any:
         data = in_form(data)
         if is_frame(data):
-            return data
+            return with_index(data)
         labels = self._labels(data)
         return read_one(data, self._layout(labels), name), _in_order(labels)
 
@@ -173,7 +173,8 @@ class GroupedReader(NamedTuple):
 
     def _table(self, rows: Any, name: str) -> tuple[dict[str, np.ndarray], list[str] | None]:
         """A long table of one dataset: a column names the group of each row."""
-        rows = rows.rename(columns=dict(self.layout.holders))
+        rows = by_variable(rows, self.layout)
+        check_constants(rows, self.layout, name)
         column = next((c for c in (self.dim, self.by) if c and c in rows.columns), None)
         if column is None:
             wanted = " or ".join(repr(c) for c in (self.dim, self.by) if c)

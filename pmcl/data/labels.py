@@ -10,7 +10,7 @@ import xarray as xr
 
 from pmcl.compile import VariableInfo
 from pmcl.compile.variables import is_nameless
-from pmcl.data.forms import as_pandas, is_frame
+from pmcl.data.forms import as_pandas, is_frame, with_index
 from pmcl.data.plain import array_of, plain
 from pmcl.data.task import DATASET, DataError, Layout
 from pmcl.runtime.arguments import warn
@@ -219,6 +219,7 @@ def along(data: Any, dim: str, layout: Layout) -> list[str] | None:
     order.
     """
     if is_frame(data):
+        data = with_index(data)
         return text(data[dim]) if dim in data and dim not in layout.names else None
     infos = {info.name: info for info in layout.variables if dim in info.dims}
     infos |= {held: infos[name] for held, name in layout.holders.items() if name in infos}
