@@ -199,7 +199,7 @@ def _as_in_model(value: Any, name: str, layout: Layout, where: str) -> bool:
         hasattr(v, "dims") or hasattr(v, "reindex") for v in value
     ):
         return all(_as_in_model(v, name, layout, where) for v in value)
-    if len(dims) == own.ndim:
+    if len(dims) == own.ndim and all(dims):
         info = VariableInfo(name, dims, own.shape, str(own.dtype))
         value = with_labels(value, info)
         if isinstance(value, xr.DataArray) and {*value.dims} - {DATASET} == {*dims}:
