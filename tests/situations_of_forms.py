@@ -125,6 +125,16 @@ def with_constants() -> pm.Model:
     return made
 
 
+def trials() -> pm.Model:
+    with pm.Model(coords={"obs": range(4), "trial": list("abc")}) as made:
+        pm.Normal("y", pm.Normal("a"), 1, observed=np.zeros((4, 3)), dims=("obs", "trial"))
+    return made
+
+
+def in_long(names: list[str]) -> pd.DataFrame:
+    return pd.DataFrame(xy(), index=pd.Index(names, name="dataset"))
+
+
 def tree_with_lengths() -> xr.DataTree:
     """As `sample` gives it of datasets of two lengths."""
     gaps = np.where(np.arange(4) < [[4], [2]], 1.0, np.nan)
@@ -224,6 +234,21 @@ CASES: dict[str, Situation] = {
         {"y": wide([Y], ["u"], ["y1", "y2", "y3", "y4"]), "t": wide([Y], ["u"], list("abcd"))},
         Read({"y": [Y], "t": [Y]}),
     ),
+    "order: a panel's columns, in another case": Situation(
+        trials,
+        {"y": wide(MATRIX[:1].repeat(4, 0), range(4), list("CBA"))},
+        Warned("labels of dim 'trial'.*by position"),
+    ),
+    "long: columns of one dataset": Situation(
+        line,
+        {n: dict(rows) for n, rows in in_long(list("uuvv")).groupby(level=0)},
+        Read({"y": [Y[:2], Y[2:]]}, ("u", "v")),
+    ),
+    "long: tables of one column": Situation(
+        line,
+        {k: in_long(list("uuvv"))[[k]] for k in "xy"},
+        Refused("'x': expected one dataset.*its rows have names of datasets"),
+    ),
     "order: a wide table of rows": Situation(
         MODELS["normal"],
         {"y": wide(MATRIX, pd.date_range("2020", periods=4), list("uvw"))},
@@ -270,6 +295,14 @@ CASES: dict[str, Situation] = {
     "order: groups of datasets in a table": Situation(
         groups,
         pd.DataFrame({"dataset": list("uuuvvv"), "g": list("abccba"), "y": np.arange(6.0)}),
+        Refused("'g' dataset 'v' has the labels .'c', 'b', 'a'"),
+    ),
+    "order: groups of datasets in a named index": Situation(
+        groups,
+        {
+            n: by_letter(order).rename_axis("g").to_frame("y")
+            for n, order in zip("uv", ("abc", "cba"), strict=True)
+        },
         Refused("'g' dataset 'v' has the labels .'c', 'b', 'a'"),
     ),
     "objects: numbers": Situation(
@@ -362,6 +395,13 @@ CASES: dict[str, Situation] = {
     "tree: of pmcl, with lengths": Situation(
         line,
         tree_with_lengths,
+        Read({"x": [X, [1, 2, 2, 2]], "y": [Y, [0.5, 1, 1, 1]]}, ("u", "v")),
+    ),
+    "tree: of pmcl, with lengths, observations without datasets": Situation(
+        line,
+        lambda: tree_with_lengths().assign(
+            observed_data=xr.DataTree(xr.Dataset({"y": ("obs", Y)}))
+        ),
         Read({"x": [X, [1, 2, 2, 2]], "y": [Y, [0.5, 1, 1, 1]]}, ("u", "v")),
     ),
     "groupby: one column": Situation(

@@ -363,10 +363,8 @@ CASES |= {
     "rows: Series of different index": Situation(
         line, partial(series, [7, 9, 3, 5], [8, 9, 3, 5]), UNLIKE
     ),
-    "rows: Series, one of them numbered, the other without its first": Situation(
-        line,
-        partial(series, None, [1, 2, 3, 4]),
-        Warned("'y': labels of 'obs' are .'1'.* those of 'x' are .'0'.*Positions count"),
+    "rows: Series, a lag": Situation(
+        line, partial(series, None, [1, 2, 3, 4]), Read({"x": [X], "y": [Y]})
     ),
     "rows: Series without an index of its own": Situation(
         line, partial(series, [7, 9, 3, 5], None), Read({"x": [X], "y": [Y]})

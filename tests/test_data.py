@@ -1,6 +1,7 @@
 """Tasks in every accepted form, padding and its refusal, and one test for each error."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 import jax
 import numpy as np
@@ -16,6 +17,7 @@ from pmcl.data.covariates import covariates_among
 from pmcl.data.masked import check_masked
 from pmcl.data.reading import as_task, layout_of
 from pmcl.data.stacking import concatenate, stack
+from pmcl.data.tables import check_constants
 from pmcl.data.task import DataError, Layout, Task, few_lengths
 from pmcl.runtime import precision
 
@@ -679,3 +681,52 @@ def test_a_covariate_on_which_nothing_depends_is_refused():
         pmcl.UnsupportedModelError, match=r"nothing in the model depends on \['x'\]"
     ):
         pmcl.compile_model(built, covariates=["x"])
+
+
+@pytest.fixture(scope="module")
+def known_schools() -> Layout:
+    """Standard errors are constants of the model, and observations a `pm.Data`."""
+    with pm.Model(coords={"school": list("ABCD")}) as model:
+        s = pm.Data("s", S, dims="school")
+        held = pm.Data("held", np.zeros(4), dims="school")
+        pm.Normal("y", pm.Normal("t", dims="school"), s, observed=held, dims="school")
+    return layout_of(compile_model(model))
+
+
+S, OF_SCHOOLS = np.array([1.0, 2, 3, 4]), np.array([0.5, 1, 1.5, 2])
+NOT_THE_MODELS = "'s'.*with other values in the model"
+
+
+def of_schools(s: object, form: str) -> object:
+    """Schools in the other order."""
+    columns = {"s": pd.Series(s, index=list("DCBA")), "y": pd.Series(OF_SCHOOLS, list("DCBA"))}
+    return pd.DataFrame(columns).rename_axis("school") if form == "table" else columns
+
+
+@pytest.mark.parametrize("form", ["table", "Series"])
+def test_constants_are_compared_by_their_labels(known_schools, form):
+    task = as_task(of_schools(S[::-1], form), known_schools)
+    np.testing.assert_array_equal(task.values["y"], [OF_SCHOOLS[::-1]])
+    with pytest.raises(pmcl.DataError, match=NOT_THE_MODELS):
+        as_task(of_schools(S, form), known_schools)
+
+
+def test_constants_may_come_with_each_of_several_datasets(known_schools):
+    y = [OF_SCHOOLS, OF_SCHOOLS]
+    for s in ([S, S], xr.DataArray([S, S], dims=("dataset", "school")).T):
+        np.testing.assert_array_equal(as_task({"y": y, "s": s}, known_schools).values["y"], y)
+    for s in ([S, S + 1], [S, S[:2]], pd.array(["a", None, "b", "c"], dtype="string")):
+        with pytest.raises(pmcl.DataError, match=NOT_THE_MODELS):
+            as_task({"y": y, "s": s}, known_schools)
+
+
+def test_observations_may_come_twice_in_a_table(known_schools):
+    table = pd.DataFrame({"y": OF_SCHOOLS, "held": OF_SCHOOLS})
+    np.testing.assert_array_equal(as_task(table, known_schools).values["y"], [OF_SCHOOLS])
+
+
+def test_a_constant_that_comes_by_row_has_the_models_values(known_schools):
+    for column, right in ((np.repeat(S, 2), True), (np.repeat(S + 7, 2), False)):
+        table = pd.DataFrame({"s": column})
+        with nullcontext() if right else pytest.raises(pmcl.DataError, match=NOT_THE_MODELS):
+            check_constants(table, known_schools, "u")

@@ -1,5 +1,7 @@
 """Datasets with groups of their own: names of groups go with their values, whatever the form."""
 
+from dataclasses import replace
+
 import level_models as models
 import numpy as np
 import pandas as pd
@@ -43,7 +45,6 @@ PLACES = (["0", "1", "2"], A, B)
         (pd.Series(A), by([2, 1, 0], B[::-1]), PLACES),
         (by([2, 1, 0], A[::-1]), pd.Series(B), PLACES),
         (by([2, 1, 0], A[::-1]), by([2, 1, 0], B[::-1]), PLACES),
-        (A, by([2, 1, 0], B[::-1]), PLACES),
         (pd.Series(A), by([*"cab"]), ([*"cab"], A, B)),
         (by([*"abc"], A), by([*"cab"], B[[2, 0, 1]]), ([*"abc"], A, B)),
         (by([7, 8, 9], A), by([9, 8, 7], B[::-1]), (["7", "8", "9"], A, B)),
@@ -62,6 +63,28 @@ def test_names_and_values_of_groups_are_of_one_order(schools, sigma, y, expected
     assert [*labels] == expected[0]
     np.testing.assert_array_equal(one["sigma"], expected[1])
     np.testing.assert_array_equal(one["y"], expected[2])
+
+
+def test_numbers_in_another_order_beside_an_array_are_refused(schools):
+    rows = pd.DataFrame({"y": B, "sigma": A[::-1]}).sort_values("sigma")
+    for one in (rows.sigma.to_numpy(), [*rows.sigma]):
+        with pytest.raises(pmcl.DataError, match="'y': labels along 'school'.*'sigma'.* no labels"):
+            schools({"y": rows.y, "sigma": one})
+    found = schools({"y": rows.y, "sigma": rows.sigma}).datasets["0"]
+    np.testing.assert_array_equal(found["sigma"], A[::-1])
+
+
+def test_names_in_the_index_and_constants_of_a_table(schools):
+    table = pd.DataFrame({"y": B, "sigma": A, "k": 5.0}, index=pd.Index([*"abc"], name="school"))
+    assert schools({"u": table}).labels == (("a", "b", "c"),)
+    constants = {"k": np.array(2.0)}
+    with pytest.raises(pmcl.DataError, match="'k'.*with other values in the model"):
+        schools._replace(layout=replace(schools.layout, constants=constants))({"u": table})
+
+
+def test_a_dataset_without_rows_is_refused(counties):
+    with pytest.raises(pmcl.DataError, match="'in_county' of dataset '0': expected rows, got none"):
+        counties({"y": np.zeros(0), "in_county": np.zeros(0, int), "uranium": B})
 
 
 def test_lists_of_labelled_arrays_keep_each_ones_names(schools):
@@ -91,9 +114,8 @@ ROWS = {"y": np.arange(4.0), "in_county": np.array([2, 2, 1, 0])}
 
 
 def test_numbers_of_rows_are_places_or_names_and_never_guessed(counties):
-    found = counties({**ROWS, "uranium": by([2, 1, 0], B[::-1])})
-    np.testing.assert_array_equal(found.datasets["0"]["uranium"], B)
-    assert found.labels == (("0", "1", "2"),)
+    with pytest.raises(pmcl.DataError, match="'uranium': labels .*'in_county'.* no labels"):
+        counties({**ROWS, "uranium": by([2, 1, 0], B[::-1])})
     found = counties({**ROWS, "uranium": by([7, 8, 9])})
     np.testing.assert_array_equal(found.datasets["0"]["in_county"], ROWS["in_county"])
     named = {**ROWS, "in_county": np.array(["2", "2", "1", "3"]), "uranium": by([1, 2, 3])}

@@ -64,7 +64,7 @@ def _of_results(groups: dict[str, xr.Dataset], dims: set[str]) -> dict[str, Any]
     """Variables of results; by dataset where these have lengths of their own."""
     if not any(is_length(str(n), v, dims) for g in groups.values() for n, v in g.items()):
         return _variables(groups)
-    names = groups["observed_data"][DATASET].values
+    names = next(g for g in groups.values() if DATASET in g.dims)[DATASET].values
     return {str(name): _variables(unpadded(groups, i, dims)) for i, name in enumerate(names)}
 
 

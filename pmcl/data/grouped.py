@@ -8,10 +8,10 @@ import numpy as np
 
 from pmcl.compile import VariableInfo
 from pmcl.data.forms import in_form, is_frame, several, with_index
-from pmcl.data.labels import along, numbers, text
-from pmcl.data.plain import array_of
+from pmcl.data.labels import along, numbers, own_labels, text, with_labels
+from pmcl.data.plain import array_of, plain
 from pmcl.data.reading import in_lists, read_arrays, read_one
-from pmcl.data.tables import from_columns
+from pmcl.data.tables import by_variable, check_constants, from_columns
 from pmcl.data.task import DATASET, DataError, Layout, Task
 from pmcl.runtime.arguments import listed
 
@@ -140,17 +140,41 @@ class GroupedReader(NamedTuple):
     def _read_one(self, data: Any, name: str) -> Any:
         data = in_form(data)
         if is_frame(data):
-            return data
+            return with_index(data)
         labels = self._labels(data)
         return read_one(data, self._layout(labels), name), _in_order(labels)
 
     def _labels(self, data: Mapping) -> list[str] | None:
         """Names of the groups, in the order in which values are read."""
+        self._check_order(data)
         return along(data, self.dim, self._layout(None))
+
+    def _check_order(self, data: Mapping) -> None:
+        """Refuse 0, 1, 2 ... in another order, beside values that have no labels.
+
+        By number and by position they would be paired differently.
+        """
+        infos = {i.name: i for i in self.layout.variables if self.dim in i.dims}
+        infos |= {held: infos[n] for held, n in self.layout.holders.items() if n in infos}
+        values = {str(n): with_labels(v, infos[n]) for n, v in data.items() if n in infos}
+        own = {n: own_labels(v, self.dim) for n, v in values.items()}
+        turned = [n for n, v in own.items() if v and _are_places(v) and v != numbers(len(v))]
+        bare = [n for n, v in own.items() if v is None]
+        index = plain(getattr(data[self.by], "values", data[self.by])) if self.by in data else None
+        if index is not None and index.dtype.kind in "biuf":
+            bare.append(self.by)
+        if turned and bare:
+            raise DataError(
+                f"Variable {turned[0]!r}: labels along {self.dim!r} are 0, 1, 2 ... in another "
+                f"order, and {listed(bare)} has no labels of groups: by number and by position "
+                "they are paired differently. Give all of them labels (names of groups as text), "
+                f"or none (`{turned[0]}.to_numpy()`): then positions count."
+            )
 
     def _table(self, rows: Any, name: str) -> tuple[dict[str, np.ndarray], list[str] | None]:
         """A long table of one dataset: a column names the group of each row."""
-        rows = rows.rename(columns=dict(self.layout.holders))
+        rows = by_variable(rows, self.layout)
+        check_constants(rows, self.layout, name)
         column = next((c for c in (self.dim, self.by) if c and c in rows.columns), None)
         if column is None:
             wanted = " or ".join(repr(c) for c in (self.dim, self.by) if c)
@@ -229,6 +253,10 @@ class GroupedReader(NamedTuple):
         number = next(iter(sizes.values()), None if labels is None else len(labels))
         if self.by:
             index = np.asarray(values[self.by])
+            if not index.size:
+                raise DataError(
+                    f"Variable {self.by!r} of dataset {name!r}: expected rows, got none."
+                )
             if index.dtype.kind in "biuf":
                 self._check_places(index, labels, name)
             else:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import xarray as xr
 
 from pmcl.compile import VariableInfo
 from pmcl.compile.variables import is_nameless
-from pmcl.data.forms import as_pandas, is_frame
+from pmcl.data.forms import as_pandas, is_frame, with_index
 from pmcl.data.plain import array_of, plain
 from pmcl.data.task import DATASET, DataError, Layout
 from pmcl.runtime.arguments import warn
@@ -43,7 +44,8 @@ def aligned(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str)
         if not what:
             value = _reordered(value, dim, theirs, ours)
         elif dim in layout.data_dims:
-            if dim in value.attrs.get(_COLUMNS, ()) and not {*ours} & {*theirs}:
+            columns = dim in value.attrs.get(_COLUMNS, ())
+            if columns and _consecutive(ours) and not any(map(_is_whole, theirs)):
                 continue  # y1, y2 ... beside placeholders
             warn(
                 f"{where}: labels of dim {dim!r} are {_few(theirs)}, the model's are {_few(ours)}: "
@@ -122,23 +124,16 @@ def together(arrays: Mapping[str, xr.DataArray], where: str) -> dict[str, xr.Dat
     ------
     DataError
         Where two have different labels along a dim, or some come more than once in another order.
-
-    Warns
-    -----
-    UserWarning
-        Where one has 0, 1, 2 ... and the other most of these.
     """
     found = dict(arrays)
     seen: dict[Any, list[tuple[str, list[str], bool]]] = {}
     for name, value in arrays.items():
         for dim in value.dims:
             columns = dim in value.attrs.get(_COLUMNS, ())
-            if dim in value.coords:
-                own = labels_of(value, dim)
-            elif dim in value.attrs.get(_NUMBERED, ()):
-                own = numbers(value.sizes[dim])
-            else:
+            known = own_labels(value, dim)
+            if known is None:
                 continue
+            own = known
             before = seen.setdefault(dim, [])
             for other, theirs, names in before:
                 what = _apart(own, theirs)
@@ -147,12 +142,6 @@ def together(arrays: Mapping[str, xr.DataArray], where: str) -> dict[str, xr.Dat
                         f"Variable {name!r}{where}: labels of {dim!r} are {_few(own)}, those of "
                         f"{other!r} are {_few(theirs)}: {what}. Rows that belong together need "
                         "the same labels, or none."
-                    )
-                if _of_other_rows(own, theirs) and not (columns or names):
-                    warn(
-                        f"Variable {name!r}{where}: labels of {dim!r} are {_few(own)}, those of "
-                        f"{other!r} are {_few(theirs)}. Positions count, as where one side has no "
-                        "labels: `reset_index(drop=True)` says that this is right."
                     )
                 if {*own} == {*theirs} and own != theirs and not what:
                     if dim not in value.coords:  # numbered by pandas: now the numbers count
@@ -172,13 +161,24 @@ def _apart(own: list[str], theirs: list[str]) -> str:
     return _difference(own, theirs)
 
 
-def _of_other_rows(own: list[str], theirs: list[str]) -> bool:
-    """Whether rows may have been dropped of one variable and not of the other.
+def _is_whole(label: str) -> bool:
+    return label.removeprefix("-").isdecimal()
 
-    Positions count where one is numbered 0, 1, 2 ...; of one table most numbers are the same.
-    """
-    shared, n = len({*own} & {*theirs}), len(own)
-    return len(theirs) == n and n <= 2 * shared < 2 * n and numbers(n) in (own, theirs)
+
+def _consecutive(labels: list[str]) -> bool:
+    """Whether labels are whole numbers one after another, as placeholders are."""
+    if not all(map(_is_whole, labels)):
+        return False
+    return {b - a for a, b in pairwise(map(int, labels))} <= {1}
+
+
+def own_labels(value: object, dim: Any) -> list[str] | None:
+    """Labels of one variable along a dim, those that pandas gave by itself too, or none."""
+    if not isinstance(value, xr.DataArray) or dim not in value.dims:
+        return None
+    if dim in value.coords:
+        return labels_of(value, dim)
+    return numbers(value.sizes[dim]) if dim in value.attrs.get(_NUMBERED, ()) else None
 
 
 def check_one_order(datasets: Mapping[str, Any], layout: Layout) -> None:
@@ -219,6 +219,7 @@ def along(data: Any, dim: str, layout: Layout) -> list[str] | None:
     order.
     """
     if is_frame(data):
+        data = with_index(data)
         return text(data[dim]) if dim in data and dim not in layout.names else None
     infos = {info.name: info for info in layout.variables if dim in info.dims}
     infos |= {held: infos[name] for held, name in layout.holders.items() if name in infos}

@@ -48,7 +48,7 @@ def alike(one: Any, other: Any) -> bool:
     """Whether two arrays, labelled or not, have the same values; gaps are alike."""
     try:
         first, second = (plain(getattr(v, "values", v)) for v in (one, other))
-    except ValueError:  # a ragged list
+        numbers = {first.dtype.kind, second.dtype.kind} <= {*"biuf"}
+        return bool(np.array_equal(first, second, equal_nan=numbers))
+    except (ValueError, TypeError):  # a ragged list; text beside pandas' NA
         return False
-    numbers = {first.dtype.kind, second.dtype.kind} <= {*"biuf"}
-    return bool(np.array_equal(first, second, equal_nan=numbers))

@@ -135,12 +135,15 @@ def read_arrays(
 
 def _check_long(value: Any, info: VariableInfo, where: str) -> None:
     """Refuse values whose rows are of several datasets, by an index or a coordinate of theirs."""
+    names: Any = ()
     if isinstance(value, xr.DataArray):
-        long = DATASET not in value.dims and value.coords.get(DATASET, xr.DataArray(0)).ndim > 0
-    else:
-        names = getattr(getattr(value, "index", None), "names", ())
-        long = bool(info.dims) and getattr(value, "ndim", 0) == len(info.dims) and DATASET in names
-    if long:
+        if DATASET not in value.dims and DATASET in value.coords:
+            names = value.coords[DATASET].values.ravel()
+    elif DATASET in getattr(getattr(value, "index", None), "names", ()):
+        column = len(info.dims) == 1 and value.shape[1:] == (1,)  # read as one dataset
+        if info.dims and (value.ndim == len(info.dims) or column):
+            names = value.index.get_level_values(DATASET)
+    if len({*map(name_of, names)}) > 1:
         raise DataError(
             f"Variable {info.name!r}{where}: expected one dataset, or one for each element of a "
             f"leading dim {DATASET!r}; its rows have names of datasets. Pass a table with a row "
@@ -179,7 +182,7 @@ def _by_variable(data: Mapping, layout: Layout, where: str) -> Mapping:
                 f"data{where}: {held!r} holds the observations of {layout.holders[held]!r}, and "
                 "both came, with different values: leave one of them out."
             )
-    same = [k for k, v in layout.constants.items() if k in data and alike(data[k], v)]
+    same = [k for k in layout.constants if k in data and _as_in_model(data[k], k, layout, where)]
     same += [k for k in layout.others if k in data]
     new = {k: v for k, v in layout.holders.items() if k in data and v not in data}
     if isinstance(data, xr.Dataset):
@@ -187,6 +190,26 @@ def _by_variable(data: Mapping, layout: Layout, where: str) -> Mapping:
     if not (twice or same or new):
         return data
     return {new.get(k, k): v for k, v in data.items() if k not in {*twice, *same}}
+
+
+def _as_in_model(value: Any, name: str, layout: Layout, where: str) -> bool:
+    """Whether a constant has the model's values, by its labels; or each of several datasets has."""
+    own, dims = layout.constants[name], layout.dims_of_constants.get(name, ())
+    if isinstance(value, list | tuple) and any(
+        hasattr(v, "dims") or hasattr(v, "reindex") for v in value
+    ):
+        return all(_as_in_model(v, name, layout, where) for v in value)
+    if len(dims) == own.ndim and all(dims):
+        info = VariableInfo(name, dims, own.shape, str(own.dtype))
+        value = with_labels(value, info)
+        if isinstance(value, xr.DataArray) and {*value.dims} - {DATASET} == {*dims}:
+            value = in_dims(value, info, layout, f"Variable {name!r}{where}")
+    try:
+        shape = np.shape(value)
+    except ValueError:  # a ragged list
+        return False
+    several = len(shape) == own.ndim + 1 and shape[1:] == own.shape
+    return alike(value, own) or (several and alike(value, np.broadcast_to(own, shape)))
 
 
 def _with_coordinates(data: Mapping, layout: Layout) -> Mapping:

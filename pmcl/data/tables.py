@@ -77,22 +77,43 @@ def _warn_of_names(data: "pd.DataFrame", layout: Layout) -> None:
 
 def _rows_of(rows: "pd.DataFrame", layout: Layout, name: str) -> dict[str, np.ndarray]:
     """Read the rows of one dataset."""
-    rows = rows.rename(columns=dict(layout.holders))
-    _check_constants(rows, layout, name)
+    rows = by_variable(rows, layout)
     along = layout.row if layout.row else next(iter(layout.variables[0].dims), None)
     rows = in_order(rows, along, layout, f"Column {along!r} of dataset {name!r}")
+    check_constants(rows, layout, name)
     return {i.name: from_columns(rows, i, layout, along, name) for i in layout.variables}
 
 
-def _check_constants(rows: "pd.DataFrame", layout: Layout, name: str) -> None:
-    """Refuse columns that are constants of the model, with other values there."""
+def by_variable(rows: "pd.DataFrame", layout: Layout) -> "pd.DataFrame":
+    """Name observations by their variable; a `pm.Data` that says the same beside them is left out.
+
+    Returns
+    -------
+    pandas.DataFrame
+    """
+    both = [(h, n) for h, n in layout.holders.items() if h in rows and n in rows]
+    twice = [h for h, n in both if alike(rows[h], rows[n])]
+    return rows.drop(columns=twice).rename(columns=dict(layout.holders))
+
+
+def check_constants(rows: "pd.DataFrame", layout: Layout, name: str) -> None:
+    """Refuse columns that are constants of the model, with other values there.
+
+    Of another length they may say of each row what is one value of a group: any of the model's.
+
+    Raises
+    ------
+    DataError
+    """
     for column, own in layout.constants.items():
         if own.ndim > 1 or [*rows.columns].count(column) != 1:
             continue
         value = array_of(rows[column])
         if own.ndim and own.shape != value.shape:
-            continue  # of something else than rows
-        if not alike(value, own if own.ndim else np.full(value.shape, own)):
+            right = {*value[value == value].tolist()} <= {*own.tolist()}
+        else:
+            right = alike(value, own if own.ndim else np.full(value.shape, own))
+        if not right:
             raise DataError(
                 f"Column {column!r} of dataset {name!r}: it is a `pm.Data` that was no covariate "
                 "when the model was compiled: a constant, with other values in the model. Fit it "

@@ -82,6 +82,8 @@ class Layout:
         The `pm.Data` that hold observations, by whose names these may come, too.
     constants : dict of str to array
         Other `pm.Data` of the model, with the values that count: others cannot be given.
+    dims_of_constants : dict of str to tuple of str
+        Of those whose dims have names.
     others : frozenset of str
         Data of another model, which are passed over.
     """
@@ -96,10 +98,14 @@ class Layout:
     copies: tuple[Copy, ...] = field(default=(), compare=False, repr=False)
     holders: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     constants: Mapping[str, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
+    dims_of_constants: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
     others: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @classmethod
     def of(cls, compiled: CompiledModel, row: str | None) -> "Layout":
+        named: Any = compiled.model.named_vars_to_dims
         return cls(
             compiled.data,
             len(compiled.observed),
@@ -111,6 +117,7 @@ class Layout:
             copies=compiled.copies,
             holders=compiled.holders,
             constants={n: own_value(compiled.model, n) for n in compiled.constants},
+            dims_of_constants={n: named[n] for n in compiled.constants if named.get(n)},
         )
 
     @property
