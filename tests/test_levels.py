@@ -4,6 +4,7 @@ import warnings
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import level_models as models
 import numpy as np
 import pymc as pm
@@ -20,7 +21,7 @@ from pmcl.data.reading import covariates_among, task_of
 from pmcl.data.task import Task
 from pmcl.levels.blocks import Factor
 from pmcl.levels.find import find
-from pmcl.levels.integrals import KEY, Marginal
+from pmcl.levels.integrals import KEY, Marginal, _choice
 from pmcl.levels.reading import Reading, read
 from pmcl.levels.structure import Given, Levels, NoLevels
 from pmcl.runtime import precision
@@ -486,3 +487,13 @@ def test_rules_say_which_terms_are_whose(differ):
     plain = Found.of(by_slope(index=False), {"y": data["y"], "x": x})
     rules = read(plain.density, plain.task).rules
     np.testing.assert_array_equal(rules[-1].table, np.arange(12) % 4)
+
+
+def test_points_are_chosen_in_proportion_to_their_weights():
+    w = np.array([[0.1, 0.0, 1.0], [0.2, 3.0, np.nan], [0.7, 1.0, 0.0]])
+    with np.errstate(divide="ignore"):
+        log_w = jnp.asarray(np.log(np.nan_to_num(w)) + [5.0, -800.0, 3.0])
+    u = (np.arange(1000) + 0.5) / 1000
+    found = np.asarray(jax.vmap(lambda v: _choice(log_w, jnp.full(3, v)))(jnp.asarray(u)))
+    share = np.stack([(found == i).mean(axis=0) for i in range(3)])
+    assert np.allclose(share, np.nan_to_num(w) / np.nansum(w, axis=0), atol=1e-3)

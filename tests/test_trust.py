@@ -13,7 +13,7 @@ from scipy.integrate import quad
 
 import pmcl
 from pmcl.compile import compile_model
-from pmcl.data.reading import as_task, layout_of
+from pmcl.data.reading import as_task, layout_of, task_of
 from pmcl.data.task import Layout, Task
 from pmcl.draws.drawn import Drawn, judge
 from pmcl.metrics import importance_diagnostics, posterior_discrepancy
@@ -21,7 +21,7 @@ from pmcl.reference.checks import check_datasets
 from pmcl.reference.nuts import Begin
 from pmcl.reference.shared_model import share_data
 from pmcl.reference.whitened import Metric, whitened
-from pmcl.refinement.fallback import by_nuts
+from pmcl.refinement.fallback import MOST_RHAT, by_nuts
 from pmcl.refinement.standing import elsewhere, objections
 from pmcl.runtime import precision
 from pmcl.search.search import Search
@@ -166,6 +166,33 @@ def test_chains_begin_at_the_best_draws_in_every_mode() -> None:
     found = by_nuts(compiled, task, z[None], np.array([0]), **options)
     assert set(np.sign(found.drawn.z[0, :, 0])) == {-1.0, 1.0}
     assert "r-hat of NUTS" in found.warning[0]
+
+
+def test_chains_that_are_stuck_begin_again_at_the_initial_point() -> None:
+    """A centred hierarchy's density has no bound where its scale vanishes: draws there are no use.
+
+    Conjugate given the scale; the scale's posterior by quadrature.
+    """
+    y = np.array([3.0, -2.0, 4.0, 0.5, -3.5, 1.0, 6.0, -5.0])
+    with pm.Model() as model:
+        tau = pm.HalfNormal("tau", 5)
+        theta = pm.Normal("theta", 0, tau, shape=8)
+        pm.Normal("y", theta, 1, observed=y)
+    compiled = compile_model(model)
+    stuck = np.random.default_rng(0).normal([-19.0] + [0.0] * 8, [0.3] + [1e-9] * 8, (200, 9))
+    task = task_of(compiled, {"y": y[None]})
+    options = {"draws": 1000, "seed": 0, "progressbar": False}
+    found = by_nuts(compiled, task, stuck[None], np.array([0]), **options)
+    grid = np.linspace(0.01, 25, 4000)
+    log_p = stats.halfnorm(scale=5).logpdf(grid)
+    log_p += stats.norm(0, np.sqrt(1 + grid**2)[:, None]).logpdf(y).sum(axis=1)
+    p = np.exp(log_p - log_p.max())
+    mean = (p * np.log(grid)).sum() / p.sum()
+    sd = np.sqrt((p * (np.log(grid) - mean) ** 2).sum() / p.sum())
+    log_tau = found.drawn.z[0, :, 0]
+    assert found.rhat[0] < MOST_RHAT
+    assert abs(log_tau.mean() - mean) < 0.2 * sd
+    assert abs(log_tau.std() / sd - 1) < 0.2
 
 
 def test_what_is_asked_for_is_checked(banana) -> None:

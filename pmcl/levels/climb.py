@@ -10,7 +10,7 @@ from jax import Array
 from pmcl.levels.blocks import Factor
 
 _STEPS = 40
-_TOL = 1e-5  # nats that a last step would still gain
+TOL = 1e-5  # nats that a last step would still gain
 _HOPELESS = 1e10  # damping that ends a search
 
 
@@ -51,8 +51,13 @@ def newton_step(gradient: Array, matrix: Array, damping: Array) -> Array:
     return jnp.where(usable, factor.solve_transposed(factor.solve(gradient)), safe)
 
 
-def climb(curvature: Callable[[Array], tuple[Array, Array, Array]], start: Array) -> Peak:
-    """Damped Newton steps of all groups at once, each with its own damping."""
+def climb(
+    curvature: Callable[[Array], tuple[Array, Array, Array]], start: Array, tol: float = TOL
+) -> Peak:
+    """Damped Newton steps of all groups at once, each with its own damping.
+
+    `tol` is what the last step gains at most, in nats.
+    """
 
     def step(s: _Search) -> _Search:
         move = newton_step(s.gradient, s.matrix, s.damping)
@@ -70,7 +75,7 @@ def climb(curvature: Callable[[Array], tuple[Array, Array, Array]], start: Array
             take(gradient, s.gradient),
             take(matrix, s.matrix),
             take(damping, raised),
-            s.done | (gain < _TOL) | (raised > _HOPELESS),
+            s.done | (gain < tol) | (raised > _HOPELESS),
             s.step + 1,
         )
 

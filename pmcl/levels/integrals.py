@@ -14,7 +14,7 @@ from pmcl.compile import Density, Mask
 from pmcl.data.batching import over_datasets
 from pmcl.data.task import Batch
 from pmcl.levels.blocks import Factor
-from pmcl.levels.climb import Peak, climb, newton_step
+from pmcl.levels.climb import TOL, Peak, climb, newton_step
 from pmcl.levels.points import grid
 from pmcl.levels.proposals import log_density, spread, standardised
 from pmcl.levels.structure import Anchor, Levels, Split
@@ -25,6 +25,7 @@ _LOG_2PI = float(np.log(2 * np.pi))
 _BY_NODES = 2  # parameters of a group up to which quadrature is used, where it is not exact
 _NODES = 5  # of each parameter
 _FOR_PRIOR = 8  # one in so many proposals is about the prior's mode, where there may be others
+_NEAR = 1e-2  # nats that a last step gains where proposals are made, whose weights mend the rest
 _EXACT_NODES = 3  # integrate what second derivatives of a quadratic density need
 _ENTRIES = 2**19  # terms that are evaluated together, about
 
@@ -133,7 +134,7 @@ class Marginal(eqx.Module):
 
         def one(item: tuple[Array, Array]) -> Array:
             g = jnp.zeros(self.shared + given.split.real.size).at[place].set(item[0])[: self.shared]
-            _, _, log_w = given.proposed(g, given.peak(g), item[1], points)
+            _, _, log_w = given.proposed(g, given.peak(g, _NEAR), item[1], points)
             return log_w - _log_sum(log_w)
 
         keys = jax.random.split(key, z.shape[0])
@@ -239,12 +240,12 @@ class _One(NamedTuple):
         rest, value = self.parts(g, l)
         return rest, value - factor.log_det() + 0.5 * len(l) * _LOG_2PI
 
-    def peak(self, g: Array) -> Peak:
-        """Mode of every group given g."""
+    def peak(self, g: Array, tol: float = TOL) -> Peak:
+        """Mode of every group given g; `tol` is that of `climb`."""
         f = lambda l: self.parts(g, l)  # noqa: E731, E741
         start = jnp.zeros(self.split.real.shape)
         if not self.marginal.exact:
-            return climb(lambda l: self.curvature(f, l), self.start(g))  # noqa: E741
+            return climb(lambda l: self.curvature(f, l), self.start(g), tol)  # noqa: E741
         _, gradient, matrix = self.curvature(f, start)
         factor = Factor.of(matrix)
         start = start + factor.solve_transposed(factor.solve(gradient))
@@ -301,7 +302,7 @@ class _One(NamedTuple):
 
     def draw(self, g: Array, key: Array, points: int) -> tuple[Array, Array]:
         """z and log weight of one g (see `Marginal.draw`)."""
-        peak = self.peak(g)
+        peak = self.peak(g, _NEAR)
         width = peak.l.shape[0]
         noise_key, choice_key = jax.random.split(key)
         if self.marginal.exact:
@@ -310,7 +311,7 @@ class _One(NamedTuple):
             value = peak.value - peak.factor.log_det() + 0.5 * width * _LOG_2PI
             return self.whole(g, peak.l + peak.factor.solve_transposed(eps)), rest + value.sum()
         rest, l, log_w = self.proposed(g, peak, noise_key, points)  # noqa: E741
-        chosen = jax.random.categorical(choice_key, log_w, axis=0)
+        chosen = _choice(log_w, jax.random.uniform(choice_key, log_w.shape[1:], log_w.dtype))
         picked = jnp.take_along_axis(l, chosen[None, None], axis=0)[0]
         total = jnp.sum(_log_sum(log_w) - jnp.log(points))
         return self.whole(g, picked), rest + total
@@ -341,6 +342,12 @@ def anchored(marginal: Marginal, batch: Batch, g: Array) -> Anchor:
 
 def _summed(value: Array) -> tuple[Array, Array]:
     return jnp.sum(value), value
+
+
+def _choice(log_w: Array, u: Array) -> Array:
+    """One point of each group by weights (point, group), by the place of u (group,) among them."""
+    total = jnp.cumsum(jnp.exp(log_w - jnp.max(log_w, axis=0)), axis=0)
+    return jnp.minimum(jnp.sum(total <= u * total[-1], axis=0), len(log_w) - 1)
 
 
 def _log_sum(value: Array) -> Array:

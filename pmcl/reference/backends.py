@@ -26,6 +26,8 @@ STATS = (
     ("tree_depth", "depth", np.int64),
 )
 
+_ABOUT = 64  # points of which each chain begins at one
+
 
 class NutsSettings(NamedTuple):
     """How NUTS runs.
@@ -81,6 +83,12 @@ class Begin(NamedTuple):
         """At draws of shape (draw, dim), with their moments for a metric."""
         z = np.asarray(z, float)
         return cls(Metric.of(z), z[np.isfinite(z).all(axis=1)])
+
+    @classmethod
+    def about(cls, initial: np.ndarray) -> "Begin":
+        """Near the model's initial point (dim,), as PyMC begins: up to one away in each entry."""
+        away = np.random.default_rng(0).uniform(-1, 1, (_ABOUT, len(initial)))
+        return cls(Metric.identity(initial), initial + away)
 
     def start(self, seed: int) -> np.ndarray:
         """Return where one chain begins, in the metric's coordinates."""

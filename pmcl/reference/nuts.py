@@ -66,13 +66,13 @@ class Warm(NamedTuple):
     ----------
     begins : sequence of Begin
         Where each dataset's chains begin, and in which coordinates they walk.
-    agreed : callable, optional
-        Whether a dataset's chains, z of shape (chain, draw, dim), agree. Where they do not, they
-        run once more, from what they found: a metric may have been far off.
+    again : callable, optional
+        Of a dataset's chains, z of shape (chain, draw, dim), to where they begin once more, or None
+        where they agree: draws or a metric may have been far off.
     """
 
     begins: Sequence[Begin]
-    agreed: Callable[[np.ndarray], bool] | None = None
+    again: Callable[[np.ndarray], Begin | None] | None = None
 
 
 # which arrays a dataset has, and of which shapes
@@ -188,9 +188,9 @@ def nuts(
             with _explained(f"on dataset {names[i]!r}"):
                 begin = None if warm is None else warm.begins[i]
                 found = turned(sample(arrays, lengths, settings, seeds[i], begin))
-                if warm is not None and warm.agreed is not None and not warm.agreed(found.z):
-                    begin = Begin.at(found.z.reshape(-1, found.z.shape[-1]))
-                    found = turned(sample(arrays, lengths, settings, seeds[i] ^ 1, begin))
+                anew = None if warm is None or warm.again is None else warm.again(found.z)
+                if anew is not None:
+                    found = turned(sample(arrays, lengths, settings, seeds[i] ^ 1, anew))
             return found
 
         for i, name in enumerate(names):

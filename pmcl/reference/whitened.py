@@ -34,7 +34,7 @@ class Metric(NamedTuple):
         z = z[np.isfinite(z).all(axis=1)]
         dim = z.shape[1]
         if len(z) < 2:
-            return cls(z[0] if len(z) else np.zeros(dim), _identity(dim))
+            return cls.identity(z[0] if len(z) else np.zeros(dim))
         centre, sd = z.mean(axis=0), z.std(axis=0)
         # Draws that all agree say nothing of the scale.
         sd = np.where(sd > 1e-8, sd, 1.0)
@@ -45,6 +45,11 @@ class Metric(NamedTuple):
         # A little towards none: resampled draws may lie in fewer dimensions than z has.
         correlation = 0.99 * correlation + 0.01 * np.eye(dim)
         return cls(centre, sd[:, None] * np.linalg.cholesky(correlation))
+
+    @classmethod
+    def identity(cls, centre: np.ndarray) -> "Metric":
+        """About a point (dim,), with scale one."""
+        return cls(np.asarray(centre, float), _identity(len(centre)))
 
     def to(self, z: np.ndarray) -> np.ndarray:
         """Return u of z, of shape (dim,)."""
@@ -85,7 +90,7 @@ def whitened(model: pm.Model, order: Sequence[str], dim: int) -> White:
     dim : int
         Length of z.
     """
-    start = Metric(np.zeros(dim), _identity(dim))
+    start = Metric.identity(np.zeros(dim))
     centre = pytensor.shared(start.centre, name="pmcl_centre")
     scale = pytensor.shared(start.scale, name="pmcl_scale")
     density = model.logp()

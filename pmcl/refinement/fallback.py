@@ -22,6 +22,7 @@ _THIN = 2
 _TUNE = 500  # the metric is given: the step size is what is left to tune
 _TARGET_ACCEPT = 0.9  # what refinement did not manage is curved
 MOST_RHAT = 1.05
+_STUCK = 10  # effective draws of a chain alone: below, it says nothing of where a posterior is
 _FEWEST_ESS = 100  # or a quarter of the draws, where that is less
 
 
@@ -68,8 +69,9 @@ def by_nuts(
 ) -> Fallen:
     """Sample some datasets of a task by NUTS, all with one compilation.
 
-    Where chains do not agree they run once more, from what they found. A dataset on which NUTS
-    fails keeps the others from nothing: its draws are NaN, and the warning says why.
+    Where chains do not agree they run once more: from what they found, or from the model's initial
+    point where they did not move at all. A dataset on which NUTS fails keeps the others from
+    nothing: its draws are NaN, and the warning says why.
 
     Parameters
     ----------
@@ -90,7 +92,7 @@ def by_nuts(
         [task.dataset(int(i)) for i in which],
         names=[task.names[i] for i in which],
         settings=_settings(draws),
-        warm=Warm([Begin.at(v) for v in z], partial(_agree, draws=draws)),
+        warm=Warm([Begin.at(v) for v in z], partial(_again, compiled.initial, draws)),
         cache=kept(compiled),
         random_seed=_seeds(task, which, seed),
         progressbar=progressbar,
@@ -119,11 +121,11 @@ def together(
         )[0]
 
     chains = sampled(np.arange(len(which)), [Begin.at(v) for v in z], 0)
-    again = np.flatnonzero([not _agree(v, draws) for v in chains.z])
-    if len(again):
-        found = chains.z[again].reshape(len(again), -1, z.shape[-1])
-        new = sampled(again, [Begin.at(v) for v in found], 1)
-        chains = replaced(chains, again, new)
+    anew = {i: _again(density.compiled.initial, draws, v) for i, v in enumerate(chains.z)}
+    again = {i: begin for i, begin in anew.items() if begin is not None}
+    if again:
+        rows = np.asarray(list(again))
+        chains = replaced(chains, rows, sampled(rows, list(again.values()), 1))
     return _fallen(density.compiled, task, which, chains, draws)
 
 
@@ -132,10 +134,16 @@ def _settings(draws: int) -> NutsSettings:
     return NutsSettings(max(_THIN * each, 4), _TUNE, _CHAINS, os.cpu_count(), _TARGET_ACCEPT)
 
 
-def _agree(chains: np.ndarray, draws: int) -> bool:
-    """Whether chains (chain, draw, dim) agree."""
+def _again(initial: np.ndarray, draws: int, chains: np.ndarray) -> Begin | None:
+    """Where chains (chain, draw, dim) that do not agree begin once more; None where they do."""
     said = convergence(chains[None], {}, np.zeros(1))
-    return not _warning(said["rhat"][0], said["ess"][0], 0, draws)
+    if not _warning(said["rhat"][0], said["ess"][0], 0, draws):
+        return None
+    alone = convergence(chains[:, None], {}, np.zeros(len(chains)))["ess"]
+    # chains that walk well and do not meet have found modes, which they keep
+    if np.median(alone) < _STUCK:
+        return Begin.about(initial)
+    return Begin.at(chains.reshape(-1, chains.shape[-1]))
 
 
 def _fallen(
