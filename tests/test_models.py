@@ -300,3 +300,17 @@ def test_a_model_of_any_number_of_groups_is_published(tmp_path):
     assert models.check(definition) == []
     later = again.adapt(definition.example(), name="a", progressbar=False)
     assert [r.name for r in later.records] == ["a"]
+
+
+def test_the_page_has_the_figures_of_the_cards():
+    root = Path(__file__).parent.parent
+    rows = re.findall(r"^\| .* \| (\S+) / (\S+) \| (\S+) / (\S+) \|$",
+                      (root / "docs" / "models.md").read_text(), re.MULTILINE)  # fmt: skip
+    cards = []
+    for card in (root / "models").glob("*/card.md"):
+        about = json.loads(re.search(r"<!-- pmcl (.*) -->", card.read_text()).group(1))["network"]
+        cards.append(tuple(about[k][m] for k in ("simulated", "example") for m in about[k]))
+    assert len(rows) == len(cards)
+    half = np.array([0.0051, 0.000051] * 2)
+    for row in np.array(rows, float):
+        assert any(np.all(np.abs(row - card) < half) for card in cards), row
