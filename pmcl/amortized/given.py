@@ -140,9 +140,8 @@ def sample_levels(
         refuse(what, "`pmcl.refine` takes them, of a model of the size")
     alone = asked._replace(
         draws=FEWEST_STARTS,
-        names=tuple(
-            i.name for i in sampler.sized.compiled.free
-        ),  # the other model may transform others
+        # values, too: the other model may have other transforms
+        names=tuple(i.name for i in sampler.sized.compiled.free),
         refine=None,
         correct=None,
         fallback=None,

@@ -163,7 +163,8 @@ def of_real_groups(
     compiled, task = given.sized.compiled, given.task
     found = constrain(compiled, z, task, names)
     made = tuple(i.name for i in compiled.deterministics if i.name in names)
-    mixed = _mixed(groups, given, z[:, :_LOOKED_AT], made) if made else ()
+    few = {n: found[n][:, :_LOOKED_AT] for n in made}
+    mixed = _mixed(groups, given, z[:, :_LOOKED_AT], few) if made else ()
     found |= {n: np.array(found[n]) for n in mixed}
     for rows in by_number(given) if mixed else ():
         own = of_own_size(groups, given, rows)
@@ -177,10 +178,11 @@ def of_real_groups(
 
 
 def _mixed(
-    groups: Groups, given: Checked, z: np.ndarray, names: tuple[str, ...]
+    groups: Groups, given: Checked, z: np.ndarray, first: Mapping[str, np.ndarray]
 ) -> tuple[str, ...]:
-    """Those of some deterministics that padding has a part in."""
+    """Those of some deterministics, of which `first` has the values, that padding has a part in."""
     compiled, task, dim = given.sized.compiled, given.task, groups.grouping.dim
+    names = tuple(first)
     values = {k: np.array(v) for k, v in task.values.items()}
     far = [np.full_like(z, -_FAR), np.full_like(z, _FAR)]  # the largest, or the least, of all
     for i, number in enumerate(given.numbers):
@@ -193,7 +195,6 @@ def _mixed(
                 told = k >= task.layout.n_observed and value.dtype.kind == "f"
                 value[number:] = 0.9 * value[0] if told else value[0]
     other = replace(task, values=values, beside=None, place=None)
-    first = constrain(compiled, z, task, names)
     others = [constrain(compiled, u, other, names) for u in far]
     dims = {i.name: i.dims for i in compiled.deterministics}
     counted = _counted(groups, given)
