@@ -77,19 +77,24 @@ class Misplaced(NamedTuple):
             return f"an array indexes {what}, which has {size} elements, by {low:g}."
         came = f"{low:g}" if low == high else f"{low:g} to {high:g}"
         computed = "" if self.place.plain else f" (computed from {self.place.data})"
-        if low == -1:
-            hint = (
-                " A code of -1 is what pandas gives to a missing category: drop those rows. Where "
-                f"the last one is meant, write {size - 1}."
-            )
-        elif low == 1 and high == size:
-            hint = " Numbers counted from 1 are the likely cause: subtract 1."
-        else:
-            hint = " Number the groups from 0 in the order of the model's."
+        cause = likely_cause(low, high, size)
+        hint = cause or " Number the groups from 0 in the order of the model's."
         return (
             f"it indexes {what}, which has {size} elements: expected whole numbers from 0 to "
             f"{size - 1}, got {came}{computed}.{hint}"
         )
+
+
+def likely_cause(low: float, high: float, size: int) -> str:
+    """Why numbers from `low` to `high` are not places of `size` elements; empty where unknown."""
+    if low == -1:
+        return (
+            " A code of -1 is what pandas gives to a missing category: drop those rows. Where "
+            f"the last one is meant, write {size - 1}."
+        )
+    if low == 1 and high == size:
+        return " Numbers counted from 1 are the likely cause: subtract 1."
+    return ""
 
 
 class OfData:

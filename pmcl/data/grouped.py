@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pmcl.compile import VariableInfo
+from pmcl.compile.indices import likely_cause
 from pmcl.data.forms import in_form, is_frame, several, with_index
 from pmcl.data.labels import along, numbers, own_labels, text, with_labels
 from pmcl.data.plain import array_of, plain
@@ -265,15 +266,10 @@ class GroupedReader(NamedTuple):
                 number = len(labels) if labels is not None else int(np.max(index, initial=0)) + 1
             low, high = np.min(index), np.max(index)
             if not (low >= 0 and high < number):
-                hint = ""
-                if low == 1 and high == number:
-                    hint = " Numbers counted from 1 are the likely cause: subtract 1."
-                elif low == -1:
-                    hint = " A code of -1 is what pandas gives to a missing category: drop those."
                 raise DataError(
                     f"Variable {self.by!r} of dataset {name!r}: expected the places of its "
                     f"{number} groups along {self.dim!r}, from 0 to {number - 1}, got {low:g} to "
-                    f"{high:g}.{hint}"
+                    f"{high:g}.{likely_cause(low, high, number)}"
                 )
             values = {**values, self.by: index}
         assert number is not None
