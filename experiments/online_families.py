@@ -1,6 +1,7 @@
 """Streams of small networks whose weights have covariances, against the mean field's figures.
 
     python experiments/online_families.py             # four tables of the residual-memory paper
+    python experiments/online_families.py ceiling     # NUTS of the same networks, all rows at once
     python experiments/online_families.py tables      # the tables of what there is
 
 Kurle et al. (2020), Continual learning with Bayesian neural networks for non-stationary data, Table
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pymc as pm
 from continual import kept
 from online_streams import (
     HERE,
@@ -25,7 +27,8 @@ from online_streams import (
     said,
     split,
 )
-from scipy.special import logsumexp
+from scipy.special import log_softmax, logsumexp
+from scipy.stats import norm
 
 import pmcl
 
@@ -51,6 +54,7 @@ NAMES = {
     "low rank, not held": Way("low_rank", stiffness=0.0),
     "rank 200, not held": Way("low_rank", stiffness=0.0, rank=200),
     "rank 200": Way("low_rank", rank=200),
+    "full, not held": Way(stiffness=0.0),
 }
 
 
@@ -95,6 +99,47 @@ def families(stream: Stream, name: str, seed: int, given: argparse.Namespace, la
     }
 
 
+def ceiling(stream: Stream, seed: int, chains: int, draws: int) -> dict:
+    """Return the mean test log predictive density of NUTS draws given all rows of a stream."""
+    parts, whole, inputs = split(stream, seed)
+    rows = {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
+    model = network(inputs, stream.hidden, stream.labels, rows)
+    tree = pm.sample(
+        draws, tune=draws, chains=chains, cores=chains, model=model, nuts_sampler="nutpie",
+        random_seed=seed, target_accept=0.9, progressbar=False,
+        compute_convergence_checks=False,
+    )  # fmt: skip
+    told = []
+    for chain in range(chains):
+        of_chain = tree.posterior.isel(chain=chain)
+        z = {k: v.values for k, v in of_chain.data_vars.items()}
+        log_p = np.array([_log_density(z, s, whole, stream) for s in range(draws)])
+        told.append(logsumexp(log_p, axis=0) - np.log(draws))
+    each = np.array(told)
+    log_sd = float(tree.posterior["log_sd"].mean()) if "log_sd" in tree.posterior else None
+    return {
+        "figure": float((logsumexp(each, axis=0) - np.log(chains)).mean()),
+        "each": each.mean(axis=1).tolist(),
+        "log_sd": log_sd,
+        "draws": draws,
+        "divergences": int(tree.sample_stats["diverging"].sum()),
+    }
+
+
+def _log_density(z: dict[str, np.ndarray], s: int, rows: dict, stream: Stream) -> np.ndarray:
+    """Log density of every row given draw `s` of the weights."""
+    layer = rows["X"]
+    for i in range(len(stream.hidden) + 1):
+        layer = layer @ z[f"W{i}"][s] + z[f"b{i}"][s]
+        layer = np.tanh(layer) if i < len(stream.hidden) else layer
+    y = rows["y"]
+    if stream.labels == 0:
+        return norm.logpdf(y, layer[:, 0], np.exp(z["log_sd"][s]))
+    if stream.labels == 2:
+        layer = np.column_stack([np.zeros(len(layer)), layer[:, 0]])
+    return log_softmax(layer, axis=1)[np.arange(len(y)), y]
+
+
 def _told(one: pmcl.OnlinePosterior, rows: dict) -> list[float]:
     return one.log_predictive(rows, draws=200, random_seed=0).values.tolist()
 
@@ -116,7 +161,7 @@ def weighted(one: dict) -> dict[str, float]:
 def written(runs: Path, results: Path) -> None:
     """Write the tables and the figures of what there is."""
     found: dict[str, dict[str, dict[str, list]]] = {}
-    for path in sorted(runs.glob("*.json")):
+    for path in sorted(runs.glob("families_*.json")):
         one = json.loads(path.read_text())
         here = found.setdefault(one["data"], {}).setdefault(one["name"], {})
         figures = {"as it is": one["figure"], **weighted(one), "one": float(np.mean(one["one"]))}
@@ -169,19 +214,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("part", nargs="?", choices=["tables"])
+    parser.add_argument("part", nargs="?", choices=["ceiling", "tables"])
     parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "online_families")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--data", nargs="+", default=list(MEMORY)[:4])
     parser.add_argument("--names", nargs="+", default=["four"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--steps", type=int, default=50, help="of each search but the first")
+    parser.add_argument("--chains", type=int, default=4, help="of NUTS")
+    parser.add_argument("--draws", type=int, default=500, help="of each chain, after as many")
     parser.add_argument("--updates", type=int, help="at most")
     parser.add_argument("--every", type=float, default=60, help="seconds between checkpoints")
     given = parser.parse_args()
     runs = given.out / "runs"
     if given.part == "tables":
         written(runs, given.results)
+        return
+    if given.part == "ceiling":
+        for seed in given.seeds:
+            for data in given.data:
+                kept(
+                    runs, f"ceiling {data} {seed}",
+                    lambda d=data, s=seed: {
+                        "data": d, **ceiling(MEMORY[d], s, given.chains, given.draws)
+                    },
+                    said,
+                )  # fmt: skip
         return
     for seed in given.seeds:
         for data in given.data:

@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -134,19 +135,25 @@ MEMORIES = {
     "k-center": lambda m: pmcl.KCenterCoreset(m),
     "random": lambda m: pmcl.RandomCoreset(m),
 }
+RATES = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1)
 DRIFTS = {
     "static": [(None, pmcl.Static())],
-    "Wiener": [(a, pmcl.Wiener(a)) for a in (1e-4, 1e-3, 1e-2)],
-    "Ornstein-Uhlenbeck": [(a, pmcl.OrnsteinUhlenbeck(a)) for a in (1e-3, 1e-2, 5e-2)],
-    "forgetting": [(a, pmcl.BayesianForgetting(a)) for a in (0.01, 0.03, 0.1)],
-    "forgetting + memory": [(a, pmcl.BayesianForgetting(a)) for a in (0.01, 0.03, 0.1)],
+    "Wiener": [(a, pmcl.Wiener(a)) for a in RATES],
+    "Ornstein-Uhlenbeck": [(a, pmcl.OrnsteinUhlenbeck(a)) for a in RATES],
+    "forgetting": [(a, pmcl.BayesianForgetting(a)) for a in RATES],
+    "forgetting + memory": [(a, pmcl.BayesianForgetting(a)) for a in RATES],
 }
 
 
-def network(inputs: int, hidden: tuple[int, ...], labels: int) -> pm.Model:
+def network(
+    inputs: int, hidden: tuple[int, ...], labels: int, rows: Rows | None = None
+) -> pm.Model:
     """Network with tanh units, with prior scales that give every layer's outputs unit variance."""
-    with pm.Model(coords={"row": range(1), "input": range(inputs)}) as model:
-        X = pm.Data("X", np.zeros((1, inputs)), dims=("row", "input"))
+    if rows is None:  # whatever comes
+        rows = {"X": np.zeros((1, inputs)), "y": np.zeros(1, int if labels else float)}
+    coords = {"row": range(len(rows["y"])), "input": range(inputs)}
+    with pm.Model(coords=coords) as model:
+        X = pm.Data("X", rows["X"], dims=("row", "input"))
         layer, n, before = X, inputs, "linear"
         for i, units in enumerate((*hidden, max(labels, 1) if labels != 2 else 1)):
             scale = pmcl.prior_scale(n, before)
@@ -157,12 +164,15 @@ def network(inputs: int, hidden: tuple[int, ...], labels: int) -> pm.Model:
                 layer = pt.tanh(layer)
         if labels == 0:
             sd = pm.math.exp(pm.Normal("log_sd", -1, 1))
-            pm.Normal("y", layer[:, 0], sd, observed=np.zeros(1), dims="row")
+            pm.Normal("y", layer[:, 0], sd, observed=rows["y"], dims="row")
         elif labels == 2:
-            pm.Bernoulli("y", logit_p=layer[:, 0], observed=np.zeros(1, int), dims="row")
+            pm.Bernoulli("y", logit_p=layer[:, 0], observed=rows["y"], dims="row")
         else:
-            pm.Categorical("y", logit_p=layer, observed=np.zeros(1, int), dims="row")
+            pm.Categorical("y", logit_p=layer, observed=rows["y"], dims="row")
     return model
+
+
+shared = cache(network)  # one model, so that its runs share what is compiled
 
 
 def standardised(X: np.ndarray, by: np.ndarray) -> np.ndarray:
@@ -233,7 +243,7 @@ def drifting(
     X, y = stream.read()
     # by the first batch: nothing of the future is known
     X = np.clip(standardised(X, X[: stream.first]), -10, 10)
-    model = network(X.shape[1], stream.hidden, stream.labels)
+    model = shared(X.shape[1], stream.hidden, stream.labels)
     online = pmcl.fit_online(
         model, memory=pmcl.ResidualMemory(stream.memory) if remembers else None, drift=drift,
         search=stream.search(given.steps), precision="single", random_seed=seed,
@@ -404,6 +414,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "online_streams")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--data", nargs="+", help="names of some; all by default")
+    parser.add_argument("--drifts", nargs="+", default=list(DRIFTS), help="names of some")
+    parser.add_argument("--rates", type=float, nargs="+", default=list(RATES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3])
     parser.add_argument("--steps", type=int, default=2000, help="of each search but the first")
     parser.add_argument("--updates", type=int, help="at most")
@@ -423,8 +435,10 @@ def main() -> None:
     elif given.part == "drift":
         for seed in given.seeds:
             for data in given.data or DRIFT:
-                for name, rates in DRIFTS.items():
-                    for rate, drift in rates:
+                for name in given.drifts:
+                    for rate, drift in DRIFTS[name]:
+                        if rate is not None and rate not in given.rates:
+                            continue
                         label = f"drift {data} {name} {rate} {seed}"
                         kept(
                             runs, label,

@@ -128,8 +128,13 @@ def localise(compiled: CompiledModel) -> LocalLikelihood | None:
 
     A layer is `x @ W`, or `x @ W + b`, with W and b value variables (or slices of them, or in
     another shape) that nothing else uses. Whether rows share nothing but these has to be tested at
-    data: the graph does not say.
+    data: the graph does not say. Made once of a compiled model, in each precision.
     """
+    single = not jax.config.jax_enable_x64
+    return compiled.keep(("layers", single), lambda: _localised(compiled.without_model()))
+
+
+def _localised(compiled: CompiledModel) -> LocalLikelihood | None:
     source = compiled._log_likelihood.call
     fgraph = rewrite_graph(
         FunctionGraph(source.inputs, source.outputs, clone=True), include=("canonicalize",)

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, Self
 
 import jax
@@ -95,7 +95,7 @@ class AbstractRows(ABC):
         return RowBatch(self.take(batch.data, index), batch.weights[index])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)  # those of one model are equal, so that its streams share what is compiled
 class Rows(AbstractRows):
     """Log likelihoods of the rows of a batch.
 
@@ -271,17 +271,16 @@ def check_separate(
         )
 
     if smooth:
-        by_data = jit(jax.jacobian(lambda x: rows(z, {**few, **x})))(smooth)
+        by_data = _by_data(rows, z, few, smooth)
         for name, jacobian in by_data.items():
             if others(jacobian, axes[name] or 0):
                 refuse(name)
     else:  # counts and codes have no derivatives: a row takes the place of another
         counted = {k: v for k, v in few.items() if axes[k] is not None}
-        exchanged = jit(lambda order: rows(z, {**few, **rows.take(counted, order)}))
-        found = np.stack(
-            [exchanged(np.where(np.arange(n) == i, (i + 1) % n, np.arange(n))) for i in range(n)]
-        )
-        same = found == np.asarray(exchanged(np.arange(n)))
+        places = np.arange(n)
+        orders = [np.where(places == i, (i + 1) % n, places) for i in range(n)]
+        found = np.stack([_exchanged(rows, z, few, counted, order) for order in orders])
+        same = found == np.asarray(_exchanged(rows, z, few, counted, places))
         if not same[~np.eye(n, dtype=bool)].all():
             refuse(next(iter(counted)))
     local = rows.local
@@ -290,13 +289,34 @@ def check_separate(
     noise = local.noise(few, key)
     sd = jnp.exp(q.log_sd)
 
-    def at(layers: list[Array]) -> Array:
-        terms = local.log_likelihood_terms(z, sd, few, [*layers, noise[-1]])
-        return rows.by_row(terms)
-
     if any(layer.ndim == 0 or layer.shape[0] != n for layer in noise[:-1]):
         return False
-    return not any(others(jacobian, 0) for jacobian in jit(jax.jacobian(at))(noise[:-1]))
+    by_noise = _by_noise(rows, z, sd, few, noise)
+    return not any(others(jacobian, 0) for jacobian in by_noise)
+
+
+@partial(jit, once=True)
+def _by_data(rows: Rows, z: Array, data: Data, smooth: Data) -> dict[str, Array]:
+    """Derivatives of every row's likelihood by data, of all rows."""
+    return jax.jacobian(lambda x: rows(z, {**data, **x}))(smooth)
+
+
+@partial(jit, once=True)
+def _exchanged(rows: Rows, z: Array, data: Data, counted: Data, order: Array) -> Array:
+    """Every row's likelihood with others' data in the rows' places."""
+    return rows(z, {**data, **rows.take(counted, order)})
+
+
+@partial(jit, once=True)
+def _by_noise(rows: Rows, z: Array, sd: Array, data: Data, noise: list[Array]) -> list[Array]:
+    """Derivatives of every row's likelihood by the noise of layers' outputs in all rows."""
+    local = rows.local
+    assert local is not None
+
+    def at(layers: list[Array]) -> Array:
+        return rows.by_row(local.log_likelihood_terms(z, sd, data, [*layers, noise[-1]]))
+
+    return jax.jacobian(at)(noise[:-1])
 
 
 def padding(n: int) -> np.ndarray:

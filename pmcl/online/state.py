@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.tree_util import Partial
 
+from pmcl.compile import CompiledModel
 from pmcl.continual import AbstractStrategy
 from pmcl.online.drift import AbstractDrift, Static
 from pmcl.online.families import FAMILIES
@@ -178,7 +180,8 @@ def prepare(
     origin = jnp.zeros(rows.compiled.dim)
     normal_key, search_key = jax.random.split(key)
     standard = MeanField(origin, origin)
-    normal, factor = normal_entries(rows.compiled.log_prior, standard, normal_key)
+    log_prior = Partial(CompiledModel.log_prior, rows.compiled)  # equal where the models are
+    normal, factor = normal_entries(log_prior, standard, normal_key)
     known = MeanField(
         jnp.where(normal, factor.shift / factor.precision, 0.0),
         jnp.where(normal, -jnp.log(jnp.where(normal, factor.precision, 1.0)) / 2, 0.0),

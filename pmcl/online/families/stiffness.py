@@ -14,6 +14,7 @@ from pmcl.online.rows import RowBatch, Rows
 from pmcl.runtime.jitting import jit
 
 _DRAWS = 100
+_DRAWS_OF_ALL = 500  # where all covariances are kept
 _NOTHING = 1e-8  # of the diagonal, where columns say all
 
 
@@ -26,8 +27,8 @@ def stiffness(
     Sites are right near where they were linearised. A mean that moves by d turns the slope of a row
     by H d, with H the second derivative of its predictor, and then the predictor's variance under
     the covariance C is larger by d H C H d: of that, times the sites' curvatures, this is the sum.
-    Of a low-rank family it is a sum over draws: with signs e of the rows, and draws c of a normal
-    with covariance C, (sum_i e_i H_i c) (sum_i e_i H_i c)' has that expectation.
+    It is a mean over draws: with signs e of the rows, and draws c of a normal with covariance C,
+    (sum_i e_i H_i c) (sum_i e_i H_i c)' has that expectation.
 
     Returns
     -------
@@ -37,34 +38,24 @@ def stiffness(
     n = len(batch.weights)
     curved = [jnp.einsum("nii->ni", one.curvature).reshape(n, -1) for one in said]
 
-    def levels(z: Array, data: Any, part: int) -> Array:
-        return etas(found, rows, z, data)[part][0].reshape(-1)
+    def levels(z: Array, part: int) -> Array:
+        return etas(found, rows, z, batch.data)[part][0].reshape(-1)
 
+    normal_key, sign_key = jax.random.split(key)
+    draws = _DRAWS if isinstance(q, LowRank) else _DRAWS_OF_ALL
+    far = q.at(jax.random.normal(normal_key, (draws, len(q.mean)), q.mean.dtype)) - q.mean
+    roots = [jnp.sqrt(batch.weights[:, None] * one).reshape(-1) for one in curved]
+    total = sum(len(one) for one in roots)
+    signs = jax.random.rademacher(sign_key, (draws, total), q.mean.dtype)
+
+    def bent(far: Array, signs: Array) -> Array:
+        def level(z: Array) -> Array:
+            all_of = [levels(z, part) for part in range(len(roots))]
+            return signs @ (jnp.concatenate(roots) * jnp.concatenate(all_of))
+
+        return jax.jvp(jax.grad(level), (q.mean,), (far,))[1]
+
+    columns = jax.lax.map(lambda one: bent(*one), (far, signs)).T / jnp.sqrt(draws)
     if isinstance(q, LowRank):
-        normal_key, sign_key = jax.random.split(key)
-        far = q.at(jax.random.normal(normal_key, (_DRAWS, len(q.mean)), q.mean.dtype)) - q.mean
-        roots = [jnp.sqrt(batch.weights[:, None] * one).reshape(-1) for one in curved]
-        total = sum(len(one) for one in roots)
-        signs = jax.random.rademacher(sign_key, (_DRAWS, total), q.mean.dtype)
-
-        def bent(far: Array, signs: Array) -> Array:
-            def level(z: Array) -> Array:
-                all_of = [levels(z, batch.data, part) for part in range(len(roots))]
-                return signs @ (jnp.concatenate(roots) * jnp.concatenate(all_of))
-
-            return jax.jvp(jax.grad(level), (q.mean,), (far,))[1]
-
-        columns = jax.lax.map(lambda one: bent(*one), (far, signs)).T / jnp.sqrt(_DRAWS)
         return LowRank(q.mean, _NOTHING * q.diagonal, columns)
-    root = q.at(jnp.eye(len(q.mean), dtype=q.mean.dtype)) - q.mean  # its square is C
-
-    def add(total: Array, i: Array) -> tuple[Array, None]:
-        few = rows.take(batch.data, i[None])
-        for part, weights in enumerate(curved):
-            for j in range(weights.shape[1]):
-                bent = jax.hessian(lambda z, j=j, part=part: levels(z, few, part)[j])(q.mean)
-                bent = jnp.sqrt(weights[i, j]) * bent @ root.T
-                total = total + batch.weights[i] * bent @ bent.T
-        return total, None
-
-    return Full(q.mean, jax.lax.scan(add, jnp.zeros_like(q.precision), jnp.arange(n))[0])
+    return Full(q.mean, columns @ columns.T)
