@@ -41,8 +41,9 @@ def _places(search: Search, batch: Batch, found: Mode) -> Place:
 
 
 @jit
-def _distinct(found: Mode, number: int) -> Distinct:
-    return jax.vmap(lambda modes: distinct(modes, promise(modes), number))(found)
+def _distinct(found: Mode, number: int, alone: bool = False) -> Distinct:
+    look = lambda modes: distinct(modes, promise(modes, alone=alone), number)  # noqa: E731
+    return jax.vmap(look)(found)
 
 
 def searched(
@@ -136,7 +137,7 @@ def narrowed(search: Search, batch: Batch, prior: np.ndarray | None = None) -> S
     there = np.isfinite(evidence)
     if prior is not None and (ends.status == Status.NOT_FINITE).mean() > _LOST:
         pooled = search.pooled(prior, searches=_BEGUN)
-        more = jax.tree.map(np.asarray, _distinct(searched(pooled, batch), _MODES))
+        more = jax.tree.map(np.asarray, _distinct(searched(pooled, batch), _MODES, True))
         gain = _total(more.evidence) - _total(evidence)
         if np.mean(gain > _MORE) > _SELDOM + np.mean(gain < -_MORE):
             return replace(pooled, modes=_most(np.isfinite(more.evidence)))

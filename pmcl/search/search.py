@@ -171,7 +171,7 @@ class Search(eqx.Module):
 
     def place(self, data: dict[str, Array], mask: Mask | None, found: Mode) -> Place:
         """What the searches of one dataset, fields (start, ...), say of its posterior."""
-        which, evidence, _ = distinct(found, promise(found), self.modes)
+        which, evidence, _ = distinct(found, promise(found, alone=self.searches is not None), self.modes)
         there = jnp.isfinite(evidence)
         loc, scale = jax.tree.map(
             lambda new, old: jnp.where(there[0], new[which], old),
@@ -240,16 +240,16 @@ def evidence_of(found: Mode) -> Array:
     return jnp.where(found.converged & jnp.isfinite(evidence), evidence, -jnp.inf)
 
 
-def promise(found: Mode) -> Array:
+def promise(found: Mode, *, alone: bool = False) -> Array:
     """Log evidence at the ends of one dataset's searches, less a constant; -inf for what is none.
 
-    Where there is a mode, an end where the density is flat counts, too, if it is as high there: a
-    ridge that a support cuts off has no top.
+    Where there is a mode, or `alone`, an end where the density is flat counts, too, if it is as
+    high there: a ridge that a support cuts off has no top.
     """
     evidence, there = evidence_of(found), jnp.isfinite(evidence_of(found))
     flat = (found.status == Status.FLAT) & jnp.isfinite(found.log_p)
     best = jnp.max(jnp.where(there | flat, found.log_p, -jnp.inf))
-    beside = flat & there.any() & (found.log_p > best - _AS_HIGH)
+    beside = flat & (alone | there.any()) & (found.log_p > best - _AS_HIGH)
     as_normal = found.log_p + jax.vmap(lambda s: s.log_det())(found.scale)
     return jnp.where(beside & jnp.isfinite(as_normal), as_normal, evidence)
 
