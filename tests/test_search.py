@@ -148,7 +148,7 @@ class Crescents(eqx.Module):
 @pytest.fixture(scope="module")
 def crescents() -> tuple[Search, Batch, np.ndarray]:
     prior = np.random.default_rng(3).normal(0, 2, (600, 2))
-    y = np.linspace(1.5, 3.0, 16)
+    y = np.linspace(1.5, 3.0, 8)
     with precision.scope():
         return Search.of(Crescents(), np.zeros(2), prior, starts=16), Batch({"y": y}, None), prior
 

@@ -129,7 +129,7 @@ def newton(log_density: LogDensity, z: Array, spread: Array, *, steps: int, tol:
             vectors,
             jnp.where(state.damping > 1e-3, state.damping / 10.0, 0.0),
             state.step + 1,
-            better & (gain < tol) & (values > 0).all(),
+            better & (gain < tol) & (values > -_FLATTEST).all(),  # flat, but no saddle
         )
         raised = jnp.maximum(10.0 * state.damping, 1.0)
         old = state._replace(
