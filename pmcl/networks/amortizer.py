@@ -192,14 +192,13 @@ class Amortizer(eqx.Module):
         place = context.place._replace(log_weight=log_weight - self._learned(context))
         return context._replace(place=place)
 
-    def of_modes(self, key: Array, number: int, context: Context) -> tuple[Array, Array]:
-        """Draws (mode * number, dim), as many from each mode, and their log q by mode."""
+    def of_modes(self, eps: Array, context: Context) -> tuple[Array, Array]:
+        """Draws (mode * number, dim), from each mode those of `eps`, and their log q by mode."""
         assert context.place is not None
         loc, scale, *_ = context.place
         parts = (context.vector, loc, scale)
-        eps = jax.random.normal(key, (self.modes, number, self.dim), NETWORK)
-        drawn = lambda e, part: jax.vmap(lambda one: self._at_mode(one, *part)[0])(e)  # noqa: E731
-        z = jax.vmap(drawn)(eps, parts).reshape(-1, self.dim)
+        drawn = lambda part: jax.vmap(lambda one: self._at_mode(one, *part)[0])(eps)  # noqa: E731
+        z = jax.vmap(drawn)(parts).reshape(-1, self.dim)
         each = jax.vmap(self._log_prob_at_mode, in_axes=(None, 0, 0, 0))
         return z, jax.vmap(lambda u: each(u, *parts))(z)
 

@@ -1,6 +1,7 @@
 """Places and contexts of many datasets."""
 
 from collections.abc import Callable
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from pmcl.data.task import Batch
 from pmcl.networks.amortizer import Amortizer, Context
 from pmcl.runtime import devices
 from pmcl.runtime.jitting import jit
+from pmcl.runtime.precision import NETWORK
 from pmcl.search.many import places
 from pmcl.search.search import Place
 
@@ -52,7 +54,7 @@ def weighed(
     classes, section 3.
     """
     own = jnp.exp(amortizer.log_weights(context))
-    z, each = amortizer.of_modes(jax.random.key(0), _DRAWS, context)
+    z, each = amortizer.of_modes(_points(amortizer.dim), context)
     log_q = jax.nn.logsumexp(each, axis=1) - jnp.log(each.shape[1])
     log_p = jax.vmap(log_density)(z)
     usable = jnp.isfinite(log_p) & jnp.isfinite(log_q)
@@ -70,6 +72,15 @@ def weighed(
     worth = 1.0 / jnp.maximum(jnp.sum(weight**2), 1e-300)
     share = jnp.where(usable.any(), (worth * share + _LEAN * own) / (worth + _LEAN), own)
     return amortizer.with_weights(context, jnp.log(share))
+
+
+@cache
+def _points(dim: int) -> np.ndarray:
+    """Normal draws of shape (draw, dim) that lie evenly, so that few do."""
+    from scipy.stats import norm, qmc
+
+    even = qmc.Sobol(dim, rng=np.random.default_rng(0)).random(_DRAWS)
+    return norm.ppf(np.clip(even, 1e-6, 1 - 1e-6)).astype(NETWORK)
 
 
 def placed(
