@@ -171,7 +171,8 @@ class Search(eqx.Module):
 
     def place(self, data: dict[str, Array], mask: Mask | None, found: Mode) -> Place:
         """What the searches of one dataset, fields (start, ...), say of its posterior."""
-        which, evidence, _ = distinct(found, promise(found, alone=self.searches is not None), self.modes)
+        promised = promise(found, alone=self.searches is not None)
+        which, evidence, _ = distinct(found, promised, self.modes)
         there = jnp.isfinite(evidence)
         loc, scale = jax.tree.map(
             lambda new, old: jnp.where(there[0], new[which], old),
