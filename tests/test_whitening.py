@@ -14,7 +14,7 @@ from scipy import stats
 import pmcl
 from pmcl.archive.amortized import from_datatree, to_datatree
 from pmcl.compile import Density
-from pmcl.networks.contexts import contexts, placed
+from pmcl.networks.contexts import contexts, placed, weighed
 from pmcl.runtime import precision
 from pmcl.training.labels import label_log_q
 
