@@ -189,7 +189,7 @@ class Sampler(NamedTuple):
         models = {k: packed(v) for k, v in (("compiled", self.compiled), ("other", self.other))}
         parts = self._asdict() | models | {"amortizer": None}
         search = self.amortizer.search
-        sizes = {"starts": 1, "modes": 1}
+        sizes: dict[str, int | None] = {"starts": 1, "modes": 1}
         if search is not None:
             sizes = {"starts": len(search.starts), "modes": search.modes}
             sizes["searches"] = search.searches

@@ -54,7 +54,7 @@ def weighed(
     classes, section 3.
     """
     own = jnp.exp(amortizer.log_weights(context))
-    z, each = amortizer.of_modes(_points(amortizer.dim), context)
+    z, each = amortizer.of_modes(jnp.asarray(_points(amortizer.dim)), context)
     log_q = jax.nn.logsumexp(each, axis=1) - jnp.log(each.shape[1])
     log_p = jax.vmap(log_density)(z)
     usable = jnp.isfinite(log_p) & jnp.isfinite(log_q)
