@@ -26,7 +26,6 @@ import pmcl
 
 HERE = Path(__file__).parent
 DRAWS, SIMULATIONS = 10_000, 10_000
-STEPS = 10_000
 FLOW = pmcl.CouplingFlow(layers=5, width=50, affine_width=50)  # about the peers' size
 PROPOSALS = 5  # for each corrected draw: resampling gives draws twice, and a classifier sees that
 KINDS = ("raw", "search", "amortized", "corrected")
@@ -64,7 +63,8 @@ def network(benchmark: Benchmark, kind: str, seed: int, states: Path) -> tuple:
         benchmark.model(),
         network=pmcl.Network(benchmark.summary, FLOW, whiten=kind != "raw"),
         simulations=SIMULATIONS,
-        steps=1 if kind == "search" else STEPS,
+        steps=1 if kind == "search" else benchmark.steps,
+        patience=benchmark.patience,
         random_seed=seed,
         progressbar=False,
     )

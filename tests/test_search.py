@@ -9,7 +9,9 @@ import pytest
 
 from pmcl.compile import Density, compile_model
 from pmcl.compile.variables import initial_point
+from pmcl.data.task import Batch
 from pmcl.runtime import precision
+from pmcl.search.many import narrowed, places, searched
 from pmcl.search.newton import Status
 from pmcl.search.scales import Dense
 from pmcl.search.search import Search
@@ -128,3 +130,57 @@ def test_a_spike_of_the_prior_is_not_its_scale(density):
     search = Search.of(density, np.zeros(1), prior)
     assert 1 < float(search.spread[0]) < 4
     assert np.ptp(np.asarray(search.starts)) > 3
+
+
+class Crescents(eqx.Module):
+    """Two half rings about (-y, 0) and (y, 0), flat along each, and nothing between them."""
+
+    radius: float = eqx.field(static=True, default=0.5)
+    width: float = eqx.field(static=True, default=0.02)
+
+    def __call__(self, z: jax.Array, data: dict[str, jax.Array], mask: None) -> jax.Array:
+        first = jnp.abs(z[0]) - data["y"]
+        r = jnp.sqrt(first**2 + z[1] ** 2 + 1e-30)
+        inside = -0.5 * ((r - self.radius) / self.width) ** 2 + jnp.where(z[0] > 0, 1.0, 0.0)
+        return jnp.where(first > 0, inside, -jnp.inf)
+
+
+@pytest.fixture(scope="module")
+def crescents() -> tuple[Search, Batch, np.ndarray]:
+    prior = np.random.default_rng(3).normal(0, 2, (600, 2))
+    y = np.linspace(1.5, 3.0, 8)
+    with precision.scope():
+        return Search.of(Crescents(), np.zeros(2), prior, starts=16), Batch({"y": y}, None), prior
+
+
+def test_ridges_without_a_top_beside_a_support_are_found(crescents):
+    """Each ridge of each dataset has an end on it, the higher ridge the best."""
+    search, batch, prior = crescents
+    y = batch.values["y"]
+    with precision.scope():
+        lost = np.mean(searched(search, batch).status == Status.NOT_FINITE)
+        assert lost > 0.3  # else all may be found without
+        found = narrowed(search, batch, prior)
+        assert found.searches is not None
+        assert found.searches < len(found.starts)
+        place = places(found, batch)
+    there = np.isfinite(place.log_weight)
+    for i in range(len(y)):
+        loc = place.loc[i][there[i]]
+        np.testing.assert_allclose(np.hypot(np.abs(loc[:, 0]) - y[i], loc[:, 1]), 0.5, atol=0.04)
+        assert (loc[:, 0] > 0).any() and (loc[:, 0] < 0).any()
+        assert loc[0, 0] > 0
+    # what is flat is no wider than the prior
+    sd = np.sqrt(np.sum(place.scale.lower**2, axis=-1))
+    assert (sd[there] <= 1.01 * np.asarray(found.spread)).all()
+
+
+def test_searches_whose_starts_all_have_a_density_keep_them(density):
+    y = np.random.default_rng(0).normal(1, 2, (8, 1)) + np.random.default_rng(1).normal(size=10)
+    prior = np.random.default_rng(1).normal(1, 2, (200, 1))
+    with precision.scope():
+        search = Search.of(density, np.ones(1), prior, starts=8)
+        found = narrowed(search, Batch({"y": y}, None), prior)
+    assert found.searches is None
+    assert found.modes == 1
+    assert len(found.starts) == 2

@@ -14,7 +14,7 @@ from scipy import stats
 import pmcl
 from pmcl.archive.amortized import from_datatree, to_datatree
 from pmcl.compile import Density
-from pmcl.networks.contexts import contexts, placed
+from pmcl.networks.contexts import contexts, placed, weighed
 from pmcl.runtime import precision
 from pmcl.training.labels import label_log_q
 
@@ -99,6 +99,29 @@ def test_both_modes_are_found_and_weighed(signs):
         share = float((x.isel(dataset=i) > 0).mean())
         assert share == pytest.approx(positive, abs=4 * np.sqrt(0.25 / 8000) + 0.01)
     assert (tree["dataset_stats"]["efficiency"] > 0.9).all()
+
+
+def test_modes_are_weighed_by_the_density_whatever_the_search_said(signs):
+    rows = 0.7 + np.random.default_rng(0).normal(size=ROWS)
+    task = xr.Dataset({"y": (("dataset", "obs"), rows[None])})
+    q = signs.amortizer
+    mean = np.array([0.5 / 4 + rows.sum(), 0.5 / 4 - rows.sum()]) / (1 / 4 + ROWS)
+    height = stats.norm.logpdf(mean, 0.5, 2) + [
+        stats.norm.logpdf(rows, abs(m), 1).sum() for m in mean
+    ]
+    positive = 1 / (1 + np.exp(height[1] - height[0]))
+    with precision.scope():
+        batch = signs.sampler.checked(task).batch()
+        context = jax.tree.map(lambda v: v[0], contexts(q, batch, np.arange(1)))
+        wrong = q.with_weights(context, jnp.log(jnp.array([0.05, 0.95])))
+        right = jax.jit(lambda c: weighed(q, lambda z: q.search.density(z, {"y": rows}, None), c))(
+            wrong
+        )
+        share = np.exp(q.log_weights(right))
+    first = positive if context.place.loc[0, 0] > 0 else 1 - positive
+    assert first > 0.3  # far from what the search is made to say
+    # ten draws' worth of that are beside 128 of the density
+    assert share[0] == pytest.approx((128 * first + 10 * 0.05) / 138, abs=0.02)
 
 
 def test_the_density_of_a_mixture_is_one_and_that_of_its_draws(signs):

@@ -261,8 +261,9 @@ def _flat(fit: Fit, first: Simulated) -> AmortizedPosterior:
     say_parameters(compiled, sum(math.prod(i.shape) for i in compiled.observed), "fit_amortized")
     if chosen.whiten:
         density = Density(compiled, row)
-        search = Search.of(density, compiled.initial, np.asarray(first.z), starts=_STARTS)
-        search = narrowed(search, Batch(first.data, first.mask))
+        prior = np.asarray(first.z)
+        search = Search.of(density, compiled.initial, prior, starts=_STARTS)
+        search = narrowed(search, Batch(first.data, first.mask), prior)
     inputs = InputLayout.of(
         compiled.data,
         row,

@@ -101,8 +101,9 @@ class Sampler(NamedTuple):
         first = Parts.of(data, found.layout).first(found.layout)
         prior = prior_draws(other, first, FEWEST_STARTS, seed=0)
         with precision.scope():
-            number = len(search.starts)
-            new = Search.of(found.density, other.initial, prior, starts=number)
+            new = Search.of(found.density, other.initial, prior, starts=search.begun)
+            if search.searches is not None:
+                new = new.pooled(prior, searches=search.searches)
         search = replace(new, modes=search.modes)
         return found._replace(amortizer=replace(self.amortizer, search=search))
 
@@ -188,19 +189,19 @@ class Sampler(NamedTuple):
         models = {k: packed(v) for k, v in (("compiled", self.compiled), ("other", self.other))}
         parts = self._asdict() | models | {"amortizer": None}
         search = self.amortizer.search
-        sizes = (1, 1) if search is None else (len(search.starts), search.modes)
+        sizes: dict[str, int | None] = {"starts": 1, "modes": 1}
+        if search is not None:
+            sizes = {"starts": len(search.starts), "modes": search.modes}
+            sizes["searches"] = search.searches
         return _arrived, (parts, weights, sizes)
 
 
-def _arrived(parts: dict[str, Any], weights: list[np.ndarray], sizes: tuple[int, int]) -> Sampler:
+def _arrived(parts: dict[str, Any], weights: list[np.ndarray], sizes: dict[str, Any]) -> Sampler:
     """Build the network again, with the weights that it had."""
     found = Sampler(**parts)
     compiled = unpacked(found.compiled)
     with precision.scope():
-        starts, modes = sizes
-        like = skeleton(
-            found.network, compiled, found.structure, found.masking, starts=starts, modes=modes
-        )
+        like = skeleton(found.network, compiled, found.structure, found.masking, **sizes)
         amortizer, other = with_arrays(like, weights), unpacked(found.other)
         if other is not None and amortizer.search is not None:
             density = Density(other, found.structure.row)

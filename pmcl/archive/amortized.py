@@ -175,7 +175,7 @@ def attributes_of(p: AmortizedPosterior | MultilevelPosterior) -> dict[str, Any]
 
 
 def network_from(tree: xr.DataTree, where: str) -> tuple[Network, dict[str, int]]:
-    """Specification of the network, and how many starts and modes its search has."""
+    """Specification of the network, and the sizes of its search."""
     found = decode(
         loads(tree.attrs.get("network"), where=where), where=f"{where}: network", expected=Network
     )
@@ -183,7 +183,8 @@ def network_from(tree: xr.DataTree, where: str) -> tuple[Network, dict[str, int]
     sizes = {"starts": 1, "modes": 1}
     if found.whiten:
         about = group(tree, "search", where).attrs
-        sizes = {name: whole_number(about, name, where) for name in sizes}
+        more = [name for name in ("searches",) if name in about]
+        sizes = {name: whole_number(about, name, where) for name in (*sizes, *more)}
         if not all(1 <= n <= _MOST_SEARCHES for n in sizes.values()):
             raise StateError(f"{where}: search: {sizes} are no numbers of starts and of modes.")
     return found, sizes

@@ -131,6 +131,8 @@ def searched(amortizer: Amortizer, compiled: CompiledModel, probe: xr.Dataset) -
         "steps": search.steps,
         "tol": search.tol,
     }
+    if search.searches is not None:
+        attrs["searches"] = search.searches
     return xr.Dataset(found, attrs=attrs)
 
 

@@ -139,7 +139,7 @@ class Amortizer(eqx.Module):
             return z, _normal(eps) - log_det - tamed - jnp.sum(jnp.log(self.z_scaling.scale))
         if self.modes == 1:
             return self._at_mode(eps, *_mode(context, 0))
-        chance = jnp.cumsum(jnp.exp(self._log_weights(context)))
+        chance = jnp.cumsum(jnp.exp(self.log_weights(context)))
         which = jnp.sum(jax.scipy.special.ndtr(eps[-1]) * chance[-1] > chance[:-1])
         z, _ = self._at_mode(eps[:-1], *_mode(context, which))
         return z, self.log_prob(z, context)
@@ -162,7 +162,7 @@ class Amortizer(eqx.Module):
         each = jax.vmap(self._log_prob_at_mode, in_axes=(None, 0, 0, 0))(
             z, context.vector, loc, scale
         )
-        return jax.nn.logsumexp(self._log_weights(context) + each)
+        return jax.nn.logsumexp(self.log_weights(context) + each)
 
     def _at_mode(
         self, eps: Array, vector: Array, loc: Array, scale: AbstractScale
@@ -177,11 +177,30 @@ class Amortizer(eqx.Module):
         eps, log_det = self.flow.inverse_and_log_det(v.astype(NETWORK), vector)
         return _normal(eps) + log_det + stretched - scale.log_det()
 
-    def _log_weights(self, context: Context) -> Array:
+    def log_weights(self, context: Context) -> Array:
         """Log share of each mode."""
-        assert context.place is not None and self.weigher is not None
-        learned = jax.vmap(self.weigher)(context.vector)[:, 0]
-        return jax.nn.log_softmax(context.place.log_weight + learned)
+        assert context.place is not None
+        return jax.nn.log_softmax(context.place.log_weight + self._learned(context))
+
+    def _learned(self, context: Context) -> Array:
+        assert self.weigher is not None
+        return jax.vmap(self.weigher)(context.vector)[:, 0]
+
+    def with_weights(self, context: Context, log_weight: Array) -> Context:
+        """The context with these log shares of the modes."""
+        assert context.place is not None
+        place = context.place._replace(log_weight=log_weight - self._learned(context))
+        return context._replace(place=place)
+
+    def of_modes(self, eps: Array, context: Context) -> tuple[Array, Array]:
+        """Draws (mode * number, dim), from each mode those of `eps`, and their log q by mode."""
+        assert context.place is not None
+        loc, scale, *_ = context.place
+        parts = (context.vector, loc, scale)
+        drawn = lambda part: jax.vmap(lambda one: self._at_mode(one, *part)[0])(eps)  # noqa: E731
+        z = jax.vmap(drawn)(parts).reshape(-1, self.dim)
+        each = jax.vmap(self._log_prob_at_mode, in_axes=(None, 0, 0, 0))
+        return z, jax.vmap(lambda u: each(u, *parts))(z)
 
     def whitened_slope(self, slope: Array, context: Context) -> Array:
         """Turn a gradient by z into one in units of the posterior's size, as far as it is known."""

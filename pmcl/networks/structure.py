@@ -183,8 +183,9 @@ def skeleton(
     *,
     starts: int,
     modes: int,
+    searches: int | None = None,
 ) -> Amortizer:
-    """A network of the right shapes, whose numbers mean nothing; `starts` and `modes` of search."""
+    """A network of the right shapes, whose numbers mean nothing; sizes are those of its search."""
     data = {i.name: np.zeros((2, *i.shape)) for i in compiled.data}
     inputs = InputLayout.of(
         compiled.data,
@@ -197,7 +198,7 @@ def skeleton(
     search = None
     if network.whiten:
         search = Search.of(Density(compiled, structure.row), z[0], z, starts=starts)
-        search = dataclasses.replace(search, modes=modes)
+        search = dataclasses.replace(search, modes=modes, searches=searches)
     return build_amortizer(network, inputs, z, data, key=jax.random.key(0), search=search)
 
 

@@ -144,7 +144,8 @@ class Beginning(NamedTuple):
 
     def beside(self, z: np.ndarray) -> "Beginning":
         """The same with more starts, of shape (dataset, start, dim); NaN where there are fewer."""
-        own = np.asarray(self.search.starts) if self.start is None else self.start
+        first = self.search.starts[: self.search.begun]
+        own = np.asarray(first) if self.start is None else self.start
         own = np.broadcast_to(own, (len(z), *own.shape[-2:]))
         more = np.where(np.isfinite(z).all(axis=2, keepdims=True), z, own[:, :1])
         return self._replace(start=np.concatenate([own, more], axis=1))

@@ -12,14 +12,17 @@ from pmcl.data.batching import over_chunks, over_datasets, over_items, taken
 from pmcl.data.task import Batch
 from pmcl.runtime import devices
 from pmcl.runtime.jitting import jit
-from pmcl.search.newton import Mode
-from pmcl.search.search import Distinct, Place, Search, distinct, evidence_of
+from pmcl.search.newton import Mode, Status
+from pmcl.search.search import Distinct, Place, Search, distinct, promise
 
 _TOGETHER = 16  # searches that a device works on together: each waits for the slowest
 _LOOKED_AT = 32  # datasets by which a search is narrowed
 _MODES = 8  # most that are kept of a dataset
 _FEWEST = 2  # starts
 _SELDOM = 0.02  # of all modes that were found, those that may be missed
+_LOST = 0.1  # of searches, those that may begin where the density is not finite
+_MORE = 0.1  # nats of evidence that are a gain
+_BEGUN = 8  # searches of each dataset that begin where its density is high
 
 
 @jit
@@ -28,13 +31,19 @@ def _searched(search: Search, batch: Batch, start: Array) -> Mode:
 
 
 @jit
+def _begun(search: Search, batch: Batch) -> Array:
+    return over_datasets(search.begin, batch)
+
+
+@jit
 def _places(search: Search, batch: Batch, found: Mode) -> Place:
     return over_datasets(search.place, batch, found)
 
 
 @jit
-def _distinct(found: Mode, number: int) -> Distinct:
-    return jax.vmap(lambda modes: distinct(modes, evidence_of(modes), number))(found)
+def _distinct(found: Mode, number: int, alone: bool = False) -> Distinct:
+    look = lambda modes: distinct(modes, promise(modes, alone=alone), number)  # noqa: E731
+    return jax.vmap(look)(found)
 
 
 def searched(
@@ -51,14 +60,17 @@ def searched(
     """
     batch = batch._replace(place=None)  # what was found before is no part of the program
     n, own = _number(batch), np.asarray(search.starts)
-    if starts is None:
+    size = devices.together(together)
+    if starts is None and search.searches is not None:
+        begun = lambda part: _begun(search, part)  # noqa: E731
+        starts = over_chunks(begun, batch, np.arange(n), size=size)
+    elif starts is None:
         starts = np.broadcast_to(own, (n, *own.shape))
     number = starts.shape[1]
     # by starts, then by datasets: those that take as long come together
     item, start = np.tile(np.arange(n), number), np.moveaxis(starts, 1, 0).reshape(-1, own.shape[1])
     # its own starts are no part of the program: any number of them needs but one
-    alike = eqx.tree_at(lambda s: s.starts, replace(search, modes=1), own[:1])
-    size = devices.together(together)
+    alike = eqx.tree_at(lambda s: s.starts, replace(search, modes=1, searches=None), own[:1])
     found = over_chunks(lambda part, u: _searched(alike, part, u), batch, item, start, size=size)
     shaped = lambda x: np.moveaxis(x.reshape(number, n, *x.shape[1:]), 0, 1)  # noqa: E731
     return jax.tree.map(shaped, found)
@@ -105,7 +117,7 @@ def places(search: Search, batch: Batch, *, advance: Callable[[int], None] | Non
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
 
-def narrowed(search: Search, batch: Batch) -> Search:
+def narrowed(search: Search, batch: Batch, prior: np.ndarray | None = None) -> Search:
     """The search with as few of its starts, and as many modes, as datasets like these need.
 
     Parameters
@@ -114,14 +126,24 @@ def narrowed(search: Search, batch: Batch) -> Search:
         With many starts.
     batch : Batch
         Simulated datasets, of which some are looked at.
+    prior : array of shape (draw, dim), optional
+        Draws at which searches may begin in their place, where the density is zero at too many
+        starts and more is found from these.
     """
     batch = taken(batch, np.arange(min(_LOOKED_AT, _number(batch))))
-    which, evidence, met = jax.tree.map(np.asarray, _distinct(searched(search, batch), _MODES))
+    ends = searched(search, batch)
+    found = jax.tree.map(np.asarray, _distinct(ends, _MODES))
+    which, evidence, met = found
     there = np.isfinite(evidence)
+    if prior is not None and (ends.status == Status.NOT_FINITE).mean() > _LOST:
+        pooled = search.pooled(prior, searches=_BEGUN)
+        more = jax.tree.map(np.asarray, _distinct(searched(pooled, batch), _MODES, True))
+        gain = _total(more.evidence) - _total(evidence)
+        if np.mean(gain > _MORE) > _SELDOM + np.mean(gain < -_MORE):
+            return replace(pooled, modes=_most(np.isfinite(more.evidence)))
     if not there.any():
         return search
-    number = np.sort(there.sum(axis=1))
-    modes = max(1, int(number[int(np.ceil((1 - _SELDOM) * len(number))) - 1]))
+    modes = _most(there)
     # (start, mode): which starts find each of the modes that are kept, of any dataset
     kept = there & (np.arange(_MODES) < modes)
     finds = np.stack([met[i, :, which[i, k]] for i, k in zip(*np.nonzero(kept), strict=True)], 1)
@@ -133,6 +155,18 @@ def narrowed(search: Search, batch: Batch) -> Search:
         missed &= ~finds[chosen[-1]]
     starts = jax.device_put(np.asarray(search.starts)[chosen])
     return eqx.tree_at(lambda s: s.starts, replace(search, modes=modes), starts)
+
+
+def _most(there: np.ndarray) -> int:
+    """Modes that hardly a dataset has more of; `there` has shape (dataset, mode)."""
+    number = np.sort(there.sum(axis=1))
+    return max(1, int(number[int(np.ceil((1 - _SELDOM) * len(number))) - 1]))
+
+
+def _total(evidence: np.ndarray) -> np.ndarray:
+    """Of all modes of each dataset, in logs; far below all others where there is none."""
+    with np.errstate(divide="ignore"):
+        return np.maximum(np.logaddexp.reduce(evidence, axis=1), -1e300)
 
 
 def _number(batch: Batch) -> int:

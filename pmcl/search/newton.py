@@ -129,7 +129,7 @@ def newton(log_density: LogDensity, z: Array, spread: Array, *, steps: int, tol:
             vectors,
             jnp.where(state.damping > 1e-3, state.damping / 10.0, 0.0),
             state.step + 1,
-            better & (gain < tol) & (values > 0).all(),
+            better & (gain < tol) & (values > -_FLATTEST).all(),  # flat, but no saddle
         )
         raised = jnp.maximum(10.0 * state.damping, 1.0)
         old = state._replace(
@@ -146,12 +146,14 @@ def newton(log_density: LogDensity, z: Array, spread: Array, *, steps: int, tol:
         z / spread, log_p, gradient, values, vectors, jnp.zeros(()), zero, ~jnp.isfinite(log_p)
     )
     end = jax.lax.while_loop(lambda s: ~s.done & (s.step < steps), step, first)
-    size = jnp.maximum(jnp.abs(end.values), _FLATTEST)
+    status = _status(jnp.isfinite(end.log_p), end.done, (end.values > _FLATTEST).all())
+    # what is flat is no wider than the prior
+    least = jnp.where(status == Status.FLAT, 1.0, _FLATTEST)
+    size = jnp.maximum(jnp.abs(end.values), least)
     covariance = (end.vectors / size) @ end.vectors.T
     covariance = covariance * spread[:, None] * spread[None, :]
     lower = jnp.linalg.cholesky(0.5 * (covariance + covariance.T))
     lower = jnp.where(jnp.isfinite(lower).all(), lower, jnp.diag(spread))
-    status = _status(jnp.isfinite(end.log_p), end.done, (end.values > _FLATTEST).all())
     gradients = (1 + end.step) * (1 + dim)
     return Mode(spread * end.z, end.log_p, Dense.of(lower), status, end.step, gradients)
 

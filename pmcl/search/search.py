@@ -1,5 +1,6 @@
 """The search for one dataset's posterior: its modes, and what the density is like beside them."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import equinox as eqx
@@ -20,6 +21,9 @@ _SPIKE = 10.0  # scales of its middle, beyond which a prior is a spike beside a 
 _NEAR = 0.8  # of the prior's draws, the nearest, among which starts are chosen
 _SAME_MODE = 1.0  # squared distance, in scales of the mode, below which two searches met
 _NEGLIGIBLE = 10.0  # nats of evidence by which a mode may lie behind
+_AS_HIGH = 2.0  # nats of density by which a flat end may lie behind the best
+POOL = 512  # draws of the prior, where searches of a dataset begin at the best of them
+_COMPETE = 6  # such draws for each that a search begins at
 _SIDES = (-2.5, -1.0, 1.0, 2.5)  # scales from the mode at which the density is looked at
 _WORST = 1e3  # nats by which it may differ there from a normal
 
@@ -68,6 +72,9 @@ class Search(eqx.Module):
         The prior's scale.
     modes : int
         Most modes that are kept of a dataset.
+    searches : int, optional
+        So many are begun, at those `starts` of each dataset where its density is high; by default
+        one at each.
     exact : bool
         Whether steps use the exact Hessian; L-BFGS where z is long.
     steps : int
@@ -80,6 +87,7 @@ class Search(eqx.Module):
     starts: Array
     spread: Array
     modes: int = eqx.field(static=True, default=1)
+    searches: int | None = eqx.field(static=True, default=None)
     exact: bool = eqx.field(static=True, default=True)
     steps: int = eqx.field(static=True, default=100)
     tol: float = eqx.field(static=True, default=1e-4)
@@ -120,6 +128,36 @@ class Search(eqx.Module):
         given = jax.device_put((np.asarray(starts, float), np.asarray(spread, float)))
         return cls(density, given[0], given[1], exact=len(spread) <= _LONGEST_DENSE)
 
+    def pooled(self, prior: np.ndarray, *, searches: int) -> "Search":
+        """The same, but searches begin at draws of the prior (draw, dim) that fit each dataset.
+
+        For densities that are zero at most points: a search cannot leave those.
+        """
+        prior = prior[(np.abs(prior) < _BEYOND).all(axis=1)][:POOL]
+        starts = jax.device_put(np.concatenate([np.asarray(self.starts)[:1], prior]))
+        return eqx.tree_at(lambda s: s.starts, replace(self, searches=searches), starts)
+
+    @property
+    def begun(self) -> int:
+        """Searches of a dataset."""
+        return len(self.starts) if self.searches is None else self.searches
+
+    def begin(self, data: dict[str, Array], mask: Mask | None) -> Array:
+        """Where the searches of one dataset begin, of shape (search, dim)."""
+        if self.searches is None:
+            return self.starts
+        log_p = jax.lax.map(lambda z: self.density(z, data, mask), self.starts, batch_size=POOL)
+        log_p = jnp.where(jnp.isfinite(log_p), log_p, -jnp.inf)
+        least = jnp.sort(log_p)[-min(_COMPETE * self.searches, len(log_p))]
+        which = farthest_first(
+            self.starts,
+            jnp.argmax(log_p)[None],
+            self.searches - 1,
+            scale=self.spread,
+            eligible=jnp.isfinite(log_p) & (log_p >= least),
+        )
+        return self.starts[which]
+
     def from_start(self, data: dict[str, Array], mask: Mask | None, start: Array) -> Mode:
         """Search for a mode of one dataset's posterior."""
         method = newton if self.exact else lbfgs
@@ -133,7 +171,8 @@ class Search(eqx.Module):
 
     def place(self, data: dict[str, Array], mask: Mask | None, found: Mode) -> Place:
         """What the searches of one dataset, fields (start, ...), say of its posterior."""
-        which, evidence, _ = distinct(found, evidence_of(found), self.modes)
+        promised = promise(found, alone=self.searches is not None)
+        which, evidence, _ = distinct(found, promised, self.modes)
         there = jnp.isfinite(evidence)
         loc, scale = jax.tree.map(
             lambda new, old: jnp.where(there[0], new[which], old),
@@ -152,7 +191,8 @@ class Search(eqx.Module):
 
     def __call__(self, data: dict[str, Array], mask: Mask | None) -> Place:
         """Search for the posterior of one dataset."""
-        found = jax.vmap(lambda start: self.from_start(data, mask, start))(self.starts)
+        starts = self.begin(data, mask)
+        found = jax.vmap(lambda start: self.from_start(data, mask, start))(starts)
         return self.place(data, mask, found)
 
     @property
@@ -199,6 +239,20 @@ def evidence_of(found: Mode) -> Array:
     """Log evidence of the normal at each mode, less a constant; -inf for what is no mode."""
     evidence = found.log_p + jax.vmap(lambda s: s.log_det())(found.scale)
     return jnp.where(found.converged & jnp.isfinite(evidence), evidence, -jnp.inf)
+
+
+def promise(found: Mode, *, alone: bool = False) -> Array:
+    """Log evidence at the ends of one dataset's searches, less a constant; -inf for what is none.
+
+    Where there is a mode, or `alone`, an end where the density is flat counts, too, if it is as
+    high there: a ridge that a support cuts off has no top.
+    """
+    evidence, there = evidence_of(found), jnp.isfinite(evidence_of(found))
+    flat = (found.status == Status.FLAT) & jnp.isfinite(found.log_p)
+    best = jnp.max(jnp.where(there | flat, found.log_p, -jnp.inf))
+    beside = flat & (alone | there.any()) & (found.log_p > best - _AS_HIGH)
+    as_normal = found.log_p + jax.vmap(lambda s: s.log_det())(found.scale)
+    return jnp.where(beside & jnp.isfinite(as_normal), as_normal, evidence)
 
 
 class Distinct(NamedTuple):
