@@ -454,15 +454,9 @@ for i in range(len(posterior.records), 6):
 
 def adapter(state: Path, work: Path) -> subprocess.Popen:
     """Adapt to six tasks, one after another, with a checkpoint; it says what is done."""
-    # every process would compile all anew
-    cached = {
-        "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).resolve().parents[1] / ".cache" / "jax"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
     return subprocess.Popen(
         [sys.executable, "-c", ADAPTER, str(state), str(work)],
-        stdout=subprocess.PIPE, text=True, env={**os.environ, **cached},
+        stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
