@@ -387,7 +387,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("number", [300, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [80, pytest.param(3000, marks=pytest.mark.slow)])
 def test_mutated_contents_behind_a_good_manifest_only_fail_plainly(saved, tmp_path, number):
     """The sums fit here, so that what is read is really looked at."""
     rng = np.random.default_rng(number)
