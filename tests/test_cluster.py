@@ -27,10 +27,6 @@ from pmcl.runtime.extras import MissingExtraError
 
 distributed = pytest.importorskip("distributed", reason='needs the extra "cluster"')
 
-CACHE = {
-    "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).parents[1] / ".cache" / "jax"),
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",
-}
 NETWORK = pmcl.Network(
     pmcl.DeepSet(outputs=4, width=8, depth=1, pooled=4, head_width=8, head_depth=1),
     pmcl.CouplingFlow(layers=1, width=8, depth=1, knots=4, affine_width=8),
@@ -75,16 +71,13 @@ def together(monkeypatch: pytest.MonkeyPatch) -> int:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator["distributed.Client"]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in CACHE.items():
-            patch.setenv(name, value)
-        with (
-            distributed.LocalCluster(
-                n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit=0
-            ) as local,
-            distributed.Client(local) as found,
-        ):
-            yield found
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit=0
+        ) as local,
+        distributed.Client(local) as found,
+    ):
+        yield found
 
 
 def same(a: xr.DataTree, b: xr.DataTree) -> None:
@@ -273,7 +266,6 @@ def test_a_driver_that_dies_goes_on_where_it_was(posterior, tmp_path, together, 
     path, hidden = tmp_path / "draws.zarr", tmp_path / ".draws.zarr.part"
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", KILLED, str(Path(__file__).parent), str(path)],
-        env={**os.environ, **CACHE},
     )
     while len(list(hidden.glob("[0-9]*.json"))) < 3:
         assert process.poll() is None

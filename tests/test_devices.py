@@ -14,10 +14,6 @@ import pytest
 from pmcl.runtime import devices
 
 PROGRAM = Path(__file__).parent / "programs" / "spread_over_devices.py"
-CACHE = {
-    "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).parents[1] / ".cache" / "jax"),
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",
-}
 
 
 def started(path: Path, *arguments: object, host_devices: int) -> subprocess.Popen[str]:
@@ -26,7 +22,7 @@ def started(path: Path, *arguments: object, host_devices: int) -> subprocess.Pop
     flags.append(f"--xla_force_host_platform_device_count={host_devices}")
     return subprocess.Popen(
         [sys.executable, str(PROGRAM), str(path), *map(str, arguments)],
-        env={**os.environ, **CACHE, "XLA_FLAGS": " ".join(flags)},
+        env={**os.environ, "XLA_FLAGS": " ".join(flags)},
         stderr=subprocess.PIPE,
         text=True,
     )

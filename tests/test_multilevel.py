@@ -278,9 +278,9 @@ def test_a_fixed_number_of_groups_that_constants_make():
 
 
 def test_levels_false_is_a_network_of_all_parameters():
-    posterior = pmcl.fit_amortized(
-        models.eight_schools(), covariates=SIGMA, levels=False, **SHORT | {"steps": 1}
-    )
+    network = pmcl.DeepSet(outputs=4, width=8, depth=1, pooled=4, head_width=8, head_depth=1)
+    given = {"levels": False, "network": network} | SHORT | {"steps": 1}
+    posterior = pmcl.fit_amortized(models.eight_schools(), covariates=SIGMA, **given)
     assert isinstance(posterior, pmcl.AmortizedPosterior)
     assert posterior.amortizer.dim == 10
 
