@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -649,6 +650,17 @@ def line_model() -> pm.Model:
         x = pm.Data("x", np.zeros(4), dims="obs")
         pm.Normal("y", pm.Normal("b") * x, 1, observed=np.zeros(4), dims="obs")
     return built
+
+
+def test_what_is_another_models_is_passed_over_in_a_task(line_model):
+    x, y = np.arange(4.0), np.ones(4)
+    both = as_task({"x": x, "y": y}, layout_of(pmcl.compile_model(line_model, covariates=["x"])))
+    alone = layout_of(pmcl.compile_model(line_model))
+    with pytest.raises(DataError, match=r"\['x'\] are `pm.Data` that were no covariates"):
+        as_task(both, alone)
+    found = as_task(both, replace(alone, others=frozenset("x")))
+    assert [*found.values] == ["y"]
+    np.testing.assert_array_equal(found.values["y"], [y])
 
 
 def test_masked_arrays_in_a_list_keep_their_masks(line_model):

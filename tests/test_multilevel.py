@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import jax
 import level_models as models
@@ -408,6 +409,17 @@ def test_a_task_of_the_models_own_groups_needs_no_names(schools):
     (rows,) = by_number(given)
     own = of_own_size(schools.groups, given, rows)
     assert own.sized is given.sized and [*own.places] == [*range(given.sized.compiled.dim)]
+
+
+def test_what_is_another_models_is_passed_over_in_a_task_with_groups(schools):
+    task = schools.sampler.checked(of_schools(5)).task
+    (y, sigma), size = task.layout.variables, task.values["y"].shape
+    more = replace(task.layout, variables=(y, sigma, sigma._replace(name="shift")))
+    found = replace(task, layout=more, values={**task.values, "shift": np.ones(size)})
+    again = schools.sampler.checked(found, ["shift"])
+    assert [*again.task.values] == ["y", "sigma"] and again.labels == task.labels
+    with pytest.raises(pmcl.DataError, match=r"\['shift'\] is neither"):
+        schools.sampler.checked(found)
 
 
 def mean_over_schools() -> pm.Model:

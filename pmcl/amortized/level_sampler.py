@@ -87,7 +87,7 @@ class LevelSampler(NamedTuple):
             else:
                 found = GroupedReader(layout, dim, groups.grouping.by)(data)
             sized = sized.at(groups, int(found.numbers.max()))
-            layout = Layout.of(sized.compiled, self.row)
+            layout = replace(Layout.of(sized.compiled, self.row), others=layout.others)
             task = as_task(found.padded(layout, dim, len(sized.compiled.coords[dim])), layout)
             task = replace(task, labels=found.labels)
         task = replace(task, beside=None)

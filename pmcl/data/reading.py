@@ -1,6 +1,6 @@
 """Users' data, in any of the forms that they have, as a task."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,8 @@ def as_task(data: TaskLike, layout: Layout) -> Task:
 
 def _as_task(data: TaskLike, layout: Layout) -> Task:
     if isinstance(data, Task):
-        _check_names(data.values, layout, "")
+        names = [n for n in data.values if n not in layout.others]
+        _check_names(names, layout, "")
         return stack([data.dataset(i) for i in range(len(data))], data.names, layout)
     data = in_form(data)
     if is_frame(data):
@@ -267,7 +268,7 @@ def _stacked(values: Sequence, info: VariableInfo, where: str) -> object:
         ) from error
 
 
-def _check_names(data: Mapping, layout: Layout, where: str) -> None:
+def _check_names(data: Iterable, layout: Layout, where: str) -> None:
     came = list(data)
     missing = [n for n in layout.names if n not in came]
     if missing:
