@@ -19,7 +19,8 @@ from pmcl.runtime.arguments import warn
 def aligned(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str) -> xr.DataArray:
     """Put the labels of dims other than the rows' in the model's order.
 
-    By position where one side has no labels: none, or 0, 1, 2 ...
+    By position where one side has no labels: none, or 0, 1, 2 ... So are rows, unless they are the
+    model's, and it has a constant as long.
 
     Raises
     ------
@@ -33,9 +34,11 @@ def aligned(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str)
         placeholders.
     """
     for dim in info.dims:
-        if dim == layout.row or dim not in layout.coords or dim not in value.coords:
+        if dim not in layout.coords or dim not in value.coords:
             continue
         ours, theirs = text(layout.coords[dim]), labels_of(value, dim)
+        if dim == layout.row and not (layout.tied and _turned(theirs, ours)):
+            continue
         if len(ours) != len(theirs) or ours == theirs:
             continue  # of another length it has the wrong shape, or the dim may have any
         if ({*ours} != {*theirs}) and numbers(len(theirs)) in (ours, theirs):
@@ -60,6 +63,36 @@ def aligned(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str)
                 f"out{how}: then positions count."
             )
     return value
+
+
+def check_rows(arrays: Mapping[str, object], layout: Layout, where: str) -> None:
+    """Refuse rows that are the model's in another order, beside values that have no labels.
+
+    Only where the model has a constant as long, as in :func:`aligned`.
+
+    Raises
+    ------
+    DataError
+    """
+    row = layout.row
+    if not layout.tied or row not in layout.coords:
+        return
+    rows = {i.name for i in layout.variables if row in i.dims}
+    own = {n: own_labels(v, row) for n, v in arrays.items() if n in rows}
+    ours = text(layout.coords[row])
+    turned = [n for n, labels in own.items() if labels and _turned(labels, ours)]
+    bare = [n for n, labels in own.items() if labels is None]
+    if turned and bare:
+        raise DataError(
+            f"Variable {turned[0]!r}{where}: labels along {row!r} are the model's in another "
+            f"order, and the model has a constant as long; {bare} have no labels: by label and by "
+            "position they are paired differently. Give all of them labels, or none."
+        )
+
+
+def _turned(theirs: list[str], ours: list[str]) -> bool:
+    """Whether these are the same labels in another order, each of them once."""
+    return theirs != ours and len(theirs) == len(ours) == len({*ours}) and {*theirs} == {*ours}
 
 
 def in_dims(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str) -> xr.DataArray:
@@ -233,7 +266,7 @@ def along(data: Any, dim: str, layout: Layout) -> list[str] | None:
 
 def in_order(rows: Any, along: str | None, layout: Layout, where: str) -> Any:
     """Put the rows of a table in the model's order, where they are labelled elements of a dim."""
-    if along is None or along == layout.row or along in layout.names or along not in rows:
+    if along is None or along in layout.names or along not in rows:
         return rows
     found = xr.DataArray(np.arange(len(rows)), dims=along, coords={along: text(rows[along])})
     info = VariableInfo(along, (along,), (len(rows),), "int64")

@@ -10,6 +10,7 @@ import xarray as xr
 from jax import Array
 
 from pmcl.compile import CompiledModel, Mask, VariableInfo
+from pmcl.compile.constants import lengths_of_constants
 from pmcl.compile.copies import Copy
 from pmcl.compile.indices import Indices
 from pmcl.compile.support import Support
@@ -84,6 +85,8 @@ class Layout:
         Other `pm.Data` of the model, with the values that count: others cannot be given.
     dims_of_constants : dict of str to tuple of str
         Of those whose dims have names.
+    tied : bool
+        Whether the model has a constant as long as the rows: these are in the model's order then.
     others : frozenset of str
         Data of another model, which are passed over.
     """
@@ -101,11 +104,13 @@ class Layout:
     dims_of_constants: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict, compare=False, repr=False
     )
+    tied: bool = field(default=False, compare=False, repr=False)
     others: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @classmethod
     def of(cls, compiled: CompiledModel, row: str | None) -> "Layout":
         named: Any = compiled.model.named_vars_to_dims
+        rows = {n for i in compiled.data for d, n in zip(i.dims, i.shape, strict=True) if d == row}
         return cls(
             compiled.data,
             len(compiled.observed),
@@ -118,6 +123,7 @@ class Layout:
             holders=compiled.holders,
             constants={n: own_value(compiled.model, n) for n in compiled.constants},
             dims_of_constants={n: named[n] for n in compiled.constants if named.get(n)},
+            tied=bool(rows & lengths_of_constants(compiled)),
         )
 
     @property
