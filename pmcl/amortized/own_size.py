@@ -15,7 +15,7 @@ from pmcl.data.grouped import Grouped
 from pmcl.data.reading import as_task
 from pmcl.data.task import DATASET, Layout, Task, few_lengths
 from pmcl.draws.densities import constrain
-from pmcl.draws.unpadded import same
+from pmcl.draws.real_rows import same
 from pmcl.levels.sizes import Groups, kept_terms
 from pmcl.refinement.finishing import Corrected, Weighed, finished
 from pmcl.refinement.settings import Asked

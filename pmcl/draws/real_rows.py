@@ -11,7 +11,7 @@ from pmcl.data.task import Task
 _FEW, _DATASETS = 4, 16  # draws, and datasets of different lengths, by which it is told
 
 
-def unpadded(
+def of_real_rows(
     compiled: CompiledModel, z: np.ndarray, task: Task, found: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Put right what padding has a part in.
