@@ -760,13 +760,18 @@ def test_rows_of_a_model_with_a_constant_of_the_rows_go_by_their_labels(form, na
 
 
 def test_rows_in_another_order_beside_values_without_labels_are_refused(line_model):
-    with pm.Model(coords={"obs": range(4)}) as model:
+    with pm.Model(coords={"obs": list("ABCD")}) as model:
         z = pm.Data("z", np.zeros(4), dims="obs")
         pm.Normal("y", pm.Normal("b") * z + S, 1, observed=np.zeros(4), dims="obs")
-    y, z = pd.Series(OF_SCHOOLS, [3, 2, 1, 0]), np.zeros(4)
+    y, z = pd.Series(OF_SCHOOLS, list("DCBA")), np.zeros(4)
     tied = layout_of(pmcl.compile_model(model, covariates=["z"]))
     with pytest.raises(DataError, match=r"'y': labels along 'obs'.*\['z'\] have no labels"):
         as_task({"y": y, "z": z}, tied)
+    # numbers may be those of a table that was put in order before the model was made of it
+    numbered = replace(tied, coords={**tied.coords, "obs": np.arange(4)})
+    with pytest.warns(UserWarning, match="'y': rows are .*'3', '2'.* taken by position"):
+        found = as_task({"y": y.set_axis([3, 2, 1, 0]), "z": z}, numbered)
+    np.testing.assert_array_equal(found.values["y"], [OF_SCHOOLS])
     # without a constant of the rows their order says nothing
     free = layout_of(pmcl.compile_model(line_model, covariates=["x"]))
     np.testing.assert_array_equal(as_task({"y": y, "x": z}, free).values["y"], [OF_SCHOOLS])

@@ -9,15 +9,8 @@ import xarray as xr
 from pmcl.compile import CompiledModel, VariableInfo
 from pmcl.data.constants import as_in_model
 from pmcl.data.forms import in_form, is_frame, several
-from pmcl.data.labels import (
-    check_one_order,
-    check_rows,
-    in_dims,
-    name_of,
-    numbers,
-    together,
-    with_labels,
-)
+from pmcl.data.labels import in_dims, name_of, numbers, together, with_labels
+from pmcl.data.order import check_one_order, check_order
 from pmcl.data.plain import alike, plain
 from pmcl.data.stacking import stack
 from pmcl.data.tables import from_frame, one_table
@@ -126,7 +119,7 @@ def read_arrays(
         _check_long(value, infos[str(name)], where)
     values = {str(k): with_labels(v, infos[str(k)]) for k, v in data.items()}
     values |= together({k: v for k, v in values.items() if isinstance(v, xr.DataArray)}, where)
-    check_rows(values, layout, where)
+    check_order(values, layout, where)
     found = {i.name: _variable(values[i.name], i, layout, where) for i in layout.variables}
     counts = {k: v.sizes[DATASET] for k, v in found.items() if DATASET in v.dims}
     if len({*counts.values()}) > 1:
