@@ -769,8 +769,11 @@ def test_rows_in_another_order_beside_values_without_labels_are_refused(line_mod
         as_task({"y": y, "z": z}, tied)
     # numbers may be those of a table that was put in order before the model was made of it
     numbered = replace(tied, coords={**tied.coords, "obs": np.arange(4)})
-    with pytest.warns(UserWarning, match="'y': rows are .*'3', '2'.* taken by position"):
+    with pytest.warns(UserWarning, match="'y': labels are .*'3', '2'.* taken by position"):
         found = as_task({"y": y.set_axis([3, 2, 1, 0]), "z": z}, numbered)
+    np.testing.assert_array_equal(found.values["y"], [OF_SCHOOLS])
+    with pytest.warns(UserWarning, match="'y': labels are .*'3', '2'.* taken by position"):
+        found = as_task({"y": y.set_axis([3, 2, 1, 0]), "z": z}, replace(numbered, row=None))
     np.testing.assert_array_equal(found.values["y"], [OF_SCHOOLS])
     # without a constant of the rows their order says nothing
     free = layout_of(pmcl.compile_model(line_model, covariates=["x"]))

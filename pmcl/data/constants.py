@@ -72,6 +72,8 @@ def _places(rows: "pd.DataFrame", column: str, layout: Layout) -> np.ndarray | N
     (dim,) = layout.dims_of_constants.get(column) or ("",)
     if dim not in rows or dim in layout.names or dim not in layout.coords:
         return None
+    if dim in layout.tied:  # rows are in order where names count
+        return None
     ours, theirs = text(layout.coords[dim]), text(rows[dim])
     if len({*ours}) < len(ours) or not {*theirs} <= {*ours}:
         return None

@@ -37,13 +37,14 @@ def aligned(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str)
         if dim not in layout.coords or dim not in value.coords:
             continue
         ours, theirs = text(layout.coords[dim]), labels_of(value, dim)
-        if dim == layout.row and not (layout.tied and is_turned(theirs, ours)):
+        tied = dim in layout.tied and is_turned(theirs, ours)
+        if dim == layout.row and not tied:
             continue
-        if dim == layout.row and ours == numbers(len(ours)):  # which may be no names
+        if tied and ours == numbers(len(ours)):  # which may be no names
             warn(
-                f"{where}: rows are {few(theirs)} along {dim!r}, which the model numbers from 0, "
+                f"{where}: labels are {few(theirs)} along {dim!r}, which the model numbers from 0, "
                 "and it has a constant as long. Values are taken by position. Give the model names "
-                "of its rows (`coords`) where these count; else leave the labels out "
+                "(`coords`) where these count; else leave the labels out "
                 "(`.to_numpy()`)."
             )
             continue

@@ -39,7 +39,7 @@ def check_one_order(datasets: Mapping[str, Any], layout: Layout) -> None:
 
 
 def check_order(arrays: Mapping[str, object], layout: Layout, where: str) -> None:
-    """Refuse rows that are the model's in another order, beside values that have no labels.
+    """Refuse labels that are the model's in another order, beside values that have no labels.
 
     Only where :func:`aligned` puts them in order.
 
@@ -47,17 +47,15 @@ def check_order(arrays: Mapping[str, object], layout: Layout, where: str) -> Non
     ------
     DataError
     """
-    row = layout.row
-    if not layout.tied or row not in layout.coords:
-        return
-    rows = {i.name for i in layout.variables if row in i.dims}
-    own = {n: own_labels(v, row) for n, v in arrays.items() if n in rows}
-    ours = text(layout.coords[row])
-    turned = [n for n, labels in own.items() if labels and is_turned(labels, ours)]
-    bare = [n for n, labels in own.items() if labels is None]
-    if turned and bare and ours != numbers(len(ours)):
-        raise DataError(
-            f"Variable {turned[0]!r}{where}: labels along {row!r} are the model's in another "
-            f"order, and the model has a constant as long; {bare} have no labels: by label and by "
-            "position they are paired differently. Give all of them labels, or none."
-        )
+    for dim in sorted(layout.tied & {*layout.coords}):
+        along_it = {i.name for i in layout.variables if dim in i.dims}
+        own = {n: own_labels(v, dim) for n, v in arrays.items() if n in along_it}
+        ours = text(layout.coords[dim])
+        turned = [n for n, labels in own.items() if labels and is_turned(labels, ours)]
+        bare = [n for n, labels in own.items() if labels is None]
+        if turned and bare and ours != numbers(len(ours)):
+            raise DataError(
+                f"Variable {turned[0]!r}{where}: labels along {dim!r} are the model's in another "
+                f"order, and the model has a constant as long; {bare} have no labels: by label "
+                "and by position they are paired differently. Give all of them labels, or none."
+            )

@@ -85,8 +85,8 @@ class Layout:
         Other `pm.Data` of the model, with the values that count: others cannot be given.
     dims_of_constants : dict of str to tuple of str
         Of those whose dims have names.
-    tied : bool
-        Whether the model has a constant as long as the rows: these are in the model's order then.
+    tied : frozenset of str
+        Dims of the data as long as a constant of the model: what lies along them is in its order.
     others : frozenset of str
         Data of another model, which are passed over.
     """
@@ -104,13 +104,14 @@ class Layout:
     dims_of_constants: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict, compare=False, repr=False
     )
-    tied: bool = field(default=False, compare=False, repr=False)
+    tied: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     others: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @classmethod
     def of(cls, compiled: CompiledModel, row: str | None) -> "Layout":
         named: Any = compiled.model.named_vars_to_dims
-        rows = {n for i in compiled.data for d, n in zip(i.dims, i.shape, strict=True) if d == row}
+        fixed = lengths_of_constants(compiled)
+        pairs = {pair for i in compiled.data for pair in zip(i.dims, i.shape, strict=True)}
         return cls(
             compiled.data,
             len(compiled.observed),
@@ -123,7 +124,7 @@ class Layout:
             holders=compiled.holders,
             constants={n: own_value(compiled.model, n) for n in compiled.constants},
             dims_of_constants={n: named[n] for n in compiled.constants if named.get(n)},
-            tied=bool(rows & lengths_of_constants(compiled)),
+            tied=frozenset(d for d, n in pairs if d in compiled.data_dims and n in fixed),
         )
 
     @property
