@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -13,11 +14,11 @@ from scipy import stats
 
 import pmcl
 from pmcl.compile import CompiledModel, Mask, compile_model
+from pmcl.data.constants import check_constants
 from pmcl.data.covariates import covariates_among
 from pmcl.data.masked import check_masked
 from pmcl.data.reading import as_task, layout_of
 from pmcl.data.stacking import concatenate, stack
-from pmcl.data.tables import check_constants
 from pmcl.data.task import DataError, Layout, Task, few_lengths
 from pmcl.runtime import precision
 
@@ -651,6 +652,17 @@ def line_model() -> pm.Model:
     return built
 
 
+def test_what_is_another_models_is_passed_over_in_a_task(line_model):
+    x, y = np.arange(4.0), np.ones(4)
+    both = as_task({"x": x, "y": y}, layout_of(pmcl.compile_model(line_model, covariates=["x"])))
+    alone = layout_of(pmcl.compile_model(line_model))
+    with pytest.raises(DataError, match=r"\['x'\] are `pm.Data` that were no covariates"):
+        as_task(both, alone)
+    found = as_task(both, replace(alone, others=frozenset("x")))
+    assert [*found.values] == ["y"]
+    np.testing.assert_array_equal(found.values["y"], [y])
+
+
 def test_masked_arrays_in_a_list_keep_their_masks(line_model):
     layout = layout_of(pmcl.compile_model(line_model, covariates=["x"]))
     one = np.ma.masked_equal([1.0, -999.0, 2.0, 3.0], -999.0)
@@ -723,6 +735,70 @@ def test_constants_may_come_with_each_of_several_datasets(known_schools):
 def test_observations_may_come_twice_in_a_table(known_schools):
     table = pd.DataFrame({"y": OF_SCHOOLS, "held": OF_SCHOOLS})
     np.testing.assert_array_equal(as_task(table, known_schools).values["y"], [OF_SCHOOLS])
+
+
+def of_rows(x: np.ndarray, form: str) -> object:
+    """Rows D, C, B, A of a model whose rows are A, B, C, D."""
+    columns = {"x": pd.Series(x, index=list("DCBA")), "y": pd.Series(OF_SCHOOLS, list("DCBA"))}
+    return pd.DataFrame(columns).rename_axis("obs") if form == "table" else columns
+
+
+@pytest.mark.parametrize("form", ["table", "Series"])
+@pytest.mark.parametrize("named", [True, False])
+def test_rows_of_a_model_with_a_constant_of_the_rows_go_by_their_labels(form, named):
+    """What a constant says of a row is of the row of that name, whatever order rows come in."""
+    with pm.Model(coords={"obs": list("ABCD")}) as model:
+        x = pm.Data("x", S, dims="obs") if named else S
+        pm.Normal("y", pm.Normal("b") * x, 1, observed=np.zeros(4), dims="obs")
+    layout = layout_of(pmcl.compile_model(model))
+    data = of_rows(S[::-1], form)
+    data = data if named else {"y": data["y"]} if form == "Series" else data.drop(columns="x")
+    np.testing.assert_array_equal(as_task(data, layout).values["y"], [OF_SCHOOLS[::-1]])
+    if named:
+        with pytest.raises(DataError, match="'x'.*with other values in the model"):
+            as_task(of_rows(S, form), layout)
+
+
+def test_rows_in_another_order_beside_values_without_labels_are_refused(line_model):
+    with pm.Model(coords={"obs": list("ABCD")}) as model:
+        z = pm.Data("z", np.zeros(4), dims="obs")
+        pm.Normal("y", pm.Normal("b") * z + S, 1, observed=np.zeros(4), dims="obs")
+    y, z = pd.Series(OF_SCHOOLS, list("DCBA")), np.zeros(4)
+    tied = layout_of(pmcl.compile_model(model, covariates=["z"]))
+    with pytest.raises(DataError, match=r"'y': labels along 'obs'.*\['z'\] have no labels"):
+        as_task({"y": y, "z": z}, tied)
+    # numbers may be those of a table that was put in order before the model was made of it
+    numbered = replace(tied, coords={**tied.coords, "obs": np.arange(4)})
+    with pytest.warns(UserWarning, match="'y': labels are .*'3', '2'.* taken by position"):
+        found = as_task({"y": y.set_axis([3, 2, 1, 0]), "z": z}, numbered)
+    np.testing.assert_array_equal(found.values["y"], [OF_SCHOOLS])
+    with pytest.warns(UserWarning, match="'y': labels are .*'3', '2'.* taken by position"):
+        found = as_task({"y": y.set_axis([3, 2, 1, 0]), "z": z}, replace(numbered, row=None))
+    np.testing.assert_array_equal(found.values["y"], [OF_SCHOOLS])
+    # without a constant of the rows their order says nothing
+    free = layout_of(pmcl.compile_model(line_model, covariates=["x"]))
+    np.testing.assert_array_equal(as_task({"y": y, "x": z}, free).values["y"], [OF_SCHOOLS])
+
+
+def test_constants_are_the_same_as_far_as_their_types_hold_them(known_schools):
+    thirds = replace(known_schools, constants={"s": S / 3})
+    ones = np.ones(4)
+    for near in (S.astype("float32") / np.float32(3), np.nextafter(S / 3, 9)):
+        assert as_task({"y": ones, "s": near}, thirds)
+        check_constants(pd.DataFrame({"s": near}), thirds, "u")
+    for far in (S / 3 * (1 + 1e-9), np.round(S / 3, 6)):
+        with pytest.raises(DataError, match=NOT_THE_MODELS):
+            as_task({"y": ones, "s": far}, thirds)
+        with pytest.raises(DataError, match=NOT_THE_MODELS):
+            check_constants(pd.DataFrame({"s": far}), thirds, "u")
+
+
+def test_a_constant_that_comes_by_row_is_that_of_the_rows_group(known_schools):
+    schools = list("DBBACA")
+    right = pd.DataFrame({"school": schools, "s": [4.0, 2, 2, 1, 3, 1]})
+    check_constants(right, known_schools, "u")
+    with pytest.raises(pmcl.DataError, match=NOT_THE_MODELS):
+        check_constants(right.assign(s=right["s"].to_numpy()[::-1]), known_schools, "u")
 
 
 def test_a_constant_that_comes_by_row_has_the_models_values(known_schools):

@@ -187,6 +187,27 @@ def test_entries_of_bounded_variables_are_given_on_the_models_scale():
         pmcl.refine(model, {"y": y}, given={"rate": [-1.0, np.nan, np.nan]}, progressbar=False)
 
 
+@pytest.mark.parametrize("some", [True, False])
+def test_known_values_of_an_interpolated_prior(some):
+    """Its density reads its points; the evidence of a normal's is that of the normal."""
+    from scipy import stats
+
+    points, y = np.linspace(-6, 6, 2001), np.array([0.5, 1.0])
+    with pm.Model(coords={"g": range(3), "row": range(2)}) as model:
+        a = pm.Interpolated("a", points, stats.norm.pdf(points), dims="g")
+        b = pm.Normal("b", 0, 1)
+        pm.Normal("y", a[0] + 2 * a[1] + b, 1, observed=np.zeros(2), dims="row")
+    known = np.array([0.3, np.nan if some else -0.1, 0.2])
+    tree = pmcl.refine(
+        model, {"y": y}, given={"a": known}, draws=500, random_seed=1, progressbar=False
+    )
+    mean, variance = (0.3, 5.0) if some else (0.1, 1.0)
+    exact = stats.multivariate_normal(np.full(2, mean), np.eye(2) + variance).logpdf(y)
+    exact += stats.norm.logpdf(known[~np.isnan(known)]).sum()
+    stat = tree["dataset_stats"]
+    assert abs(float(stat["log_evidence"].item()) - exact) < 0.02
+
+
 def test_entries_that_are_not_independent_are_refused():
     with pm.Model() as model:
         p = pm.Dirichlet("p", np.ones(3))

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import jax
 import level_models as models
@@ -345,13 +346,14 @@ def test_some_parameters_known_of_datasets_with_their_own_groups(schools):
     np.testing.assert_allclose(tree["constant_data"]["theta"].values, theta)
 
 
-def other_schools(sd: float) -> pm.Model:
+def other_schools(sd: float, *, mean: bool = False) -> pm.Model:
     with pm.Model(coords={"school": range(8)}) as model:
         sigma = pm.Data("sigma", np.ones(8), dims="school")
         mu, tau = pm.Normal("mu", 0, sd), pm.HalfCauchy("tau", 5)
         theta = pm.Normal("theta", mu, tau, dims="school")
         pm.Deterministic("twice", 2 * mu)
         shift = pm.Data("shift", np.zeros(8), dims="school")
+        shift = shift.mean() if mean else shift
         pm.Normal("y", theta + shift, sigma, observed=np.zeros(8), dims="school")
     return model
 
@@ -368,6 +370,7 @@ def test_another_prior_of_datasets_with_any_number_of_groups(schools, other, ref
     tree = schools.sample(moved, 3000, model=other, refine=refine, random_seed=3)
     monkeypatch.setattr("pmcl.draws.results.doubts", lambda names, stats: [f"of {names}"])
     six = {**of_schools(6), "shift": np.zeros(6)}
+    monkeypatch.setattr("pmcl.amortized.level_sampler.check_padding", None)  # told once
     with (
         compiled_programs() as names,
         pytest.warns(UserWarning, match="of .*'few', 'more'") as said,
@@ -389,6 +392,12 @@ def test_another_prior_of_datasets_with_any_number_of_groups(schools, other, ref
         schools.sample(moved, model=other, refine=refine, var_names=["thrice"])
 
 
+def test_what_a_zero_hides_of_another_model_is_seen(schools):
+    data = {**of_schools(5), "shift": np.zeros(5)}
+    with pytest.raises(NotImplementedError, match="depend on others' terms"):
+        schools.sample(data, model=other_schools(1.0, mean=True), refine=False)
+
+
 def test_another_model_may_have_other_transforms(schools):
     with pm.Model(coords={"school": range(8)}) as model:
         sigma = pm.Data("sigma", np.ones(8), dims="school")
@@ -408,6 +417,17 @@ def test_a_task_of_the_models_own_groups_needs_no_names(schools):
     (rows,) = by_number(given)
     own = of_own_size(schools.groups, given, rows)
     assert own.sized is given.sized and [*own.places] == [*range(given.sized.compiled.dim)]
+
+
+def test_what_is_another_models_is_passed_over_in_a_task_with_groups(schools):
+    task = schools.sampler.checked(of_schools(5)).task
+    (y, sigma), size = task.layout.variables, task.values["y"].shape
+    more = replace(task.layout, variables=(y, sigma, sigma._replace(name="shift")))
+    found = replace(task, layout=more, values={**task.values, "shift": np.ones(size)})
+    again = schools.sampler.checked(found, ["shift"])
+    assert [*again.task.values] == ["y", "sigma"] and again.labels == task.labels
+    with pytest.raises(pmcl.DataError, match=r"\['shift'\] is neither"):
+        schools.sampler.checked(found)
 
 
 def mean_over_schools() -> pm.Model:

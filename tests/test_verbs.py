@@ -270,3 +270,8 @@ def test_what_is_no_data_of_the_model_is_no_setting():
         pmcl.sensitivity(normal(wide=True), {"y": Y}, {"sd": [1.0]})
     with pytest.raises(ValueError, match="a sequence of values of shape"):
         pmcl.sensitivity(normal(wide=True), {"y": Y}, {"prior_sd": [[1.0]]})
+    with pm.Model(coords={"obs": range(N)}) as whole:  # 2.5 would be 2
+        a = pm.Normal("a", 0, pm.Data("prior_sd", np.array(1)))
+        pm.Normal("y", a, 1, observed=np.zeros(N), dims="obs")
+    with pytest.raises(ValueError, match=r"'prior_sd'.: expected values of type int.*1.0"):
+        pmcl.sensitivity(whole, {"y": Y}, {"prior_sd": [1.5, 2.5]})

@@ -31,7 +31,7 @@ from pmcl.networks.contexts import placed
 from pmcl.parts.job import need_store
 from pmcl.refinement.known import conditioned, whole_names
 from pmcl.refinement.settings import FEWEST_STARTS, Asked
-from pmcl.refinement.standalone import RefineJob, refine
+from pmcl.refinement.standalone import refine, refined_task, starts_of
 from pmcl.runtime import precision
 from pmcl.runtime.devices import DevicesLike
 from pmcl.runtime.devices import scope as device_scope
@@ -199,17 +199,14 @@ def _of_one_size(
     progressbar: bool,
 ) -> xr.DataTree:
     """Refine datasets of one number of groups, from draws (dataset, draw, dim) of all that come."""
-    compiled, task, z = own.sized.compiled, own.task, start[own.rows][:, :, own.places]
-    z = np.where(np.isfinite(z).all(axis=-1, keepdims=True), z, compiled.initial)
-    names = list(asked.names)
-    if given is not None:
-        known = conditioned(compiled, task, given)
-        compiled, task, z = known.compiled, known.task, known.starts(z)
+    compiled, task, names = own.sized.compiled, own.task, list(asked.names)
+    known = None if given is None else conditioned(compiled, task, given)
+    z = starts_of(start[own.rows][:, :, own.places], compiled, known)
+    if given is not None and known is not None:
+        compiled, task = known.compiled, known.task
         names = [n for n in names if n not in whole_names(given)]
-    prior = prior_draws(compiled, task.dataset(0), FEWEST_STARTS, seed=asked.seed)
     asked = asked._replace(names=pick(compiled, names), everywhere=True)
-    job = RefineJob(compiled, prior, asked, devices, row=task.layout.row)
-    return job.refined(task, z, progressbar=progressbar)
+    return refined_task(compiled, task, z, asked, devices=devices, progressbar=progressbar)
 
 
 def _under(sampler: LevelSampler, read: Checked, other: Elsewhere) -> tuple[LevelSampler, Checked]:

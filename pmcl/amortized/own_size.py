@@ -15,6 +15,7 @@ from pmcl.data.grouped import Grouped
 from pmcl.data.reading import as_task
 from pmcl.data.task import DATASET, Layout, Task, few_lengths
 from pmcl.draws.densities import constrain
+from pmcl.draws.real_rows import same
 from pmcl.levels.sizes import Groups, kept_terms
 from pmcl.refinement.finishing import Corrected, Weighed, finished
 from pmcl.refinement.settings import Asked
@@ -199,17 +200,17 @@ def _mixed(
     dims = {i.name: i.dims for i in compiled.deterministics}
     counted = _counted(groups, given)
 
-    def same(name: str, two: np.ndarray) -> bool:
+    def stands(name: str, two: np.ndarray) -> bool:
         for i, number in enumerate(given.numbers):
             a, b = first[name][i], two[i]
             if dim in dims[name]:
                 axis = 1 + dims[name].index(dim)
                 a, b = (v.take(np.arange(number), axis=axis) for v in (a, b))
-            if not _close(a, b):
+            if not same(a, b):
                 return False
         return True
 
-    return tuple(n for n in names if n in counted or not all(same(n, v[n]) for v in others))
+    return tuple(n for n in names if n in counted or not all(stands(n, v[n]) for v in others))
 
 
 def _counted(groups: Groups, given: Checked) -> frozenset[str]:
@@ -227,15 +228,11 @@ def _counted(groups: Groups, given: Checked) -> frozenset[str]:
         whole = constrain(compiled, z, replace(few.task, labels=None), names)
         alone = constrain(own.sized.compiled, z[..., own.places], own.task, names)
         cut = {n: whole[n][0][tuple(map(slice, alone[n][0].shape))] for n in names}
-        return frozenset(n for n in names if not _close(cut[n], alone[n][0]))
+        return frozenset(n for n in names if not same(cut[n], alone[n][0]))
 
     if number < 1 or not names:
         return frozenset()
     return compiled.keep_few("counted groups", number, told, most=1)
-
-
-def _close(one: np.ndarray, other: np.ndarray) -> bool:
-    return np.allclose(one, other, rtol=1e-9, atol=1e-12, equal_nan=True)
 
 
 def by_number(given: Checked) -> list[np.ndarray]:

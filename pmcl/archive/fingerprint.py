@@ -7,7 +7,7 @@ import xarray as xr
 from pmcl.archive.configuration import dumps, loads
 from pmcl.archive.errors import StateError
 from pmcl.compile import CompiledModel, Simulator
-from pmcl.compile.model import describe
+from pmcl.compile.description import describe
 from pmcl.data.task import Batch, Layout, Task
 from pmcl.draws.densities import densities
 from pmcl.networks import Amortizer

@@ -4,8 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.elemwise import DimShuffle
 
 from pmcl.compile.causal import steps
 
@@ -28,7 +31,7 @@ def as_data(model: pm.Model, names: Sequence[str]) -> pm.Model:
     }
     with new:
         for name in names:
-            rv = model[name]
+            rv = _folded(model[name])
             term = steps(rv.owner.op, rv.owner.inputs, new[name])
             term = pm.logp(rv, new[name]) if term is None else term
             here = {*ancestors([term])}
@@ -37,3 +40,22 @@ def as_data(model: pm.Model, names: Sequence[str]) -> pm.Model:
             moved = graph_replace([term], swap, strict=False)[0]
             pm.Potential(_TERM.format(name), moved, dims=dims)
     return new
+
+
+def _folded(rv: Variable) -> Variable:
+    """The same, whose constants are that although they were given more axes.
+
+    The density of `pm.Interpolated` reads the values of its points.
+    """
+    node = rv.owner
+    inputs = [pt.constant(v.eval()) if _has_axes_more(v) else v for v in node.inputs]
+    return node.clone_with_new_inputs(inputs).outputs[node.outputs.index(rv)]
+
+
+def _has_axes_more(var: Variable) -> bool:
+    node = var.owner
+    return (
+        node is not None
+        and isinstance(node.op, DimShuffle)
+        and isinstance(node.inputs[0], Constant)
+    )

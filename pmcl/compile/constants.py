@@ -11,6 +11,38 @@ from pmcl.compile.variables import holders
 _SHOWN = 3  # numbers by which a nameless constant is told
 
 
+def lengths_of_constants(compiled: CompiledModel) -> frozenset[int]:
+    """Lengths of the constant arrays that observations depend on: what they say goes by position.
+
+    Equal values say the same of every row.
+    """
+
+    def found() -> frozenset[int]:
+        known = {i.name for i in compiled.covariates}
+        shared = [
+            np.asarray(v.get_value(borrow=True))
+            for v in ancestors(_densities(compiled))
+            if isinstance(v, SharedVariable) and v.name not in known
+        ]
+        fixed = [
+            v.data
+            for v in ancestors(_densities(compiled))
+            if isinstance(v, Constant) and isinstance(v.data, np.ndarray)
+        ]
+        return frozenset(
+            n
+            for value in (*shared, *fixed)
+            for axis, n in enumerate(value.shape)
+            if n > 1 and (value != value.take([0], axis=axis)).any()
+        )
+
+    return compiled.keep("lengths of constants", found)
+
+
+def _densities(compiled: CompiledModel) -> list:
+    return [*compiled.model.observed_RVs, *compiled.model.potentials]
+
+
 def beside_rows(compiled: CompiledModel) -> str:
     """Say which constants have the observations' length, and the lines to write; "" for none."""
     model = compiled.model

@@ -341,19 +341,3 @@ class CompiledModel:
 # By model, and by the names of covariates: what was compiled, and the fingerprint it was made at.
 COMPILED: WeakKeyDictionary[pm.Model, dict[tuple[str, ...], tuple[tuple, CompiledModel]]]
 COMPILED = WeakKeyDictionary()
-
-
-def describe(compiled: CompiledModel) -> dict:
-    """Names, dims, shapes and coords of a model."""
-
-    def infos(variables) -> dict:  # noqa: ANN001
-        return {v.name: [list(v.dims), list(v.shape), v.dtype] for v in variables}
-
-    return {
-        "free": infos(compiled.free),
-        "deterministics": infos(compiled.deterministics),
-        "observed": infos(compiled.observed),
-        "covariates": infos(compiled.covariates),
-        "z": {v.name: [v.variable, v.start, list(v.shape)] for v in compiled.values},
-        "coords": {k: [str(x) for x in v] for k, v in compiled.coords.items()},
-    }

@@ -70,6 +70,16 @@ def _entries(rv: Variable, shape: tuple[int, ...], at: np.ndarray) -> Variable:
     """Some entries of a random variable, as one of their own."""
     op = rv.owner.op
     assert isinstance(op, RandomVariable)
-    parameters = [pt.broadcast_to(p, shape).ravel()[at] for p in op.dist_params(rv.owner)]
+    pairs = zip(op.dist_params(rv.owner), op.ndims_params, strict=True)
+    parameters = [_of_entries(p, core, shape, at) for p, core in pairs]
     rng = pytensor.shared(np.random.default_rng())
-    return op.make_node(rng, None, *parameters).outputs[1]
+    return op.make_node(rng, (len(at),), *parameters).outputs[1]
+
+
+def _of_entries(parameter: Variable, core: int, shape: tuple[int, ...], at: np.ndarray) -> Variable:
+    """A parameter, whose last `core` dims belong to each entry, of some entries."""
+    batch = parameter.type.ndim - core
+    if {*parameter.type.shape[:batch]} <= {1}:  # one for all
+        return parameter
+    own = [parameter.shape[batch + i] for i in range(core)]
+    return pt.broadcast_to(parameter, (*shape, *own)).reshape((-1, *own))[at]

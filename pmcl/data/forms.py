@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from pmcl.data.one_dataset import dims_of, is_length, one_dataset
 from pmcl.data.task import DATASET, DataError
-from pmcl.data.unpadded import dims_of, is_length, unpadded
 
 _DATA = ("observed_data", "constant_data")  # of ArviZ
 
@@ -65,7 +65,7 @@ def _of_results(groups: dict[str, xr.Dataset], dims: set[str]) -> dict[str, Any]
     if not any(is_length(str(n), v, dims) for g in groups.values() for n, v in g.items()):
         return _variables(groups)
     names = next(g for g in groups.values() if DATASET in g.dims)[DATASET].values
-    return {str(name): _variables(unpadded(groups, i, dims)) for i, name in enumerate(names)}
+    return {str(name): _variables(one_dataset(groups, i, dims)) for i, name in enumerate(names)}
 
 
 def _variables(groups: Mapping[str, xr.Dataset]) -> dict[str, xr.DataArray]:

@@ -8,11 +8,12 @@ import numpy as np
 
 from pmcl.compile import VariableInfo
 from pmcl.compile.indices import likely_cause
+from pmcl.data.constants import check_constants
 from pmcl.data.forms import in_form, is_frame, several, with_index
-from pmcl.data.labels import along, numbers, own_labels, text, with_labels
+from pmcl.data.labels import along, in_order, numbers, own_labels, text, with_labels
 from pmcl.data.plain import array_of, plain
 from pmcl.data.reading import in_lists, read_arrays, read_one
-from pmcl.data.tables import by_variable, check_constants, from_columns
+from pmcl.data.tables import by_variable, from_columns
 from pmcl.data.task import DATASET, DataError, Layout, Task
 from pmcl.runtime.arguments import listed
 
@@ -175,6 +176,7 @@ class GroupedReader(NamedTuple):
     def _table(self, rows: Any, name: str) -> tuple[dict[str, np.ndarray], list[str] | None]:
         """A long table of one dataset: a column names the group of each row."""
         rows = by_variable(rows, self.layout)
+        rows = in_order(rows, self.layout.row, self.layout, f"Dataset {name!r}")
         check_constants(rows, self.layout, name)
         column = next((c for c in (self.dim, self.by) if c and c in rows.columns), None)
         if column is None:

@@ -19,7 +19,8 @@ from pmcl.runtime.arguments import warn
 def aligned(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str) -> xr.DataArray:
     """Put the labels of dims other than the rows' in the model's order.
 
-    By position where one side has no labels: none, or 0, 1, 2 ...
+    By position where one side has no labels: none, or 0, 1, 2 ... So are rows, unless the model has
+    names for them, and a constant as long.
 
     Raises
     ------
@@ -33,9 +34,20 @@ def aligned(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str)
         placeholders.
     """
     for dim in info.dims:
-        if dim == layout.row or dim not in layout.coords or dim not in value.coords:
+        if dim not in layout.coords or dim not in value.coords:
             continue
         ours, theirs = text(layout.coords[dim]), labels_of(value, dim)
+        tied = dim in layout.tied and is_turned(theirs, ours)
+        if dim == layout.row and not tied:
+            continue
+        if tied and ours == numbers(len(ours)):  # which may be no names
+            warn(
+                f"{where}: labels are {few(theirs)} along {dim!r}, which the model numbers from 0, "
+                "and it has a constant as long. Values are taken by position. Give the model names "
+                "(`coords`) where these count; else leave the labels out "
+                "(`.to_numpy()`)."
+            )
+            continue
         if len(ours) != len(theirs) or ours == theirs:
             continue  # of another length it has the wrong shape, or the dim may have any
         if ({*ours} != {*theirs}) and numbers(len(theirs)) in (ours, theirs):
@@ -48,18 +60,23 @@ def aligned(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str)
             if columns and _consecutive(ours) and not any(map(_is_whole, theirs)):
                 continue  # y1, y2 ... beside placeholders
             warn(
-                f"{where}: labels of dim {dim!r} are {_few(theirs)}, the model's are {_few(ours)}: "
+                f"{where}: labels of dim {dim!r} are {few(theirs)}, the model's are {few(ours)}: "
                 f"{what}. Values are taken by position. Leave the labels out if that is right."
             )
         else:
             columns = dim in value.attrs.get(_COLUMNS, ())
             how = f" (`table.set_axis(range({len(ours)}), axis=1)`)" if columns else ""
             raise DataError(
-                f"{where}: labels of dim {dim!r} are {_few(theirs)}, the model's are "
-                f"{_few(ours)}: {what}. Rename them, give the model the same labels, or leave them "
+                f"{where}: labels of dim {dim!r} are {few(theirs)}, the model's are "
+                f"{few(ours)}: {what}. Rename them, give the model the same labels, or leave them "
                 f"out{how}: then positions count."
             )
     return value
+
+
+def is_turned(theirs: list[str], ours: list[str]) -> bool:
+    """Whether these are the same labels in another order, each of them once."""
+    return theirs != ours and len(theirs) == len(ours) == len({*ours}) and {*theirs} == {*ours}
 
 
 def in_dims(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str) -> xr.DataArray:
@@ -109,8 +126,8 @@ def as_the_model(
         what = _apart(theirs, text(names))
         if what:
             raise DataError(
-                f"{where}: names of datasets are {_few(theirs)}, those of the data "
-                f"{_few([*names])}: {what}."
+                f"{where}: names of datasets are {few(theirs)}, those of the data "
+                f"{few([*names])}: {what}."
             )
         if {*theirs} == {*text(names)}:
             value = _reordered(value, DATASET, theirs, text(names))
@@ -139,8 +156,8 @@ def together(arrays: Mapping[str, xr.DataArray], where: str) -> dict[str, xr.Dat
                 what = _apart(own, theirs)
                 if what and not (columns or names):
                     raise DataError(
-                        f"Variable {name!r}{where}: labels of {dim!r} are {_few(own)}, those of "
-                        f"{other!r} are {_few(theirs)}: {what}. Rows that belong together need "
+                        f"Variable {name!r}{where}: labels of {dim!r} are {few(own)}, those of "
+                        f"{other!r} are {few(theirs)}: {what}. Rows that belong together need "
                         "the same labels, or none."
                     )
                 if {*own} == {*theirs} and own != theirs and not what:
@@ -181,37 +198,6 @@ def own_labels(value: object, dim: Any) -> list[str] | None:
     return numbers(value.sizes[dim]) if dim in value.attrs.get(_NUMBERED, ()) else None
 
 
-def check_one_order(datasets: Mapping[str, Any], layout: Layout) -> None:
-    """Refuse datasets that have the same labels in different orders, where the model has none.
-
-    Values go by position there, and results of one position would be about different things.
-
-    Raises
-    ------
-    DataError
-    """
-    free = {
-        d: n
-        for i in layout.variables
-        for d, n in zip(i.dims, i.shape, strict=True)
-        if d not in {layout.row, *layout.data_dims}
-        and text(layout.coords.get(d, range(n))) == numbers(n)
-    }
-    first: dict[tuple[str, tuple[str, ...]], tuple[str, list[str]]] = {}
-    for name, data in datasets.items() if free else ():
-        for dim, n in free.items():
-            labels = along(data, dim, layout)
-            if not labels or (dim in layout.coords and {*labels} == {*numbers(n)}):
-                continue  # the model's numbers are labels, too
-            other, theirs = first.setdefault((dim, tuple(sorted(labels))), (name, labels))
-            if labels != theirs:
-                raise DataError(
-                    f"data: along {dim!r} dataset {name!r} has the labels {_few(labels)}, dataset "
-                    f"{other!r} {_few(theirs)}, and the model none, so that positions would count. "
-                    f"Give the model the labels (`coords`), or all datasets one order."
-                )
-
-
 def along(data: Any, dim: str, layout: Layout) -> list[str] | None:
     """Labels that a dataset has along a dim, in the order in which values are read, if it has any.
 
@@ -233,7 +219,7 @@ def along(data: Any, dim: str, layout: Layout) -> list[str] | None:
 
 def in_order(rows: Any, along: str | None, layout: Layout, where: str) -> Any:
     """Put the rows of a table in the model's order, where they are labelled elements of a dim."""
-    if along is None or along == layout.row or along in layout.names or along not in rows:
+    if along is None or along in layout.names or along not in rows:
         return rows
     found = xr.DataArray(np.arange(len(rows)), dims=along, coords={along: text(rows[along])})
     info = VariableInfo(along, (along,), (len(rows),), "int64")
@@ -318,12 +304,12 @@ def _difference(theirs: list[str], ours: list[str]) -> str:
     """What keeps labels from being matched by name; nothing where they are the same."""
     twice = sorted({v for v, n in [*Counter(ours).items(), *Counter(theirs).items()] if n > 1})
     if twice:
-        return f"{_few(twice)} came more than once"
+        return f"{few(twice)} came more than once"
     if {*ours} == {*theirs}:
         return ""
     plain = [{v.strip().casefold() for v in labels} for labels in (ours, theirs)]
     return "they differ in case or blanks" if plain[0] == plain[1] else "they differ"
 
 
-def _few(labels: list[str], most: int = 8) -> str:
+def few(labels: list[str], most: int = 8) -> str:
     return str(labels) if len(labels) <= most else f"[{str(labels[:most])[1:-1]}, ...]"

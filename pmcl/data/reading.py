@@ -1,14 +1,16 @@
 """Users' data, in any of the forms that they have, as a task."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo
+from pmcl.data.constants import as_in_model
 from pmcl.data.forms import in_form, is_frame, several
-from pmcl.data.labels import check_one_order, in_dims, name_of, numbers, together, with_labels
+from pmcl.data.labels import in_dims, name_of, numbers, together, with_labels
+from pmcl.data.order import check_one_order, check_order
 from pmcl.data.plain import alike, plain
 from pmcl.data.stacking import stack
 from pmcl.data.tables import from_frame, one_table
@@ -57,7 +59,8 @@ def as_task(data: TaskLike, layout: Layout) -> Task:
 
 def _as_task(data: TaskLike, layout: Layout) -> Task:
     if isinstance(data, Task):
-        _check_names(data.values, layout, "")
+        names = [n for n in data.values if n not in layout.others]
+        _check_names(names, layout, "")
         return stack([data.dataset(i) for i in range(len(data))], data.names, layout)
     data = in_form(data)
     if is_frame(data):
@@ -116,6 +119,7 @@ def read_arrays(
         _check_long(value, infos[str(name)], where)
     values = {str(k): with_labels(v, infos[str(k)]) for k, v in data.items()}
     values |= together({k: v for k, v in values.items() if isinstance(v, xr.DataArray)}, where)
+    check_order(values, layout, where)
     found = {i.name: _variable(values[i.name], i, layout, where) for i in layout.variables}
     counts = {k: v.sizes[DATASET] for k, v in found.items() if DATASET in v.dims}
     if len({*counts.values()}) > 1:
@@ -182,7 +186,7 @@ def _by_variable(data: Mapping, layout: Layout, where: str) -> Mapping:
                 f"data{where}: {held!r} holds the observations of {layout.holders[held]!r}, and "
                 "both came, with different values: leave one of them out."
             )
-    same = [k for k in layout.constants if k in data and _as_in_model(data[k], k, layout, where)]
+    same = [k for k in layout.constants if k in data and as_in_model(data[k], k, layout, where)]
     same += [k for k in layout.others if k in data]
     new = {k: v for k, v in layout.holders.items() if k in data and v not in data}
     if isinstance(data, xr.Dataset):
@@ -190,26 +194,6 @@ def _by_variable(data: Mapping, layout: Layout, where: str) -> Mapping:
     if not (twice or same or new):
         return data
     return {new.get(k, k): v for k, v in data.items() if k not in {*twice, *same}}
-
-
-def _as_in_model(value: Any, name: str, layout: Layout, where: str) -> bool:
-    """Whether a constant has the model's values, by its labels; or each of several datasets has."""
-    own, dims = layout.constants[name], layout.dims_of_constants.get(name, ())
-    if isinstance(value, list | tuple) and any(
-        hasattr(v, "dims") or hasattr(v, "reindex") for v in value
-    ):
-        return all(_as_in_model(v, name, layout, where) for v in value)
-    if len(dims) == own.ndim and all(dims):
-        info = VariableInfo(name, dims, own.shape, str(own.dtype))
-        value = with_labels(value, info)
-        if isinstance(value, xr.DataArray) and {*value.dims} - {DATASET} == {*dims}:
-            value = in_dims(value, info, layout, f"Variable {name!r}{where}")
-    try:
-        shape = np.shape(value)
-    except ValueError:  # a ragged list
-        return False
-    several = len(shape) == own.ndim + 1 and shape[1:] == own.shape
-    return alike(value, own) or (several and alike(value, np.broadcast_to(own, shape)))
 
 
 def _with_coordinates(data: Mapping, layout: Layout) -> Mapping:
@@ -267,7 +251,7 @@ def _stacked(values: Sequence, info: VariableInfo, where: str) -> object:
         ) from error
 
 
-def _check_names(data: Mapping, layout: Layout, where: str) -> None:
+def _check_names(data: Iterable, layout: Layout, where: str) -> None:
     came = list(data)
     missing = [n for n in layout.names if n not in came]
     if missing:

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pmcl.compile import VariableInfo
+from pmcl.data.constants import check_constants
 from pmcl.data.forms import with_index
-from pmcl.data.labels import check_one_order, in_order, name_of
+from pmcl.data.labels import in_order, name_of
+from pmcl.data.order import check_one_order
 from pmcl.data.plain import alike, array_of
 from pmcl.data.stacking import stack
 from pmcl.data.task import DATASET, DataError, Layout, Task
@@ -94,31 +96,6 @@ def by_variable(rows: "pd.DataFrame", layout: Layout) -> "pd.DataFrame":
     both = [(h, n) for h, n in layout.holders.items() if h in rows and n in rows]
     twice = [h for h, n in both if alike(rows[h], rows[n])]
     return rows.drop(columns=twice).rename(columns=dict(layout.holders))
-
-
-def check_constants(rows: "pd.DataFrame", layout: Layout, name: str) -> None:
-    """Refuse columns that are constants of the model, with other values there.
-
-    Of another length they may say of each row what is one value of a group: any of the model's.
-
-    Raises
-    ------
-    DataError
-    """
-    for column, own in layout.constants.items():
-        if own.ndim > 1 or [*rows.columns].count(column) != 1:
-            continue
-        value = array_of(rows[column])
-        if own.ndim and own.shape != value.shape:
-            right = {*value[value == value].tolist()} <= {*own.tolist()}
-        else:
-            right = alike(value, own if own.ndim else np.full(value.shape, own))
-        if not right:
-            raise DataError(
-                f"Column {column!r} of dataset {name!r}: it is a `pm.Data` that was no covariate "
-                "when the model was compiled: a constant, with other values in the model. Fit it "
-                f"again with covariates=[{column!r}], or leave the column out."
-            )
 
 
 def from_columns(

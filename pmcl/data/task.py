@@ -10,6 +10,7 @@ import xarray as xr
 from jax import Array
 
 from pmcl.compile import CompiledModel, Mask, VariableInfo
+from pmcl.compile.constants import lengths_of_constants
 from pmcl.compile.copies import Copy
 from pmcl.compile.indices import Indices
 from pmcl.compile.support import Support
@@ -84,6 +85,8 @@ class Layout:
         Other `pm.Data` of the model, with the values that count: others cannot be given.
     dims_of_constants : dict of str to tuple of str
         Of those whose dims have names.
+    tied : frozenset of str
+        Dims of the data as long as a constant of the model: what lies along them is in its order.
     others : frozenset of str
         Data of another model, which are passed over.
     """
@@ -101,11 +104,14 @@ class Layout:
     dims_of_constants: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict, compare=False, repr=False
     )
+    tied: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     others: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @classmethod
     def of(cls, compiled: CompiledModel, row: str | None) -> "Layout":
         named: Any = compiled.model.named_vars_to_dims
+        fixed = lengths_of_constants(compiled)
+        pairs = {pair for i in compiled.data for pair in zip(i.dims, i.shape, strict=True)}
         return cls(
             compiled.data,
             len(compiled.observed),
@@ -118,6 +124,7 @@ class Layout:
             holders=compiled.holders,
             constants={n: own_value(compiled.model, n) for n in compiled.constants},
             dims_of_constants={n: named[n] for n in compiled.constants if named.get(n)},
+            tied=frozenset(d for d, n in pairs if d in compiled.data_dims and n in fixed),
         )
 
     @property

@@ -4,7 +4,6 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from pmcl.data.covariates import covariates_among
 from pmcl.data.own import own_data
 from pmcl.data.reading import as_task, layout_of
 from pmcl.data.task import DATASET, Layout, Task, TaskLike
+from pmcl.diagnostics.grid import Grid, grid_of
 from pmcl.draws.densities import pick
 from pmcl.draws.handed import some_of
 from pmcl.refinement.settings import Refine, RefineLike
@@ -113,7 +113,7 @@ def sensitivity(
         refuse("sensitivity", MODEL_INSTEAD)
     known = isinstance(posterior, AmortizedPosterior)
     model = posterior.compiled.model if isinstance(posterior, AmortizedPosterior) else posterior
-    grid = _grid(model, settings)
+    grid = grid_of(model, settings)
     own = [i.name for i in posterior.compiled.covariates] if known else []
     if data is None:
         data = own_data(model, [n for n in own if n not in settings], say=progressbar)
@@ -142,42 +142,6 @@ def sensitivity(
         return _whole(tree, base, grid, quantities or {})
 
 
-class _Grid(dict[str, np.ndarray]):
-    """Values of each setting, of shape (value, ...)."""
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        return tuple(len(v) for v in self.values())
-
-    def combinations(self) -> list[tuple[int, ...]]:
-        return list(product(*map(range, self.lengths)))
-
-    def coords(self) -> dict[str, np.ndarray]:
-        """Values where they are numbers, else their positions."""
-        return {n: v if v.ndim == 1 else np.arange(len(v)) for n, v in self.items()}
-
-
-def _grid(model: pm.Model, settings: Mapping[str, Sequence[ArrayLike]]) -> _Grid:
-    known = [v.name for v in model.data_vars]
-    unknown = [n for n in settings if n not in known]
-    if unknown or not settings:
-        raise ValueError(
-            f"settings: expected names of `pm.Data` of the model, {known}, got {list(settings)}. "
-            'Write a hyperparameter as `pm.Data("prior_sd", 1.0)` to change it.'
-        )
-    found = _Grid()
-    for name, values in settings.items():
-        like = own_value(model, name)
-        found[name] = np.asarray(values, like.dtype if like.dtype.kind == "f" else float)
-        if found[name].shape[1:] != like.shape or not len(found[name]):
-            raise ValueError(
-                f"settings[{name!r}]: expected a sequence of values of shape {like.shape}, got "
-                f"shape {found[name].shape}."
-            )
-        found[name] = found[name].astype(like.dtype)
-    return found
-
-
 def _read(
     compiled: CompiledModel, layout: Layout, data: TaskLike, settings: Mapping[str, Any]
 ) -> Task:
@@ -193,7 +157,7 @@ def _read(
     return replace(task, layout=layout, values=values)
 
 
-def _crossed(base: Task, grid: _Grid) -> Task:
+def _crossed(base: Task, grid: Grid) -> Task:
     """The datasets as they are, and then with each combination of settings."""
     combinations = grid.combinations()
     every = base.select(np.tile(np.arange(len(base)), 1 + len(combinations)))
@@ -212,7 +176,7 @@ def _crossed(base: Task, grid: _Grid) -> Task:
 
 
 def _whole(
-    tree: xr.DataTree, base: Task, grid: _Grid, quantities: Mapping[str, Quantity]
+    tree: xr.DataTree, base: Task, grid: Grid, quantities: Mapping[str, Quantity]
 ) -> xr.DataTree:
     """Summaries of all datasets, of which no more than a part's draws are read together."""
     n, settings = len(base), 1 + len(grid.combinations())
@@ -229,7 +193,7 @@ def _whole(
 
 
 def _result(
-    tree: xr.DataTree, base: Task, grid: _Grid, quantities: Mapping[str, Quantity]
+    tree: xr.DataTree, base: Task, grid: Grid, quantities: Mapping[str, Quantity]
 ) -> xr.DataTree:
     posterior = tree["posterior"].to_dataset()
     posterior = posterior.assign({n: f(posterior) for n, f in quantities.items()})
@@ -285,7 +249,7 @@ def _result(
     )
 
 
-def _folded(table: xr.Dataset, base: Task, grid: _Grid) -> xr.Dataset:
+def _folded(table: xr.Dataset, base: Task, grid: Grid) -> xr.Dataset:
     """Give each setting a dim of its own."""
     found = {}
     for name, value in table.data_vars.items():

@@ -11,7 +11,7 @@ from jax import Array
 from pmcl.compile import CompiledModel, Mask, VariableInfo
 from pmcl.data.batching import over_chunks, over_datasets, taken
 from pmcl.data.task import Batch, Task
-from pmcl.draws.unpadded import unpadded
+from pmcl.draws.real_rows import of_real_rows
 from pmcl.levels.integrals import KEY
 from pmcl.runtime import devices
 from pmcl.runtime.jitting import jit
@@ -139,7 +139,7 @@ def constrain(
     """Named variables of z of shape (dataset, draw, dim): arrays of (dataset, draw, ...)."""
     found = walk(lambda batch, u: _constrain(compiled, u, batch.values, names), z, task.batch())
     found = _cut(found, (*compiled.free, *compiled.deterministics), task)
-    return unpadded(compiled, z, task, found)
+    return of_real_rows(compiled, z, task, found)
 
 
 def pointwise(compiled: CompiledModel, z: np.ndarray, task: Task) -> dict[str, np.ndarray]:

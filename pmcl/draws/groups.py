@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
+from pmcl.data.one_dataset import LABEL, LENGTH
 from pmcl.data.task import DATASET
-from pmcl.data.unpadded import LABEL, LENGTH
 
 
 class Named(NamedTuple):

@@ -10,8 +10,8 @@ import numpy as np
 import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo
+from pmcl.data.one_dataset import LENGTH, dims_of, one_dataset
 from pmcl.data.task import DATASET, Task
-from pmcl.data.unpadded import LENGTH, dims_of, unpadded
 from pmcl.draws.drawn import Drawn
 from pmcl.metrics import ImportanceDiagnostics
 from pmcl.runtime.arguments import listed
@@ -234,7 +234,7 @@ def one(tree: xr.DataTree, dataset: str | int | None = None) -> xr.DataTree:
     else:
         position = range(len(names))[dataset]
     groups = {name: node.to_dataset() for name, node in tree.children.items()}
-    return xr.DataTree.from_dict(unpadded(groups, position, dims_of(tree)))
+    return xr.DataTree.from_dict(one_dataset(groups, position, dims_of(tree)))
 
 
 def warn_of_doubts(names: Sequence[str], tree: xr.DataTree, *, above: int = 3) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import xarray as xr
 
+from pmcl.data.one_dataset import LENGTH
 from pmcl.data.task import DATASET
-from pmcl.data.unpadded import LENGTH
 from pmcl.draws.handed import DATA
 
 

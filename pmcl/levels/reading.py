@@ -138,7 +138,7 @@ def read(density: Density, task: Task) -> Reading | NoLevels:
     if isinstance(found, NoLevels):
         return found
     # what a zero hides, such as the slope of a row, other data have
-    full = find(density, _without_zeros(density, task), density.compiled.initial)
+    full = find(density, without_zeros(density, task), density.compiled.initial)
     if isinstance(full, Levels) and all(map(np.array_equal, full.split[::2], found.split[::2])):
         found = replace(found, split=full.split)
     split = jax.tree.map(np.asarray, found.split)
@@ -157,8 +157,11 @@ def read(density: Density, task: Task) -> Reading | NoLevels:
     return Reading(found, None if rules is None else tuple(rules))
 
 
-def _without_zeros(density: Density, task: Task) -> Task:
-    """The datasets with other numbers for zeros in covariates that are no index."""
+def without_zeros(density: Density, task: Task) -> Task:
+    """The datasets with other numbers for zeros in covariates that are no index.
+
+    A zero may hide what depends on a covariate.
+    """
     index = {n for p in density.compiled.indices.places for n in p.data.split(", ")}
     rng, values = np.random.default_rng(0), dict(task.values)
     for info in task.layout.variables[task.layout.n_observed :]:

@@ -11,7 +11,7 @@ import pymc as pm
 import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo, compile_model
-from pmcl.compile.model import describe
+from pmcl.compile.description import describe
 from pmcl.data.reading import as_task, layout_of
 from pmcl.data.task import Layout, Task
 from pmcl.parts.datasets import Part, Parts

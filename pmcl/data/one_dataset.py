@@ -9,7 +9,7 @@ from pmcl.data.task import DATASET
 LABEL, LENGTH = "_label", "_length"  # after a dim: each dataset's own names, and how many there are
 
 
-def unpadded(
+def one_dataset(
     groups: Mapping[str, xr.Dataset], position: int, dims: Collection[str]
 ) -> dict[str, xr.Dataset]:
     """Take one dataset of groups of results, without padding and under its own labels.

@@ -11,7 +11,7 @@ from pmcl.data.task import Task
 _FEW, _DATASETS = 4, 16  # draws, and datasets of different lengths, by which it is told
 
 
-def unpadded(
+def of_real_rows(
     compiled: CompiledModel, z: np.ndarray, task: Task, found: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Put right what padding has a part in.
@@ -38,7 +38,7 @@ def unpadded(
     wrong = set()
     for i in np.asarray(padded)[looked[:_DATASETS]]:
         own = on_host(compiled, names)(z[i, :_FEW], _dataset(task, i))
-        wrong |= {n for n, v in own.items() if not _same(found[n][i, :_FEW][_part(v)], v)}
+        wrong |= {n for n, v in own.items() if not same(found[n][i, :_FEW][_part(v)], v)}
     if wrong:
         names = tuple(n for n in names if n in wrong)
         whole |= {n: np.array(found[n]) for n in names}
@@ -67,5 +67,6 @@ def _part(value: np.ndarray) -> tuple[slice, ...]:
     return tuple(slice(n) for n in value.shape)
 
 
-def _same(one: np.ndarray, other: np.ndarray) -> bool:
-    return np.allclose(one, other, rtol=1e-6, atol=1e-9, equal_nan=True)
+def same(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether values with and without padding are the same, whatever order they were summed in."""
+    return np.allclose(one, other, rtol=1e-6, atol=1e-12, equal_nan=True)
