@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import level_models
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from rich.console import Console
 
@@ -291,3 +292,21 @@ def test_a_multilevel_model_is_compiled_once(programs):
         assert len(programs.new()) > 3
         data(5, 2)
         assert programs.new() == []
+
+
+def test_a_second_stream_of_a_model_compiles_nothing(programs):
+    """Of a network, whose rows are tested for being apart, with other rows and another seed."""
+    with pm.Model(coords={"row": range(1)}) as model:
+        x = pm.Data("X", np.zeros((1, 2)), dims=("row", "p"))
+        w = pm.Normal("w", 0, 1, shape=(2, 3))
+        v = pm.Normal("v", 0, 1, shape=3)
+        pm.Normal("y", pt.tanh(x @ w) @ v, 0.5, observed=np.zeros(1), dims="row")
+    rng = np.random.default_rng(0)
+    for settings in ({"search": pmcl.Search(steps=20)}, {"family": "full"}):
+        for seed in range(2):
+            stream = pmcl.fit_online(model, random_seed=seed, progressbar=False, **settings)
+            for _ in range(3):
+                rows = {"X": rng.normal(size=(8, 2)), "y": rng.normal(size=8)}
+                stream = stream.update(rows, progressbar=False)
+            stream.log_predictive(rows, random_seed=seed)
+            assert (programs.new() == []) == bool(seed)
