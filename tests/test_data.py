@@ -765,8 +765,13 @@ def test_rows_in_another_order_beside_values_without_labels_are_refused(line_mod
         pm.Normal("y", pm.Normal("b") * z + S, 1, observed=np.zeros(4), dims="obs")
     y, z = pd.Series(OF_SCHOOLS, list("DCBA")), np.zeros(4)
     tied = layout_of(pmcl.compile_model(model, covariates=["z"]))
+    others = ["z1", "z2", "z3", "z4"]
+    for bare in (z, pd.Series(z), xr.DataArray(z, {"obs": range(4)})):
+        with pytest.raises(DataError, match=r"'y': labels along 'obs'.*\['z'\] have no labels"):
+            as_task({"y": y, "z": bare}, tied)
+    wide = {"y": y.to_frame().T, "z": pd.DataFrame([z], columns=others)}
     with pytest.raises(DataError, match=r"'y': labels along 'obs'.*\['z'\] have no labels"):
-        as_task({"y": y, "z": z}, tied)
+        as_task(wide, tied)
     # numbers may be those of a table that was put in order before the model was made of it
     numbered = replace(tied, coords={**tied.coords, "obs": np.arange(4)})
     with pytest.warns(UserWarning, match="'y': labels are .*'3', '2'.* taken by position"):

@@ -52,10 +52,11 @@ def check_order(arrays: Mapping[str, object], layout: Layout, where: str) -> Non
         own = {n: own_labels(v, dim) for n, v in arrays.items() if n in along_it}
         ours = text(layout.coords[dim])
         turned = [n for n, labels in own.items() if labels and is_turned(labels, ours)]
-        bare = [n for n, labels in own.items() if labels is None]
+        # by position go 0, 1, 2 ... and names of columns, too
+        bare = [n for n, labels in own.items() if labels is None or {*labels} != {*ours}]
         if turned and bare and ours != numbers(len(ours)):
             raise DataError(
                 f"Variable {turned[0]!r}{where}: labels along {dim!r} are the model's in another "
-                f"order, and the model has a constant as long; {bare} have no labels: by label "
+                f"order, and the model has a constant as long; {bare} have no labels of it: by label "
                 "and by position they are paired differently. Give all of them labels, or none."
             )
