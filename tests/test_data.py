@@ -757,6 +757,10 @@ def test_rows_of_a_model_with_a_constant_of_the_rows_go_by_their_labels(form, na
     if named:
         with pytest.raises(DataError, match="'x'.*with other values in the model"):
             as_task(of_rows(S, form), layout)
+    if named and form == "Series":  # by position one, the other by label
+        for half in ({"x": data["x"]}, {"y": data["y"]}):
+            with pytest.raises(DataError, match="in another order.*have no labels of it"):
+                as_task({"x": S, "y": OF_SCHOOLS, **half}, layout)
 
 
 def test_rows_in_another_order_beside_values_without_labels_are_refused(line_model):

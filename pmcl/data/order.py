@@ -41,7 +41,7 @@ def check_one_order(datasets: Mapping[str, Any], layout: Layout) -> None:
 def check_order(arrays: Mapping[str, object], layout: Layout, where: str) -> None:
     """Refuse labels that are the model's in another order, beside values that have no labels.
 
-    Only where :func:`aligned` puts them in order.
+    Constants that came are among them. Only where :func:`aligned` puts them in order.
 
     Raises
     ------
@@ -49,6 +49,7 @@ def check_order(arrays: Mapping[str, object], layout: Layout, where: str) -> Non
     """
     for dim in sorted(layout.tied & {*layout.coords}):
         along_it = {i.name for i in layout.variables if dim in i.dims}
+        along_it |= {n for n, dims in layout.dims_of_constants.items() if dim in dims}
         own = {n: own_labels(v, dim) for n, v in arrays.items() if n in along_it}
         ours = text(layout.coords[dim])
         turned = [n for n, labels in own.items() if labels and is_turned(labels, ours)]
