@@ -806,6 +806,7 @@ def test_a_constant_that_comes_by_row_is_that_of_the_rows_group(known_schools):
     schools = list("DBBACA")
     right = pd.DataFrame({"school": schools, "s": [4.0, 2, 2, 1, 3, 1]})
     check_constants(right, known_schools, "u")
+    check_constants(right.assign(s=[np.nan, 2, 2, 1, 3, 1]), known_schools, "u")
     with pytest.raises(pmcl.DataError, match=NOT_THE_MODELS):
         check_constants(right.assign(s=right["s"].to_numpy()[::-1]), known_schools, "u")
 

@@ -69,8 +69,11 @@ def check_constants(rows: "pd.DataFrame", layout: Layout, name: str) -> None:
 
 def _right(value: np.ndarray, own: np.ndarray, places: np.ndarray | None) -> bool:
     """Whether a column has the model's values."""
-    if own.ndim == 0 or places is not None:
-        return alike(value, np.broadcast_to(own, value.shape) if own.ndim == 0 else own[places])
+    if own.ndim == 0:
+        return alike(value, np.broadcast_to(own, value.shape))
+    if places is not None:  # a gap says nothing
+        known = value == value
+        return alike(value[known], own[places][known])
     if own.shape == value.shape:
         return alike(value, own)
     there = value[value == value]
