@@ -58,6 +58,6 @@ def check_order(arrays: Mapping[str, object], layout: Layout, where: str) -> Non
         if turned and bare and ours != numbers(len(ours)):
             raise DataError(
                 f"Variable {turned[0]!r}{where}: labels along {dim!r} are the model's in another "
-                f"order, and the model has a constant as long; {bare} have no labels of it: by "
-                "label and by position they are paired differently. Give all of them labels, or none."
+                f"order, and the model has a constant as long; {bare} have no labels of it: "
+                "by label and by position they are paired differently. Give all labels, or none."
             )
