@@ -757,6 +757,10 @@ def test_rows_of_a_model_with_a_constant_of_the_rows_go_by_their_labels(form, na
     if named:
         with pytest.raises(DataError, match="'x'.*with other values in the model"):
             as_task(of_rows(S, form), layout)
+    if named and form == "Series":  # by position one, the other by label
+        for half in ({"x": data["x"]}, {"y": data["y"]}):
+            with pytest.raises(DataError, match="in another order.*have no labels of it"):
+                as_task({"x": S, "y": OF_SCHOOLS, **half}, layout)
 
 
 def test_rows_in_another_order_beside_values_without_labels_are_refused(line_model):
@@ -765,8 +769,13 @@ def test_rows_in_another_order_beside_values_without_labels_are_refused(line_mod
         pm.Normal("y", pm.Normal("b") * z + S, 1, observed=np.zeros(4), dims="obs")
     y, z = pd.Series(OF_SCHOOLS, list("DCBA")), np.zeros(4)
     tied = layout_of(pmcl.compile_model(model, covariates=["z"]))
+    others = ["z1", "z2", "z3", "z4"]
+    for bare in (z, pd.Series(z), xr.DataArray(z, {"obs": range(4)})):
+        with pytest.raises(DataError, match=r"'y': labels along 'obs'.*\['z'\] have no labels"):
+            as_task({"y": y, "z": bare}, tied)
+    wide = {"y": y.to_frame().T, "z": pd.DataFrame([z], columns=others)}
     with pytest.raises(DataError, match=r"'y': labels along 'obs'.*\['z'\] have no labels"):
-        as_task({"y": y, "z": z}, tied)
+        as_task(wide, tied)
     # numbers may be those of a table that was put in order before the model was made of it
     numbered = replace(tied, coords={**tied.coords, "obs": np.arange(4)})
     with pytest.warns(UserWarning, match="'y': labels are .*'3', '2'.* taken by position"):
@@ -797,6 +806,7 @@ def test_a_constant_that_comes_by_row_is_that_of_the_rows_group(known_schools):
     schools = list("DBBACA")
     right = pd.DataFrame({"school": schools, "s": [4.0, 2, 2, 1, 3, 1]})
     check_constants(right, known_schools, "u")
+    check_constants(right.assign(s=[np.nan, 2, 2, 1, 3, 1]), known_schools, "u")
     with pytest.raises(pmcl.DataError, match=NOT_THE_MODELS):
         check_constants(right.assign(s=right["s"].to_numpy()[::-1]), known_schools, "u")
 

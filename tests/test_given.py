@@ -8,6 +8,7 @@ import xarray as xr
 
 import pmcl
 from pmcl.compile import compile_model
+from pmcl.compile.parting import parted
 from pmcl.data.reading import task_of
 from pmcl.refinement.known import conditional_model, values_of
 from pmcl.refinement.standalone import RefineJob
@@ -144,6 +145,15 @@ def test_entries_that_are_known_leave_the_others(model, what):
     groups = np.isnan(PARTS[what].get("theta", np.full(GROUPS, np.nan))).sum()
     assert tree["posterior"].attrs["levels"].startswith(f"levels: {groups} groups along")
     assert ("mu" in tree["posterior"]) == ("mu" not in PARTS[what])
+
+
+def test_entries_of_a_variable_with_two_dims_are_known():
+    with pm.Model(coords={"g": range(2), "h": range(3)}) as model:
+        pm.Normal("a", 1.0, 2.0, dims=("g", "h"))
+    which = np.array([[True, False, False], [False, True, True]])
+    left = parted(model, {"a": which})["a_unobserved"]
+    assert left.type.ndim == 1 and left.eval().shape == (3,)
+    np.testing.assert_allclose(pm.logp(left, np.ones(3)).eval(), -np.log(2 * np.sqrt(2 * np.pi)))
 
 
 def test_the_evidence_of_one_known_group_is_that_of_data_and_the_group(model):

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from unittest.mock import Mock
 
 import jax
 import level_models as models
@@ -22,7 +23,7 @@ from pmcl.amortized.own_size import by_number, of_own_size, of_real_groups
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.resizing import resized
 from pmcl.draws.results import value_infos
-from pmcl.levels.sizes import Members, reading_at
+from pmcl.levels.sizes import Members, check_padding, reading_at
 from pmcl.runtime import precision
 
 RNG = np.random.default_rng(8)
@@ -370,13 +371,14 @@ def test_another_prior_of_datasets_with_any_number_of_groups(schools, other, ref
     tree = schools.sample(moved, 3000, model=other, refine=refine, random_seed=3)
     monkeypatch.setattr("pmcl.draws.results.doubts", lambda names, stats: [f"of {names}"])
     six = {**of_schools(6), "shift": np.zeros(6)}
-    monkeypatch.setattr("pmcl.amortized.level_sampler.check_padding", None)  # told once
+    told = Mock(side_effect=check_padding)  # of every data: others may show what these hide
+    monkeypatch.setattr("pmcl.amortized.level_sampler.check_padding", told)
     with (
         compiled_programs() as names,
         pytest.warns(UserWarning, match="of .*'few', 'more'") as said,
     ):
         schools.sample({**moved, "six": six}, 3000, model=other, refine=refine)
-    assert names == [] and [w.filename for w in said] == [__file__]
+    assert names == [] and told.called and [w.filename for w in said] == [__file__]
     for name, one in data.items():
         exact, alone = Exact(one["y"], one["sigma"], sd=1.0), pmcl.one(tree, name)
         stat = alone["dataset_stats"]
@@ -393,9 +395,9 @@ def test_another_prior_of_datasets_with_any_number_of_groups(schools, other, ref
 
 
 def test_what_a_zero_hides_of_another_model_is_seen(schools):
-    data = {**of_schools(5), "shift": np.zeros(5)}
+    data, model = {**of_schools(5), "shift": np.zeros(5)}, other_schools(1.0, mean=True)
     with pytest.raises(NotImplementedError, match="depend on others' terms"):
-        schools.sample(data, model=other_schools(1.0, mean=True), refine=False)
+        schools.sample(data, model=model, refine=False)
 
 
 def test_another_model_may_have_other_transforms(schools):

@@ -4,7 +4,6 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
-from weakref import WeakKeyDictionary
 
 import equinox as eqx
 import jax
@@ -28,7 +27,7 @@ from pmcl.draws.groups import Named
 from pmcl.draws.prediction import predictions_groups, scalars_group
 from pmcl.draws.results import flat_z
 from pmcl.levels.beside import Beside
-from pmcl.levels.reading import Reading, term_shapes, without_zeros
+from pmcl.levels.reading import term_shapes, without_zeros
 from pmcl.levels.sizes import Groups, check_padding
 from pmcl.levels.structure import Levels
 from pmcl.networks import Amortizer, Network
@@ -231,17 +230,8 @@ def _alike(one: Layout, other: Layout) -> bool:
 def alike(sampler: LevelSampler, given: Checked) -> bool:
     """Whether another model has the levels of the network's, at any number of groups.
 
-    Told once of the two, with the data at hand; those of later calls are checked as they are drawn.
+    Told of the data at hand, each time: others may show what these hide, as groups that are equal.
     """
-    key = ("alike", sampler.groups, sampler.row)
-    verdicts: WeakKeyDictionary[Reading, bool] = given.sized.compiled.keep(key, WeakKeyDictionary)
-    own = sampler.sized.reading
-    if own not in verdicts:
-        verdicts[own] = _has_the_levels(sampler, given)
-    return verdicts[own]
-
-
-def _has_the_levels(sampler: LevelSampler, given: Checked) -> bool:
     sized, groups = given.sized, sampler.groups
     density, reading = Density(sized.compiled, sampler.row), sized.reading
     if reading.rules is not None and len(term_shapes(density, given.task)) != len(reading.rules):

@@ -79,7 +79,8 @@ def _entries(rv: Variable, shape: tuple[int, ...], at: np.ndarray) -> Variable:
 def _of_entries(parameter: Variable, core: int, shape: tuple[int, ...], at: np.ndarray) -> Variable:
     """A parameter, whose last `core` dims belong to each entry, of some entries."""
     batch = parameter.type.ndim - core
-    if {*parameter.type.shape[:batch]} <= {1}:  # one for all
-        return parameter
+    if {*parameter.type.shape[:batch]} <= {1}:  # one for all; PyTensor may have given it dims
+        # points of an interpolated prior have to stay a constant
+        return parameter if core or not batch else parameter[(0,) * batch]
     own = [parameter.shape[batch + i] for i in range(core)]
     return pt.broadcast_to(parameter, (*shape, *own)).reshape((-1, *own))[at]

@@ -1,5 +1,6 @@
 """Constants of the model that come with data: right where they have the values that it has."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,17 @@ from pmcl.data.task import DATASET, DataError, Layout
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def with_labels_of_constants(came: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
+    """Constants that came and have dims, with the labels that they came with."""
+    found = {}
+    for name, own in layout.constants.items():
+        dims = layout.dims_of_constants.get(name, ())
+        if name in came and len(dims) == own.ndim and all(dims):
+            info = VariableInfo(name, dims, own.shape, str(own.dtype))
+            found[name] = with_labels(came[name], info)
+    return found
 
 
 def as_in_model(value: Any, name: str, layout: Layout, where: str) -> bool:
@@ -57,8 +69,11 @@ def check_constants(rows: "pd.DataFrame", layout: Layout, name: str) -> None:
 
 def _right(value: np.ndarray, own: np.ndarray, places: np.ndarray | None) -> bool:
     """Whether a column has the model's values."""
-    if own.ndim == 0 or places is not None:
-        return alike(value, np.broadcast_to(own, value.shape) if own.ndim == 0 else own[places])
+    if own.ndim == 0:
+        return alike(value, np.broadcast_to(own, value.shape))
+    if places is not None:  # a gap says nothing
+        known = value == value
+        return alike(value[known], own[places][known])
     if own.shape == value.shape:
         return alike(value, own)
     there = value[value == value]

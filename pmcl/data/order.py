@@ -41,7 +41,7 @@ def check_one_order(datasets: Mapping[str, Any], layout: Layout) -> None:
 def check_order(arrays: Mapping[str, object], layout: Layout, where: str) -> None:
     """Refuse labels that are the model's in another order, beside values that have no labels.
 
-    Only where :func:`aligned` puts them in order.
+    Constants that came are among them. Only where :func:`aligned` puts them in order.
 
     Raises
     ------
@@ -49,13 +49,15 @@ def check_order(arrays: Mapping[str, object], layout: Layout, where: str) -> Non
     """
     for dim in sorted(layout.tied & {*layout.coords}):
         along_it = {i.name for i in layout.variables if dim in i.dims}
+        along_it |= {n for n, dims in layout.dims_of_constants.items() if dim in dims}
         own = {n: own_labels(v, dim) for n, v in arrays.items() if n in along_it}
         ours = text(layout.coords[dim])
         turned = [n for n, labels in own.items() if labels and is_turned(labels, ours)]
-        bare = [n for n, labels in own.items() if labels is None]
+        # by position go 0, 1, 2 ... and names of columns, too
+        bare = [n for n, labels in own.items() if labels is None or {*labels} != {*ours}]
         if turned and bare and ours != numbers(len(ours)):
             raise DataError(
                 f"Variable {turned[0]!r}{where}: labels along {dim!r} are the model's in another "
-                f"order, and the model has a constant as long; {bare} have no labels: by label "
-                "and by position they are paired differently. Give all of them labels, or none."
+                f"order, and the model has a constant as long; {bare} have no labels of it: "
+                "by label and by position they are paired differently. Give all labels, or none."
             )

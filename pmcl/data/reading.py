@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo
-from pmcl.data.constants import as_in_model
+from pmcl.data.constants import as_in_model, with_labels_of_constants
 from pmcl.data.forms import in_form, is_frame, several
 from pmcl.data.labels import in_dims, name_of, numbers, together, with_labels
 from pmcl.data.order import check_one_order, check_order
@@ -107,7 +107,8 @@ def read_arrays(
     DataError
         Naming the variable.
     """
-    data = _by_variable(_with_coordinates(data, layout), layout, where)
+    came = _with_coordinates(data, layout)
+    data = _by_variable(came, layout, where)
     _check_names(data, layout, where)
     infos = {i.name: i for i in layout.variables}
     each = in_lists(data, layout)
@@ -119,7 +120,8 @@ def read_arrays(
         _check_long(value, infos[str(name)], where)
     values = {str(k): with_labels(v, infos[str(k)]) for k, v in data.items()}
     values |= together({k: v for k, v in values.items() if isinstance(v, xr.DataArray)}, where)
-    check_order(values, layout, where)
+    fixed = with_labels_of_constants({k: v for k, v in came.items() if k not in data}, layout)
+    check_order(values | fixed, layout, where)
     found = {i.name: _variable(values[i.name], i, layout, where) for i in layout.variables}
     counts = {k: v.sizes[DATASET] for k, v in found.items() if DATASET in v.dims}
     if len({*counts.values()}) > 1:

@@ -45,11 +45,14 @@ def grid_of(model: pm.Model, settings: Mapping[str, Sequence[ArrayLike]]) -> Gri
     for name, values in settings.items():
         like = own_value(model, name)
         found[name] = np.asarray(values, like.dtype if like.dtype.kind == "f" else float)
-        if lost(found[name], str(like.dtype)):  # 0.5 would be 0
+        whole, beyond = like.dtype.kind != "f", lost(found[name], str(like.dtype))
+        if whole and (found[name] != np.trunc(found[name])).any():  # 0.5 would be 0; NaN is none
             raise ValueError(
                 f"settings[{name!r}]: expected values of type {like.dtype}, as the `pm.Data` has "
                 f"it, got {values!r}. For fractions write `pm.Data({name!r}, 1.0)`."
             )
+        if beyond:
+            raise ValueError(f"settings[{name!r}]: {beyond}")
         if found[name].shape[1:] != like.shape or not len(found[name]):
             raise ValueError(
                 f"settings[{name!r}]: expected a sequence of values of shape {like.shape}, got "
