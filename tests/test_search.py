@@ -12,9 +12,9 @@ from pmcl.compile.variables import initial_point
 from pmcl.data.task import Batch
 from pmcl.runtime import precision
 from pmcl.search.many import narrowed, places, searched
-from pmcl.search.newton import Status
+from pmcl.search.newton import Status, lbfgs, newton
 from pmcl.search.scales import Dense
-from pmcl.search.search import Search
+from pmcl.search.search import Search, promise
 
 
 @pytest.fixture(scope="module")
@@ -184,3 +184,30 @@ def test_searches_whose_starts_all_have_a_density_keep_them(density):
     assert found.searches is None
     assert found.modes == 1
     assert len(found.starts) == 2
+
+
+def test_only_what_is_flat_is_held_to_the_width_of_the_prior():
+    """Sds of 12 and 5 in units of the spread: the first is flat, the second is not."""
+
+    def wide(z):
+        return -0.5 * jnp.sum((z / jnp.asarray([12.0, 5.0])) ** 2)
+
+    with precision.scope():
+        for proper, sd in ((True, [1.0, 5.0]), (False, [10.0, 5.0])):
+            given = {"steps": 60, "tol": 1e-8, "proper": proper}
+            found = newton(wide, jnp.ones(2), jnp.ones(2), **given)
+            assert found.status == Status.FLAT
+            np.testing.assert_allclose(found.scale.lower, np.diag(sd), atol=1e-8)
+
+
+def test_a_saddle_is_no_mode_though_it_is_as_high():
+    def saddle(z):  # at 0, one nat below the modes at x = -1 and 1
+        return -((z[0] ** 2 - 1) ** 2) - z[1] ** 2
+
+    with precision.scope():
+        search = lambda z: lbfgs(saddle, z, jnp.ones(2), steps=60, tol=1e-8)  # noqa: E731
+        found = jax.vmap(search)(jnp.asarray([[0.0, 0.5], [0.8, 0.5]]))
+        np.testing.assert_allclose(found.z, [[0.0, 0.0], [1.0, 0.0]], atol=1e-3)
+        assert [*found.status] == [Status.SADDLE, Status.CONVERGED]
+        assert [*np.isfinite(promise(found))] == [False, True]
+        assert not np.isfinite(promise(found, alone=True))[0]

@@ -160,14 +160,12 @@ class Search(eqx.Module):
 
     def from_start(self, data: dict[str, Array], mask: Mask | None, start: Array) -> Mode:
         """Search for a mode of one dataset's posterior."""
-        method = newton if self.exact else lbfgs
-        return method(
-            lambda z: self.density(z, data, mask),
-            start,
-            self.spread,
-            steps=self.steps,
-            tol=self.tol,
-        )
+        inside = lambda z: self.density(z, data, mask)  # noqa: E731
+        if not self.exact:
+            return lbfgs(inside, start, self.spread, steps=self.steps, tol=self.tol)
+        compiled = getattr(self.density, "compiled", None)
+        proper = compiled is None or not compiled.improper  # else the spread stands in for one
+        return newton(inside, start, self.spread, steps=self.steps, tol=self.tol, proper=proper)
 
     def place(self, data: dict[str, Array], mask: Mask | None, found: Mode) -> Place:
         """What the searches of one dataset, fields (start, ...), say of its posterior."""
@@ -245,10 +243,12 @@ def promise(found: Mode, *, alone: bool = False) -> Array:
     """Log evidence at the ends of one dataset's searches, less a constant; -inf for what is none.
 
     Where there is a mode, or `alone`, an end where the density is flat counts, too, if it is as
-    high there: a ridge that a support cuts off has no top.
+    high there: a ridge that a support cuts off has no top. Where z is long it does not: there the
+    scale is not held to that of the prior.
     """
     evidence, there = evidence_of(found), jnp.isfinite(evidence_of(found))
-    flat = (found.status == Status.FLAT) & jnp.isfinite(found.log_p)
+    exact = isinstance(found.scale, Dense)
+    flat = exact & (found.status == Status.FLAT) & jnp.isfinite(found.log_p)
     best = jnp.max(jnp.where(there | flat, found.log_p, -jnp.inf))
     beside = flat & (alone | there.any()) & (found.log_p > best - _AS_HIGH)
     as_normal = found.log_p + jax.vmap(lambda s: s.log_det())(found.scale)
