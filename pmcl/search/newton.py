@@ -257,7 +257,7 @@ def _ascend(
 
 
 def _low_rank(times: Callable[[Array], Array], diagonal: Array) -> tuple[LowRank, Array]:
-    """Scale whose inverse square is a matrix near I, times the diagonal; and its least curvature."""
+    """Scale whose inverse square is a matrix near I, times the diagonal; its least curvature."""
     dim = len(diagonal)
     number = min(dim, 4 * MEMORY)
     # any vector that is not orthogonal to what is sought
