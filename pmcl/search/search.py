@@ -22,7 +22,8 @@ _NEAR = 0.8  # of the prior's draws, the nearest, among which starts are chosen
 _SAME_MODE = 1.0  # squared distance, in scales of the mode, below which two searches met
 _NEGLIGIBLE = 10.0  # nats of evidence by which a mode may lie behind
 _AS_HIGH = 2.0  # nats of density by which a flat end may lie behind the best
-POOL = 512  # draws of the prior, where searches of a dataset begin at the best of them
+POOL = 512  # the initial point and draws of the prior, where searches of a dataset begin at the best of them
+_AT_ONCE = 32  # densities of a dataset, a divisor of the above: a remainder compiles anew
 _COMPETE = 6  # such draws for each that a search begins at
 _SIDES = (-2.5, -1.0, 1.0, 2.5)  # scales from the mode at which the density is looked at
 _WORST = 1e3  # nats by which it may differ there from a normal
@@ -40,10 +41,12 @@ class Place(NamedTuple):
         The modes, the one of most evidence first; the first start where no search converged.
     scale : AbstractScale
         Of each mode, A with A A' = |Hessian|^-1 there; the prior's scale where none converged.
+        Ends where the density is flat are among them where :func:`promise` says so; along flat
+        directions their scale is the prior's.
     log_weight : Array of shape (mode,)
         Share of the evidence, of the normal at each mode; -inf where there are fewer modes.
     status : Array of int of shape ()
-        A `Status`.
+        A `Status`: CONVERGED where there is any end that counts, a flat one of a pooled search too.
     sides : Array of shape (mode, dim, side)
         Log density at loc + t A e_i, less that at loc and that of a normal, for a few t: zero for a
         normal posterior. Of shape (mode, 0, side) where z is long.
@@ -133,7 +136,7 @@ class Search(eqx.Module):
 
         For densities that are zero at most points: a search cannot leave those.
         """
-        prior = prior[(np.abs(prior) < _BEYOND).all(axis=1)][:POOL]
+        prior = prior[(np.abs(prior) < _BEYOND).all(axis=1)][: POOL - 1]
         starts = jax.device_put(np.concatenate([np.asarray(self.starts)[:1], prior]))
         return eqx.tree_at(lambda s: s.starts, replace(self, searches=searches), starts)
 
@@ -146,7 +149,7 @@ class Search(eqx.Module):
         """Where the searches of one dataset begin, of shape (search, dim)."""
         if self.searches is None:
             return self.starts
-        log_p = jax.lax.map(lambda z: self.density(z, data, mask), self.starts, batch_size=POOL)
+        log_p = jax.lax.map(lambda z: self.density(z, data, mask), self.starts, batch_size=_AT_ONCE)
         log_p = jnp.where(jnp.isfinite(log_p), log_p, -jnp.inf)
         least = jnp.sort(log_p)[-min(_COMPETE * self.searches, len(log_p))]
         which = farthest_first(
