@@ -20,6 +20,7 @@ import pmcl
 from pmcl.amortized.groups import Sized, prepared
 from pmcl.amortized.level_sampler import LevelSampler
 from pmcl.amortized.own_size import by_number, of_own_size, of_real_groups
+from pmcl.archive.multilevel import from_datatree, to_datatree
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.resizing import resized
 from pmcl.draws.results import value_infos
@@ -252,6 +253,10 @@ def test_a_state_is_the_posterior_again(counties, tmp_path):
     xr.testing.assert_allclose(one["posterior"].to_dataset(), two["posterior"].to_dataset())
     with pytest.raises(pmcl.StateError):
         pmcl.load(path, models.eight_schools())
+    tree = to_datatree(counties)
+    tree["search"].attrs["searches"] = 8
+    with pytest.raises(pmcl.StateError, match="never pooled"):
+        from_datatree(tree, models.counties())
 
 
 def test_calibrated_on_both_levels(schools):

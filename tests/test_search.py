@@ -11,10 +11,10 @@ from pmcl.compile import Density, compile_model
 from pmcl.compile.variables import initial_point
 from pmcl.data.task import Batch
 from pmcl.runtime import precision
-from pmcl.search.many import narrowed, places, searched
-from pmcl.search.newton import Status
+from pmcl.search.many import narrowed, places, searched, several
+from pmcl.search.newton import Mode, Status, lbfgs, newton
 from pmcl.search.scales import Dense
-from pmcl.search.search import Search
+from pmcl.search.search import POOL, Search, promise
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def test_ridges_without_a_top_beside_a_support_are_found(crescents):
     with precision.scope():
         lost = np.mean(searched(search, batch).status == Status.NOT_FINITE)
         assert lost > 0.3  # else all may be found without
-        found = narrowed(search, batch, prior)
+        found = narrowed(search, batch, lambda: prior)
         assert found.searches is not None
         assert found.searches < len(found.starts)
         place = places(found, batch)
@@ -180,7 +180,60 @@ def test_searches_whose_starts_all_have_a_density_keep_them(density):
     prior = np.random.default_rng(1).normal(1, 2, (200, 1))
     with precision.scope():
         search = Search.of(density, np.ones(1), prior, starts=8)
-        found = narrowed(search, Batch({"y": y}, None), prior)
+        found = narrowed(search, Batch({"y": y}, None), lambda: prior)
     assert found.searches is None
     assert found.modes == 1
     assert len(found.starts) == 2
+
+
+def test_only_what_is_flat_is_held_to_the_width_of_the_prior():
+    """Sds of 12 and 5 in units of the spread: the first is flat, the second is not."""
+
+    def wide(z):
+        return -0.5 * jnp.sum((z / jnp.asarray([12.0, 5.0])) ** 2)
+
+    with precision.scope():
+        for proper, sd in ((True, [1.0, 5.0]), (False, [10.0, 5.0])):
+            given = {"steps": 60, "tol": 1e-8, "proper": proper}
+            found = newton(wide, jnp.ones(2), jnp.ones(2), **given)
+            assert found.status == Status.FLAT
+            np.testing.assert_allclose(found.scale.lower, np.diag(sd), atol=1e-8)
+
+
+def test_a_saddle_is_no_mode_though_it_is_as_high():
+    def saddle(z):  # at 0, one nat below the modes at x = -1 and 1
+        return -((z[0] ** 2 - 1) ** 2) - z[1] ** 2
+
+    with precision.scope():
+        search = lambda z: lbfgs(saddle, z, jnp.ones(2), steps=60, tol=1e-8)  # noqa: E731
+        found = jax.vmap(search)(jnp.asarray([[0.0, 0.5], [0.8, 0.5]]))
+        np.testing.assert_allclose(found.z, [[0.0, 0.0], [1.0, 0.0]], atol=1e-3)
+        assert [*found.status] == [Status.SADDLE, Status.CONVERGED]
+        assert [*np.isfinite(promise(found))] == [False, True]
+        assert not np.isfinite(promise(found, alone=True))[0]
+
+
+def test_only_where_no_end_counts_is_a_dataset_lost():
+    """A flat end that ranks first beside a mode, and one that is alone."""
+    ends = np.array([[Status.FLAT, Status.CONVERGED], [Status.FLAT, Status.SADDLE]])
+    none, far = np.zeros((2, 2), int), np.array([[0.0, 9.0]] * 2)[..., None]
+    with precision.scope():
+        lower = jnp.tile(jnp.asarray([1.0, 0.5])[:, None, None], (2, 1, 1, 1))
+        scale = Dense(lower, 1 / lower)
+        found = Mode(far, np.zeros((2, 2)), scale, ends, none, none)
+        chosen, number, lost = several(found)
+        assert [*chosen.status[0]] == [Status.FLAT, Status.CONVERGED]
+        assert [*number] == [2, 1] and [*lost] == [False, True]
+        chosen, number, lost = several(found, alone=True)  # as where searches are pooled
+    assert [*number] == [2, 1] and not lost.any()
+    assert chosen.status[1, 0] == Status.FLAT
+
+
+def test_a_pool_is_looked_at_in_parts_of_one_size(crescents):
+    search, _, prior = crescents
+    with precision.scope():
+        pooled = search.pooled(prior, searches=8)
+        assert len(pooled.starts) == POOL
+        traced = str(jax.make_jaxpr(lambda y: pooled.begin({"y": y}, None))(2.0))
+    # neither all of them at once, nor a remainder that compiles again
+    assert {n: traced.count(f"f64[{n}] = abs") for n in (1, 32, POOL)} == {1: 0, 32: 1, POOL: 0}

@@ -641,6 +641,15 @@ def test_starts(heads, start):
             assert float(better) > -0.62  # the true weights' is about -0.47
 
 
+def test_streams_of_a_model_share_its_narrower_rows(curve):
+    rows = curve.problem.rows
+    other, shapes = replace(rows), tuple(value.shape for value in rows.compiled.values)
+    assert other is not rows
+    narrow = rows.narrow(shapes)
+    assert other.narrow(shapes) is narrow
+    assert narrow.compiled.model is None  # what is kept does not keep the model alive
+
+
 def test_a_search_that_begins_narrow_again_ends_where_it_should(curve):
     """But for what a batch says nothing of: that stays as wide as it was."""
     start = pmcl.ScatteredStart(means=1 - 1e-4, narrow=True)

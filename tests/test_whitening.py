@@ -1,6 +1,7 @@
 """Whitened networks: right where the search knows the posterior, a flow at each mode, labels."""
 
 import warnings
+from types import SimpleNamespace
 
 import equinox as eqx
 import jax
@@ -12,10 +13,13 @@ import xarray as xr
 from scipy import stats
 
 import pmcl
+from pmcl.amortized.fit import _pool
 from pmcl.archive.amortized import from_datatree, to_datatree
 from pmcl.compile import Density
 from pmcl.networks.contexts import contexts, placed, weighed
 from pmcl.runtime import precision
+from pmcl.search.search import POOL
+from pmcl.training.bank import Simulated
 from pmcl.training.labels import label_log_q
 
 ROWS = 10
@@ -171,6 +175,12 @@ def test_simulations_without_a_finite_density_are_left_out_and_counted():
     assert record.simulations == 400
     assert record.left_out == pytest.approx(400 * stats.norm.cdf(-1), abs=40)
     assert np.isfinite(record.losses).all()
+
+
+def test_no_search_begins_at_the_truth_of_what_is_learned_from(normal):
+    about = SimpleNamespace(source=normal.simulator, seed=normal.seed)
+    learned = Simulated.of(normal.simulator, POOL, random_seed=normal.seed).z
+    assert not np.isin(_pool(about), learned).any()
 
 
 def test_a_stored_search_is_compared(normal, tmp_path):

@@ -44,7 +44,7 @@ from pmcl.runtime.devices import DevicesLike, mesh_of, settled
 from pmcl.runtime.devices import scope as device_scope
 from pmcl.runtime.progress import working
 from pmcl.search.many import narrowed
-from pmcl.search.search import Search
+from pmcl.search.search import POOL, Search
 from pmcl.training import PretrainingSettings, Simulated, pretrain
 from pmcl.training.bank import FEWEST
 from pmcl.training.pretraining import BLOCK
@@ -263,7 +263,7 @@ def _flat(fit: Fit, first: Simulated) -> AmortizedPosterior:
         density = Density(compiled, row)
         prior = np.asarray(first.z)
         search = Search.of(density, compiled.initial, prior, starts=_STARTS)
-        search = narrowed(search, Batch(first.data, first.mask), prior)
+        search = narrowed(search, Batch(first.data, first.mask), lambda: _pool(fit))
     inputs = InputLayout.of(
         compiled.data,
         row,
@@ -286,6 +286,15 @@ def _flat(fit: Fit, first: Simulated) -> AmortizedPosterior:
         fit.seed,
         familiar=familiar,
     )
+
+
+def _pool(fit: Fit) -> np.ndarray:
+    """Draws of the prior of which no simulation was made that is learned from.
+
+    A search that begins at the truth would find what it never finds in use.
+    """
+    seed = np.random.SeedSequence([fit.seed, 2]).generate_state(1)[0] >> 1
+    return np.asarray(Simulated.of(fit.source, POOL, random_seed=int(seed)).z)
 
 
 def _bank_size(few: Simulated) -> int:

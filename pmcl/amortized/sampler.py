@@ -35,7 +35,7 @@ from pmcl.runtime import precision
 from pmcl.runtime.arguments import listed
 from pmcl.runtime.devices import DevicesLike
 from pmcl.runtime.devices import scope as device_scope
-from pmcl.search.search import Search
+from pmcl.search.search import POOL, Search
 
 
 class Sampler(NamedTuple):
@@ -99,7 +99,8 @@ class Sampler(NamedTuple):
         if search is None:
             return found
         first = Parts.of(data, found.layout).first(found.layout)
-        prior = prior_draws(other, first, FEWEST_STARTS, seed=0)
+        number = FEWEST_STARTS if search.searches is None else POOL
+        prior = prior_draws(other, first, number, seed=0)
         with precision.scope():
             new = Search.of(found.density, other.initial, prior, starts=search.begun)
             if search.searches is not None:

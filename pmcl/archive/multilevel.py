@@ -114,6 +114,8 @@ def from_datatree(
         structure = structure_from(attrs, compiled, where)
         reading = _reading(stored, compiled, where)
         network, sizes = network_from(tree, where)
+        if "searches" in sizes:
+            raise StateError(f"{where}: search: expected one of groups, which is never pooled.")
         density = Density(compiled, structure.row)
         like = skeleton(network, Levelled(density, reading).marginal, **sizes)
         posterior = MultilevelPosterior(

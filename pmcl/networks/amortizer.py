@@ -62,7 +62,7 @@ class Amortizer(eqx.Module):
     ``z, log_q = transform(eps, context)`` is the reparametrised draw T(eps; h(x)). With a search
     z = loc + A u with u = c sinh(v / c), and the flow is one of v (whitening); where the search
     keeps several modes q is the mixture of such flows, one at each mode, weighed by evidence and by
-    what `weigher` learns of it.
+    what `weigher` learns of it; for draws, by the density (`contexts.weighed`).
     """
 
     summary: AbstractSummaryNetwork

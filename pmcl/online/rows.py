@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import NamedTuple, Self
 
 import jax
@@ -128,18 +128,20 @@ class Rows(AbstractRows):
                     "row where rows are independent given the parameters."
                 )
 
-    @cached_property
-    def _narrow(self) -> dict[tuple[tuple[int, ...], ...], "Rows"]:
-        """Rows of the same model with variables of other shapes, as there came need of them."""
-        return {}
-
     def narrow(self, shapes: tuple[tuple[int, ...], ...]) -> "Rows":
-        """Rows of the model with variables of other shapes; the same object for the same shapes."""
-        if shapes not in self._narrow:
-            compiled = self.compiled.narrowed(shapes)
+        """Rows of the model with variables of other shapes; the same object for the same shapes.
+
+        They are kept with the model, so that its streams share what is compiled for them.
+        """
+
+        def make() -> Rows:
+            compiled = self.compiled.without_model().narrowed(shapes)
             local = None if self.local is None else self.local.narrowed(compiled)
-            self._narrow[shapes] = Rows(compiled, self.row, local)
-        return self._narrow[shapes]
+            return Rows(compiled, self.row, local)
+
+        # layers' noise has the precision in which it was found
+        about = (self.row, self.local is None, jax.config.jax_enable_x64)
+        return self.compiled.keep(("narrowed", shapes, *about), make)
 
     def axis(self, name: str) -> int | None:
         """Where a variable of the data has its rows; None where all rows share it."""

@@ -120,7 +120,7 @@ def begins(density: Density, task: Task) -> list[Begin]:
         prior = prior_draws(compiled, task.dataset(0), _PRIOR, seed=0)
         search = Search.of(density, compiled.initial, prior)
         modes: Any
-        modes, number = several(searched(search, task.batch()))
+        modes, number, _ = several(searched(search, task.batch()))
         evidence = over_items(_evidence, modes, size=_SEARCHED)
         spread = np.asarray(search.spread)
     there = np.arange(modes.z.shape[1]) < number[:, None]

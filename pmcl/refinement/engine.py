@@ -115,13 +115,13 @@ class _Run(NamedTuple):
         start = self.beginning.start
         start = None if start is None else start[self.part]
         found = searched(self.beginning.search, taken(self.whole, self.part), start)
-        modes, number = several(found)
+        pooled = self.beginning.search.searches is not None
+        modes, number, unconverged = several(found, alone=pooled)
         treatment = Treatment.none(n)._replace(
             search_steps=np.max(found.steps, axis=1),
             modes=number,
             gradients=np.sum(found.gradients, axis=1),
         )
-        unconverged = ~np.asarray(modes.converged)[:, 0]
         text = "the search for the mode did not converge"
         treatment = treatment.noted(unconverged, text)
         context = None

@@ -143,8 +143,8 @@ class _Run(NamedTuple):
 
     def all(self) -> tuple[GroupDraws, Treatment]:
         """Search, fit mixtures, draw; fit on where draws are poor."""
-        found, modes, number = self.search()
-        treatment = self.treatment(found, modes, number)
+        found, modes, number, lost = self.search()
+        treatment = self.treatment(found, number, lost)
         run = self
         if not self.marginal.exact:
             run = self.anchored(np.asarray(modes.z)[:, 0])
@@ -179,8 +179,8 @@ class _Run(NamedTuple):
         treatment = treatment.noted(weak[~use], "refinement did not help")
         return replaced(draws, rows, at(new, use)), treatment
 
-    def search(self) -> tuple[Mode, Mode, np.ndarray]:
-        """Search for modes of the global parameters; all ends, and those that differ, in order."""
+    def search(self) -> tuple[Mode, Mode, np.ndarray, np.ndarray]:
+        """Search for modes of the global parameters: all ends, then what :func:`several` says."""
         own, given = self.beginning.start, self.beginning.search
         starts, spread = np.asarray(given.starts), np.asarray(given.spread)
         search = replace(Search.at(self.marginal, starts, spread), exact=True)  # type: ignore[arg-type]
@@ -192,7 +192,7 @@ class _Run(NamedTuple):
         )
         return found, *several(found)
 
-    def treatment(self, found: Mode, modes: Mode, number: np.ndarray) -> Treatment:
+    def treatment(self, found: Mode, number: np.ndarray, lost: np.ndarray) -> Treatment:
         """Say how the search ended."""
         n = len(number)
         treatment = Treatment.none(n)._replace(
@@ -201,8 +201,7 @@ class _Run(NamedTuple):
             modes=number,
             gradients=np.sum(found.gradients, axis=1),
         )
-        unconverged = ~np.asarray(modes.converged)[:, 0]
-        return treatment.noted(unconverged, UNCONVERGED)
+        return treatment.noted(lost, UNCONVERGED)
 
     def drawn(self, mixture: Mixture, treatment: Treatment) -> tuple[GroupDraws, Treatment]:
         """Fit mixtures and draw; fit on where draws are poor."""

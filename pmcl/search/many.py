@@ -76,23 +76,27 @@ def searched(
     return jax.tree.map(shaped, found)
 
 
-def several(found: Mode) -> tuple[Mode, np.ndarray]:
+def several(found: Mode, *, alone: bool = False) -> tuple[Mode, np.ndarray, np.ndarray]:
     """Put the modes that differ and count first, of searches with fields (dataset, start, ...).
+
+    Flat ends `alone` count, too, where searches are pooled: as in :meth:`Search.place`.
 
     Returns
     -------
     found : Mode
-        The best again where there are fewer; where no search converged, the most probable end.
+        The best again where there are fewer; where none counts, the most probable end.
     number : array of int of shape (dataset,)
         Modes that there are.
+    lost : array of bool of shape (dataset,)
+        Where none counts.
     """
     n, starts = found.z.shape[:2]
-    parts = over_items(lambda modes: _distinct(modes, starts), found, size=_TOGETHER)
+    parts = over_items(lambda modes: _distinct(modes, starts, alone), found, size=_TOGETHER)
     which, number = parts.which, np.isfinite(parts.evidence).sum(axis=1)
     lost = number == 0
     which[lost] = np.argmax(np.nan_to_num(found.log_p[lost], nan=-np.inf), axis=1)[:, None]
     chosen = jax.tree.map(lambda x: x[np.arange(n)[:, None], which], found)
-    return chosen, np.maximum(number, 1)
+    return chosen, np.maximum(number, 1), lost
 
 
 def places(search: Search, batch: Batch, *, advance: Callable[[int], None] | None = None) -> Place:
@@ -117,7 +121,7 @@ def places(search: Search, batch: Batch, *, advance: Callable[[int], None] | Non
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
 
-def narrowed(search: Search, batch: Batch, prior: np.ndarray | None = None) -> Search:
+def narrowed(search: Search, batch: Batch, prior: Callable[[], np.ndarray] | None = None) -> Search:
     """The search with as few of its starts, and as many modes, as datasets like these need.
 
     Parameters
@@ -126,9 +130,10 @@ def narrowed(search: Search, batch: Batch, prior: np.ndarray | None = None) -> S
         With many starts.
     batch : Batch
         Simulated datasets, of which some are looked at.
-    prior : array of shape (draw, dim), optional
-        Draws at which searches may begin in their place, where the density is zero at too many
-        starts and more is found from these.
+    prior : callable, optional
+        Makes draws (draw, dim) at which searches may begin in their place, where the density is
+        zero at too many starts and more is found from these. None of them is the truth of a
+        dataset of the batch, or of one that is learned from.
     """
     batch = taken(batch, np.arange(min(_LOOKED_AT, _number(batch))))
     ends = searched(search, batch)
@@ -136,7 +141,7 @@ def narrowed(search: Search, batch: Batch, prior: np.ndarray | None = None) -> S
     which, evidence, met = found
     there = np.isfinite(evidence)
     if prior is not None and (ends.status == Status.NOT_FINITE).mean() > _LOST:
-        pooled = search.pooled(prior, searches=_BEGUN)
+        pooled = search.pooled(prior(), searches=_BEGUN)
         more = jax.tree.map(np.asarray, _distinct(searched(pooled, batch), _MODES, True))
         gain = _total(more.evidence) - _total(evidence)
         if np.mean(gain > _MORE) > _SELDOM + np.mean(gain < -_MORE):

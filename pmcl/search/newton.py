@@ -23,8 +23,9 @@ class Status(IntEnum):
 
     CONVERGED = 0
     OUT_OF_STEPS = 1
-    FLAT = 2  # or a saddle: some curvature there is not that of a mode
+    FLAT = 2  # in some direction there is hardly a curvature
     NOT_FINITE = 3  # the density where the search began
+    SADDLE = 4  # in some direction it rises
 
 
 class Mode(NamedTuple):
@@ -56,8 +57,10 @@ class Mode(NamedTuple):
         return self.status == Status.CONVERGED
 
 
-def _status(finite: Array, done: Array, curved: Array) -> Array:
-    found = jnp.where(curved, Status.CONVERGED, Status.FLAT)
+def _status(finite: Array, done: Array, least: Array) -> Array:
+    """How a search ended where the least curvature is this, in units of the spread."""
+    found = jnp.where(least < -_FLATTEST, Status.SADDLE, Status.FLAT)
+    found = jnp.where(least > _FLATTEST, Status.CONVERGED, found)
     found = jnp.where(done, found, Status.OUT_OF_STEPS)
     return jnp.where(finite, found, Status.NOT_FINITE).astype(jnp.int32)
 
@@ -73,7 +76,15 @@ class _Newton(NamedTuple):
     done: Array
 
 
-def newton(log_density: LogDensity, z: Array, spread: Array, *, steps: int, tol: float) -> Mode:
+def newton(
+    log_density: LogDensity,
+    z: Array,
+    spread: Array,
+    *,
+    steps: int,
+    tol: float,
+    proper: bool = True,
+) -> Mode:
     """Maximise by damped Newton steps with the exact Hessian.
 
     Where the Hessian is indefinite its eigenvalues are taken by their size, so that saddle points
@@ -90,6 +101,8 @@ def newton(log_density: LogDensity, z: Array, spread: Array, *, steps: int, tol:
     steps : int
     tol : float
         Ends when a step would raise the log density by less, in nats.
+    proper : bool
+        Whether the spread is that of a prior: what is flat is no wider, then.
 
     References
     ----------
@@ -146,10 +159,11 @@ def newton(log_density: LogDensity, z: Array, spread: Array, *, steps: int, tol:
         z / spread, log_p, gradient, values, vectors, jnp.zeros(()), zero, ~jnp.isfinite(log_p)
     )
     end = jax.lax.while_loop(lambda s: ~s.done & (s.step < steps), step, first)
-    status = _status(jnp.isfinite(end.log_p), end.done, (end.values > _FLATTEST).all())
-    # what is flat is no wider than the prior
-    least = jnp.where(status == Status.FLAT, 1.0, _FLATTEST)
-    size = jnp.maximum(jnp.abs(end.values), least)
+    status = _status(jnp.isfinite(end.log_p), end.done, end.values.min())
+    size = jnp.maximum(jnp.abs(end.values), _FLATTEST)
+    if proper:  # what is flat is no wider than the prior; what is curved is as wide as it is
+        flat = (status == Status.FLAT) & (end.values <= _FLATTEST)
+        size = jnp.where(flat, jnp.maximum(size, 1.0), size)
     covariance = (end.vectors / size) @ end.vectors.T
     covariance = covariance * spread[:, None] * spread[None, :]
     lower = jnp.linalg.cholesky(0.5 * (covariance + covariance.T))
@@ -197,16 +211,17 @@ def lbfgs(log_density: LogDensity, z: Array, spread: Array, *, steps: int, tol: 
     end, _ = jax.lax.scan(climb, start, length=2)
     z, count, done = end
     scale, curved = units(z)
-    low_rank, positive = _low_rank(lambda v: scale * times(z, scale * v), scale)
+    low_rank, lowest = _low_rank(lambda v: scale * times(z, scale * v), scale)
     log_p = log_density(z)
-    curvature = positive & (curved * spread**2 > _FLATTEST).all()
+    # in units of the spread along each parameter alone: of all directions only the sign is sure
+    least = jnp.where(lowest > 0, jnp.min(curved * spread**2), jnp.minimum(lowest, 0.0))
     # The line search looks at two or three points a step.
     gradients = 3 * (count + 2) + 3 * len(z) + 4 * MEMORY
     return Mode(
         z,
         jnp.where(jnp.isfinite(log_p), log_p, -jnp.inf),
         low_rank,
-        _status(jnp.isfinite(log_p), done, curvature),
+        _status(jnp.isfinite(log_p), done, least),
         count,
         gradients,
     )
@@ -242,7 +257,7 @@ def _ascend(
 
 
 def _low_rank(times: Callable[[Array], Array], diagonal: Array) -> tuple[LowRank, Array]:
-    """Scale whose inverse square is a matrix near I, times the diagonal; and if all is positive."""
+    """Scale whose inverse square is a matrix near I, times the diagonal; its least curvature."""
     dim = len(diagonal)
     number = min(dim, 4 * MEMORY)
     # any vector that is not orthogonal to what is sought
@@ -272,4 +287,4 @@ def _low_rank(times: Callable[[Array], Array], diagonal: Array) -> tuple[LowRank
     level = jnp.clip(others, 0.1, 1.0) if dim > len(most) else jnp.ones(())
     directions = (vectors[:, most].T @ basis).T
     core = jnp.diag(jnp.sqrt(level / size[most]))
-    return LowRank(diagonal / jnp.sqrt(level), directions, core), (values > 0).all()
+    return LowRank(diagonal / jnp.sqrt(level), directions, core), jnp.min(values)

@@ -22,7 +22,8 @@ _NEAR = 0.8  # of the prior's draws, the nearest, among which starts are chosen
 _SAME_MODE = 1.0  # squared distance, in scales of the mode, below which two searches met
 _NEGLIGIBLE = 10.0  # nats of evidence by which a mode may lie behind
 _AS_HIGH = 2.0  # nats of density by which a flat end may lie behind the best
-POOL = 512  # draws of the prior, where searches of a dataset begin at the best of them
+POOL = 512  # points, the initial one and draws of the prior, at the best of which searches begin
+_AT_ONCE = 32  # densities of a dataset, a divisor of POOL: a remainder would compile anew
 _COMPETE = 6  # such draws for each that a search begins at
 _SIDES = (-2.5, -1.0, 1.0, 2.5)  # scales from the mode at which the density is looked at
 _WORST = 1e3  # nats by which it may differ there from a normal
@@ -40,10 +41,12 @@ class Place(NamedTuple):
         The modes, the one of most evidence first; the first start where no search converged.
     scale : AbstractScale
         Of each mode, A with A A' = |Hessian|^-1 there; the prior's scale where none converged.
+        Ends where the density is flat are among them where :func:`promise` says so; along flat
+        directions their scale is the prior's.
     log_weight : Array of shape (mode,)
         Share of the evidence, of the normal at each mode; -inf where there are fewer modes.
     status : Array of int of shape ()
-        A `Status`.
+        A `Status`: CONVERGED where there is any end that counts, a flat one of a pooled search too.
     sides : Array of shape (mode, dim, side)
         Log density at loc + t A e_i, less that at loc and that of a normal, for a few t: zero for a
         normal posterior. Of shape (mode, 0, side) where z is long.
@@ -133,7 +136,7 @@ class Search(eqx.Module):
 
         For densities that are zero at most points: a search cannot leave those.
         """
-        prior = prior[(np.abs(prior) < _BEYOND).all(axis=1)][:POOL]
+        prior = prior[(np.abs(prior) < _BEYOND).all(axis=1)][: POOL - 1]
         starts = jax.device_put(np.concatenate([np.asarray(self.starts)[:1], prior]))
         return eqx.tree_at(lambda s: s.starts, replace(self, searches=searches), starts)
 
@@ -146,7 +149,7 @@ class Search(eqx.Module):
         """Where the searches of one dataset begin, of shape (search, dim)."""
         if self.searches is None:
             return self.starts
-        log_p = jax.lax.map(lambda z: self.density(z, data, mask), self.starts, batch_size=POOL)
+        log_p = jax.lax.map(lambda z: self.density(z, data, mask), self.starts, batch_size=_AT_ONCE)
         log_p = jnp.where(jnp.isfinite(log_p), log_p, -jnp.inf)
         least = jnp.sort(log_p)[-min(_COMPETE * self.searches, len(log_p))]
         which = farthest_first(
@@ -160,14 +163,12 @@ class Search(eqx.Module):
 
     def from_start(self, data: dict[str, Array], mask: Mask | None, start: Array) -> Mode:
         """Search for a mode of one dataset's posterior."""
-        method = newton if self.exact else lbfgs
-        return method(
-            lambda z: self.density(z, data, mask),
-            start,
-            self.spread,
-            steps=self.steps,
-            tol=self.tol,
-        )
+        inside = lambda z: self.density(z, data, mask)  # noqa: E731
+        if not self.exact:
+            return lbfgs(inside, start, self.spread, steps=self.steps, tol=self.tol)
+        compiled = getattr(self.density, "compiled", None)
+        proper = compiled is None or not compiled.improper  # else the spread stands in for one
+        return newton(inside, start, self.spread, steps=self.steps, tol=self.tol, proper=proper)
 
     def place(self, data: dict[str, Array], mask: Mask | None, found: Mode) -> Place:
         """What the searches of one dataset, fields (start, ...), say of its posterior."""
@@ -245,10 +246,12 @@ def promise(found: Mode, *, alone: bool = False) -> Array:
     """Log evidence at the ends of one dataset's searches, less a constant; -inf for what is none.
 
     Where there is a mode, or `alone`, an end where the density is flat counts, too, if it is as
-    high there: a ridge that a support cuts off has no top.
+    high there: a ridge that a support cuts off has no top. Where z is long it does not: there the
+    scale is not held to that of the prior.
     """
     evidence, there = evidence_of(found), jnp.isfinite(evidence_of(found))
-    flat = (found.status == Status.FLAT) & jnp.isfinite(found.log_p)
+    exact = isinstance(found.scale, Dense)
+    flat = exact & (found.status == Status.FLAT) & jnp.isfinite(found.log_p)
     best = jnp.max(jnp.where(there | flat, found.log_p, -jnp.inf))
     beside = flat & (alone | there.any()) & (found.log_p > best - _AS_HIGH)
     as_normal = found.log_p + jax.vmap(lambda s: s.log_det())(found.scale)
