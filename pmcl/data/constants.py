@@ -78,7 +78,7 @@ def _right(value: np.ndarray, own: np.ndarray, places: np.ndarray | None) -> boo
         return alike(value, own)
     there = value[value == value]
     if {there.dtype.kind, own.dtype.kind} <= {*"biuf"}:
-        return bool(close(there[:, None], own).any(axis=1).all())
+        return bool(close(np.unique(there)[:, None], np.unique(own)).any(axis=1).all())
     return {*there.tolist()} <= {*own.tolist()}
 
 

@@ -40,7 +40,8 @@ def aligned(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str)
         tied = dim in layout.tied and is_turned(theirs, ours)
         if dim == layout.row and not tied:
             continue
-        if tied and ours == numbers(len(ours)):  # which may be no names
+        rows = dim == layout.row or layout.row is None
+        if tied and rows and ours == numbers(len(ours)):  # which may be no names
             warn(
                 f"{where}: labels are {few(theirs)} along {dim!r}, which the model numbers from 0, "
                 "and it has a constant as long. Values are taken by position. Give the model names "
