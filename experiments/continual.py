@@ -12,7 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pymc as pm
 import xarray as xr
@@ -106,8 +105,6 @@ def kept(runs: Path, name: str, make: Callable[[], dict], summary: Callable[[dic
     partial.write_text(json.dumps(found, indent=1))
     partial.replace(path)
     print(f"{name}: {summary(found)}", flush=True)
-    # Linux limits a process's memory maps, and each compiled function takes some.
-    jax.clear_caches()
     return found
 
 

@@ -19,24 +19,31 @@ def with_labels_of_constants(came: Mapping[str, Any], layout: Layout) -> dict[st
     """Constants that came and have dims, with the labels that they came with."""
     found = {}
     for name, own in layout.constants.items():
-        dims = layout.dims_of_constants.get(name, ())
-        if name in came and len(dims) == own.ndim and all(dims):
-            info = VariableInfo(name, dims, own.shape, str(own.dtype))
+        info = _info(name, own, layout)
+        if name in came and info is not None:
             found[name] = with_labels(came[name], info)
     return found
 
 
+def _info(name: str, own: np.ndarray, layout: Layout) -> VariableInfo | None:
+    """What is known of a constant, if all its dims have names."""
+    dims = layout.dims_of_constants.get(name, ())
+    if len(dims) != own.ndim or not all(dims):
+        return None
+    return VariableInfo(name, dims, own.shape, str(own.dtype))
+
+
 def as_in_model(value: Any, name: str, layout: Layout, where: str) -> bool:
     """Whether a constant has the model's values, by its labels; or each of several datasets has."""
-    own, dims = layout.constants[name], layout.dims_of_constants.get(name, ())
+    own = layout.constants[name]
+    info = _info(name, own, layout)
     if isinstance(value, list | tuple) and any(
         hasattr(v, "dims") or hasattr(v, "reindex") for v in value
     ):
         return all(as_in_model(v, name, layout, where) for v in value)
-    if len(dims) == own.ndim and all(dims):
-        info = VariableInfo(name, dims, own.shape, str(own.dtype))
+    if info is not None:
         value = with_labels(value, info)
-        if isinstance(value, xr.DataArray) and {*value.dims} - {DATASET} == {*dims}:
+        if isinstance(value, xr.DataArray) and {*value.dims} - {DATASET} == {*info.dims}:
             value = in_dims(value, info, layout, f"Variable {name!r}{where}")
     try:
         shape = np.shape(value)

@@ -19,7 +19,7 @@ from pmcl.refinement.choice import Pilot, Verdict, choose, mixture_log_q
 from pmcl.refinement.groups import ProposalArrays
 from pmcl.refinement.settings import Asked, Beginning, Refine
 from pmcl.refinement.stages import BLOCK, Keys
-from pmcl.refinement.treatment import Engine, Treatment, at, joined, replaced
+from pmcl.refinement.treatment import UNCONVERGED, Engine, Treatment, at, joined, replaced
 from pmcl.refinement.wider import widened
 from pmcl.runtime import devices
 from pmcl.runtime.progress import progress_bar
@@ -122,8 +122,7 @@ class _Run(NamedTuple):
             modes=number,
             gradients=np.sum(found.gradients, axis=1),
         )
-        text = "the search for the mode did not converge"
-        treatment = treatment.noted(unconverged, text)
+        treatment = treatment.noted(unconverged, UNCONVERGED)
         context = None
         if self.amortizer is not None:
             context = contexts(self.amortizer, self.whole, self.part)
@@ -161,7 +160,7 @@ class _Run(NamedTuple):
         rests = unconverged & np.isin(choice.engine, (Engine.ALIGNED, Engine.REFINED))
         # under an improper prior that there is no mode may mean that there is no posterior
         nowhere = unconverged & bool(self.density.compiled.improper)
-        warning = np.where(rests | nowhere, text, "").astype(object)
+        warning = np.where(rests | nowhere, UNCONVERGED, "").astype(object)
         if self.beginning.search.exact:  # where z is long no wider draw has any weight
             drawn, choice, said = widened(self, proposals, choice, drawn)
             warning = joined(warning, said)

@@ -28,7 +28,7 @@ from pmcl.refinement.engine import poor
 from pmcl.refinement.level_stages import BLOCK, GroupDraws, Mixture
 from pmcl.refinement.settings import Asked, Beginning, Refine
 from pmcl.refinement.stages import Keys
-from pmcl.refinement.treatment import Engine, Treatment, at, joined, replaced
+from pmcl.refinement.treatment import UNCONVERGED, Engine, Treatment, at, joined, replaced
 from pmcl.runtime import devices
 from pmcl.runtime.progress import progress_bar
 from pmcl.search.many import searched, several
@@ -41,7 +41,6 @@ _ROUNDS = 2  # of fitting mixtures, before draws are made
 _DRAWS = 512  # of a round, at least
 _POINTS = (8, 16, 64)  # proposals a group: the first with which the noise is small
 _NOISE = 0.1  # variance of log weights at given global parameters that is small
-UNCONVERGED = "the search for the mode did not converge"
 
 type Proposal = Mixture | Context  # a context: of a network
 

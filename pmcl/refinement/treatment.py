@@ -8,6 +8,8 @@ import numpy as np
 
 from pmcl.metrics import ImportanceDiagnostics
 
+UNCONVERGED = "the search for the mode did not converge"
+
 
 class Engine(StrEnum):
     """What made the draws of a dataset."""

@@ -238,8 +238,12 @@ class Search(eqx.Module):
 
 def evidence_of(found: Mode) -> Array:
     """Log evidence of the normal at each mode, less a constant; -inf for what is no mode."""
-    evidence = found.log_p + jax.vmap(lambda s: s.log_det())(found.scale)
+    evidence = _as_normal(found)
     return jnp.where(found.converged & jnp.isfinite(evidence), evidence, -jnp.inf)
+
+
+def _as_normal(found: Mode) -> Array:
+    return found.log_p + jax.vmap(lambda s: s.log_det())(found.scale)
 
 
 def promise(found: Mode, *, alone: bool = False) -> Array:
@@ -249,12 +253,12 @@ def promise(found: Mode, *, alone: bool = False) -> Array:
     high there: a ridge that a support cuts off has no top. Where z is long it does not: there the
     scale is not held to that of the prior.
     """
-    evidence, there = evidence_of(found), jnp.isfinite(evidence_of(found))
+    evidence, as_normal = evidence_of(found), _as_normal(found)
+    there = jnp.isfinite(evidence)
     exact = isinstance(found.scale, Dense)
     flat = exact & (found.status == Status.FLAT) & jnp.isfinite(found.log_p)
     best = jnp.max(jnp.where(there | flat, found.log_p, -jnp.inf))
     beside = flat & (alone | there.any()) & (found.log_p > best - _AS_HIGH)
-    as_normal = found.log_p + jax.vmap(lambda s: s.log_det())(found.scale)
     return jnp.where(beside & jnp.isfinite(as_normal), as_normal, evidence)
 
 

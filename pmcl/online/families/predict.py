@@ -17,12 +17,8 @@ from pmcl.runtime.jitting import jit
 
 def is_network(compiled: CompiledModel) -> bool:
     """Whether a layer of the likelihood follows another."""
-
-    def find() -> bool:
-        layers = localise(compiled)
-        return layers is not None and layers.deep
-
-    return compiled.keep("is a network", find)
+    layers = localise(compiled)
+    return layers is not None and layers.deep
 
 
 @jit
