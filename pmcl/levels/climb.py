@@ -63,9 +63,10 @@ def climb(
         move = newton_step(s.gradient, s.matrix, s.damping)
         gain = 0.5 * jnp.sum(move * s.gradient, axis=0)
         value, gradient, matrix = curvature(s.l + move)
+        value = jnp.where((s.step < 0) & ~jnp.isfinite(value), -jnp.inf, value)
         better = value >= s.value - 1e-12 * (1.0 + jnp.abs(s.value))
         better &= jnp.isfinite(gradient).all(axis=0) & jnp.isfinite(matrix).all(axis=(0, 1))
-        better &= ~s.done
+        better = (better & ~s.done) | (s.step < 0)
         take = lambda new, old: jnp.where(better, new, old)  # noqa: E731
         damping = jnp.where(s.damping > 1e-3, s.damping / 10.0, 0.0)
         raised = jnp.maximum(10.0 * s.damping, 1.0)
@@ -75,14 +76,17 @@ def climb(
             take(gradient, s.gradient),
             take(matrix, s.matrix),
             take(damping, raised),
-            s.done | (gain < tol) | (raised > _HOPELESS),
+            s.done | ((gain < tol) & (s.step >= 0)) | (raised > _HOPELESS),
             s.step + 1,
         )
 
-    value, gradient, matrix = curvature(start)
-    value = jnp.where(jnp.isfinite(value), value, -jnp.inf)
+    # The first step goes nowhere: the density is looked at in one place, and compiled once.
     damping = jnp.zeros(start.shape[1])
-    first = _Search(start, value, gradient, matrix, damping, damping > 0, jnp.zeros((), int))
+    flat = jnp.eye(len(start))[:, :, None] + jnp.zeros_like(start)
+    before = jnp.full((), -1, int)
+    first = _Search(
+        start, damping - jnp.inf, jnp.zeros_like(start), flat, damping, damping > 0, before
+    )
     end = jax.lax.while_loop(lambda s: ~s.done.all() & (s.step < _STEPS), step, first)
     factor = Factor.of(end.matrix)
     # A proposal all the same: weights are right by whatever it is drawn from.

@@ -133,7 +133,8 @@ def newton(
         trial = state.z + state.vectors @ move
         log_p, gradient, values, vectors = curvature(trial)
         better = log_p >= state.log_p
-        gain = 0.5 * jnp.sum(slope * move)
+        gain = jnp.where(state.step < 0, jnp.inf, 0.5 * jnp.sum(slope * move))
+        flat = (gain < tol) & (values > -_FLATTEST).all()  # but no saddle
         new = _Newton(
             trial,
             log_p,
@@ -142,7 +143,7 @@ def newton(
             vectors,
             jnp.where(state.damping > 1e-3, state.damping / 10.0, 0.0),
             state.step + 1,
-            better & (gain < tol) & (values > -_FLATTEST).all(),  # flat, but no saddle
+            better & (flat | ~jnp.isfinite(log_p)),
         )
         raised = jnp.maximum(10.0 * state.damping, 1.0)
         old = state._replace(
@@ -153,10 +154,11 @@ def newton(
         )
         return jax.tree.map(lambda a, b: jnp.where(better, a, b), new, old)
 
-    log_p, gradient, values, vectors = curvature(z / spread)
-    zero = jnp.zeros((), jnp.int32)
+    # The first step goes nowhere: the density is looked at in one place, and compiled once.
+    v, zero, lowest = z / spread, jnp.zeros(()), jnp.full((), -jnp.inf)
+    before = jnp.full((), -1, jnp.int32)
     first = _Newton(
-        z / spread, log_p, gradient, values, vectors, jnp.zeros(()), zero, ~jnp.isfinite(log_p)
+        v, lowest, jnp.zeros_like(v), jnp.ones(dim), jnp.eye(dim), zero, before, zero > 0
     )
     end = jax.lax.while_loop(lambda s: ~s.done & (s.step < steps), step, first)
     status = _status(jnp.isfinite(end.log_p), end.done, end.values.min())
@@ -191,6 +193,8 @@ def lbfgs(log_density: LogDensity, z: Array, spread: Array, *, steps: int, tol: 
     Nocedal & Wright (2006), Numerical Optimization, algorithm 7.5; Golub & Van Loan (2013), Matrix
     Computations, section 10.3, with full orthogonalisation.
     """
+
+    log_density = jax.jit(log_density)  # traced once, wherever it is looked at
 
     def times(z: Array, v: Array) -> Array:
         return -jax.jvp(jax.grad(log_density), (z,), (v,))[1]

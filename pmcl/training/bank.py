@@ -124,10 +124,13 @@ def _places(
 ) -> Place:
     """Where the posterior of each simulation is; gone on with where a checkpoint has a part."""
     whole, n = Batch(made.data, made.mask), len(made.z)
-    shapes = jax.eval_shape(lambda b: over_datasets(amortizer.search, b), whole)  # type: ignore[arg-type]
-    found, done = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes), np.asarray(0)
+    of_all = lambda x: np.zeros((n, *x.shape[1:]), x.dtype)  # noqa: E731
+    found: Any = None
+    done = np.asarray(0)
     if path is not None and path.exists():
-        z, stored, ready = read_checkpoint(path, label, (np.zeros_like(made.z), found, done))
+        like = jax.eval_shape(lambda b: over_datasets(amortizer.search, b), whole)  # type: ignore[arg-type]
+        like = (np.zeros_like(made.z), jax.tree.map(of_all, like), done)
+        z, stored, ready = read_checkpoint(path, label, like)
         if np.allclose(z, made.z, rtol=1e-6):  # else another machine made other ones
             found, done = stored, ready
             advance(int(done))
@@ -135,6 +138,8 @@ def _places(
     for begin in range(int(done), n, _PART):
         part = taken(whole, np.arange(begin, min(begin + _PART, n)))
         new = placed(amortizer, part, advance=advance).place
+        if found is None:  # and not by tracing the search once more
+            found = jax.tree.map(of_all, new)
         for old, value in zip(jax.tree.leaves(found), jax.tree.leaves(new), strict=True):
             old[begin : begin + _PART] = value
         if path is not None and (time.monotonic() - written > _OFTEN or begin + _PART >= n):
