@@ -6,12 +6,16 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from threading import get_ident
 
 import jax
 import numpy as np
 import pytest
 
-from pmcl.runtime import devices
+from pmcl.data.batching import over_chunks, over_datasets
+from pmcl.data.task import Batch
+from pmcl.runtime import devices, precision
+from pmcl.runtime.jitting import jit
 
 PROGRAM = Path(__file__).parent / "programs" / "spread_over_devices.py"
 
@@ -139,3 +143,30 @@ def test_weights_are_free_to_go_elsewhere_afterwards() -> None:
 def test_one_device_is_a_mesh_of_one() -> None:
     mesh = devices.mesh_of(jax.devices()[:1])
     assert mesh is not None and mesh.size == 1
+
+
+def test_chunks_on_several_cores_are_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads have this one's settings of JAX, compile nothing anew, and keep the order."""
+    batch = Batch({"y": np.arange(40.0).reshape(20, 2)}, None)
+    threads, told, traced = set(), [], []
+
+    @jit
+    def total(batch: Batch, row: np.ndarray) -> jax.Array:
+        traced.append(1)
+        return over_datasets(lambda values, _, x: values["y"].sum() + x, batch, row)
+
+    def one(batch: Batch, row: np.ndarray) -> jax.Array:
+        threads.add(get_ident())
+        return total(batch, row)
+
+    rows, order = np.random.default_rng(0).normal(size=20), np.arange(20)[::-1]
+    with precision.scope():
+        for cores in (4, 1):
+            monkeypatch.setattr(devices, "cores", lambda n=cores: n)
+            found = over_chunks(one, batch, order, rows, size=3, advance=told.append)
+            assert found.dtype == float  # 64 bits in every thread
+            np.testing.assert_allclose(found, 4.0 * order + 1 + rows, rtol=1e-15)
+    assert len(threads) > 1 and len(traced) == 1 and told == 2 * [3, 3, 3, 3, 3, 3, 2]
+    monkeypatch.setattr(devices, "cores", lambda: 4)
+    with pytest.raises(ZeroDivisionError):
+        over_chunks(lambda _, x: 1 / int(x[0] < 6), batch, order, order, size=3)

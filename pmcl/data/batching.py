@@ -1,6 +1,9 @@
 """Datasets in batches of few sizes, and the check that what they lack can be masked."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from itertools import chain
 from typing import Any
 
 import jax
@@ -19,6 +22,8 @@ def over_chunks(
     advance: Callable[[int], None] | None = None,
 ) -> Any:
     """Call function(batch, *rows) on chunks that are always of one size, compiled once.
+
+    Cores work on a chunk each: most of what runs is too small to be shared by several.
 
     Parameters
     ----------
@@ -40,14 +45,39 @@ def over_chunks(
     pytree of NumPy arrays
         With a leading item.
     """
+
+    def one(which: np.ndarray, n: int) -> Any:
+        found = function(taken(batch, index[which]), *taken(rows, which))
+        return jax.tree.map(lambda x: devices.gathered(x)[:n], found)
+
+    first, *others = chunks(len(index), size)
     parts = []
-    for which, n in chunks(len(index), size):
-        given = taken(rows, which)
-        found = function(taken(batch, index[which]), *given)
-        parts.append(jax.tree.map(lambda x, n=n: devices.gathered(x)[:n], found))
+    # the first one alone: the others find what it compiles
+    for part in chain([one(*first)], _beside(one, others)):
+        parts.append(part)
         if advance is not None:
-            advance(n)
+            advance(len(jax.tree.leaves(part)[0]))
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
+
+
+def _beside(one: Callable[..., Any], jobs: list[tuple]) -> Iterator[Any]:
+    """Yield one(*job) of each job, in order; as many run at a time as there are cores."""
+    number = min(devices.cores(), len(jobs))
+    if number < 2:
+        yield from (one(*job) for job in jobs)
+        return
+    scope = devices.scope_of_threads()
+
+    def alone(job: tuple) -> Any:
+        with scope():
+            return one(*job)
+
+    pool = ThreadPoolExecutor(number)
+    try:
+        futures = [pool.submit(copy_context().run, alone, job) for job in jobs]
+        yield from (future.result() for future in futures)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def over_items(function: Callable[..., Any], *rows: Any, size: int) -> Any:

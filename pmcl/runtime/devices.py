@@ -1,7 +1,8 @@
 """Devices to compute on: datasets are spread over them, and each has a copy of the weights."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import jax
@@ -12,6 +13,9 @@ from pmcl.runtime.jitting import jit
 
 type DevicesLike = int | Sequence[jax.Device] | Mesh | None
 _AXIS = "dataset"
+_MOST_CORES = 8  # each has a chunk in memory
+# settings of JAX that a `with` makes for one thread
+_OF_A_THREAD = ("enable_x64", "default_device", "default_matmul_precision", "debug_nans")
 
 
 def mesh_of(devices: DevicesLike) -> Mesh | None:
@@ -72,6 +76,27 @@ def accelerated() -> bool:
     """Whether the present scope computes on accelerators, rather than on cores."""
     mesh = jax.sharding.get_mesh()
     return (jax.default_backend() if mesh.empty else mesh.devices.flat[0].platform) != "cpu"
+
+
+def cores() -> int:
+    """How many programs the present scope may run beside one another; 1 on other devices."""
+    if not jax.sharding.get_mesh().empty or accelerated():
+        return 1
+    allowed = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
+    return min(_MOST_CORES, len(allowed(0)))
+
+
+def scope_of_threads() -> Callable[[], ExitStack]:
+    """Return a context that gives another thread this one's settings of JAX."""
+    now = {name: getattr(jax.config, f"jax_{name}") for name in _OF_A_THREAD}
+
+    def scope() -> ExitStack:
+        stack = ExitStack()
+        for name, value in now.items():
+            stack.enter_context(getattr(jax, name)(value))
+        return stack
+
+    return scope
 
 
 def together(n: int) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
 from pathlib import Path
-from threading import get_ident
+from threading import Lock, get_ident
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -39,6 +39,7 @@ _MOST_MAPS = 30_000
 _MORE_MAPS = 5_000  # beyond those that are left when all is forgotten
 _MAPS = Path("/proc/self/maps")
 _functions: OrderedDict[tuple, Any] = OrderedDict()  # the oldest use first
+_lock = Lock()  # of the functions
 _left = [0]  # maps below which nothing is forgotten, from when all was
 _began: dict[int, list[float]] = {}  # when what is being compiled at this moment began, by thread
 
@@ -94,9 +95,10 @@ def jit[T](function: Callable[..., T], *, once: bool = False) -> Callable[..., T
     def call(*args: Any, **kwargs: Any) -> T:
         arrays, rest = _split((args, kwargs))
         key = (function, once, rest)
-        # taken out and put in last: another thread may be forgetting the oldest
-        running = _functions.pop(key, None) or _compiled(function, rest, _options(once))
-        _functions[key] = running
+        options = _options(once)
+        with _lock:  # taken out and put in last
+            running = _functions.pop(key, None) or _compiled(function, rest, options)
+            _functions[key] = running
         mine = _began.setdefault(get_ident(), [])
         outside = len(mine)
         try:
@@ -169,7 +171,9 @@ def forget_oldest(most: int = _MOST_MAPS) -> None:
         return
     while _maps() > most and len(_functions) > 1:
         for _ in range(-(-len(_functions) // 4)):
-            _functions.popitem(last=False)[1].clear_cache()
+            with _lock:
+                oldest = _functions.popitem(last=False)[1]
+            oldest.clear_cache()
     if _maps() > most:  # small programs of JAX's own, and those of others
         jax.clear_caches()
     # what others hold is not ours to free: not each new function is to be forgotten for it
