@@ -39,7 +39,13 @@ class AbstractStart(eqx.Module):
 
     def again(self, known: MeanField, prior: MeanField) -> MeanField:
         """Return where entries begin of which something is known."""
-        return known
+        if not self.narrows:
+            return known
+        return known._replace(log_sd=jnp.minimum(known.log_sd, self.log_sd(prior)))
+
+    def log_sd(self, prior: MeanField) -> Array:
+        """How wide searches begin that are to begin narrow again."""
+        return prior.log_sd
 
     def first(
         self,
@@ -118,7 +124,7 @@ class ScatteredStart(AbstractStart):
         unit = jnp.exp(prior.log_sd)
         return MeanField(
             prior.mean + np.sqrt(self.means) * unit * mean,
-            self._middle(prior) + self.spread * log_sd,
+            self.log_sd(prior) + self.spread * log_sd,
         )
 
     @property
@@ -129,12 +135,7 @@ class ScatteredStart(AbstractStart):
     def scatters(self) -> bool:
         return self.means > 0
 
-    def again(self, known: MeanField, prior: MeanField) -> MeanField:
-        if not self.narrow:
-            return known
-        return known._replace(log_sd=jnp.minimum(known.log_sd, self._middle(prior)))
-
-    def _middle(self, prior: MeanField) -> Array:
+    def log_sd(self, prior: MeanField) -> Array:
         return prior.log_sd + np.log1p(-self.means) / 2 - self.spread**2
 
 
@@ -149,6 +150,9 @@ class MaximumLikelihoodStart(AbstractStart):
     scale : float
         Of the random weights that the maximum is searched from, in the prior's standard deviations.
     learning_rate : float
+    narrow : bool
+        Whether later searches begin with that variance, too, where what is known is wider: so a
+        network forgets less (permuted images, ten tasks).
 
     References
     ----------
@@ -158,6 +162,7 @@ class MaximumLikelihoodStart(AbstractStart):
     variance: float = 1e-6
     scale: float = 0.1
     learning_rate: float = 1e-3
+    narrow: bool = False
 
     def __check_init__(self) -> None:
         for name in ("variance", "learning_rate"):
@@ -166,7 +171,14 @@ class MaximumLikelihoodStart(AbstractStart):
 
     def __call__(self, prior: MeanField, key: Array) -> MeanField:
         mean = scattered(prior, self.scale, key)
-        return MeanField(mean, jnp.full_like(mean, np.log(self.variance) / 2))
+        return MeanField(mean, self.log_sd(prior))
+
+    def log_sd(self, prior: MeanField) -> Array:
+        return jnp.full_like(prior.mean, np.log(self.variance) / 2)
+
+    @property
+    def narrows(self) -> bool:
+        return self.narrow
 
     @property
     def scatters(self) -> bool:
