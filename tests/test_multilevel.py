@@ -18,13 +18,16 @@ from scipy.special import logsumexp
 
 import pmcl
 from pmcl.amortized.groups import Sized, prepared
+from pmcl.amortized.level_other import Elsewhere
 from pmcl.amortized.level_sampler import LevelSampler
+from pmcl.amortized.multilevel import Ways
 from pmcl.amortized.own_size import by_number, of_own_size, of_real_groups
 from pmcl.archive.multilevel import from_datatree, to_datatree
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.resizing import resized
 from pmcl.draws.results import value_infos
 from pmcl.levels.sizes import Members, check_padding, reading_at
+from pmcl.parts import datasets
 from pmcl.runtime import precision
 
 RNG = np.random.default_rng(8)
@@ -292,10 +295,9 @@ def test_levels_false_is_a_network_of_all_parameters():
     assert posterior.amortizer.dim == 10
 
 
-def test_what_is_not_there_is_refused_by_name(schools, tmp_path):
+def test_what_is_not_there_is_refused_by_name(schools):
     data = of_schools(5)
     for call in (
-        lambda: schools.sample(data, given={"tau": 1.0}, store=tmp_path / "x"),
         lambda: pmcl.sensitivity(schools, data, {"sigma": [1.0]}),
         lambda: pmcl.model_recovery({"a": schools, "b": schools}, 4),
     ):
@@ -303,8 +305,6 @@ def test_what_is_not_there_is_refused_by_name(schools, tmp_path):
             call()
     with pytest.raises(ValueError, match="expected datasets"):
         schools.sample()
-    with pytest.raises(ValueError, match="the network's own draws are of all"):
-        schools.sample(data, given={"tau": 1.0}, refine=False)
 
 
 def known_tau(one: dict[str, np.ndarray], tau: float) -> tuple[np.ndarray, float]:
@@ -377,7 +377,7 @@ def test_another_prior_of_datasets_with_any_number_of_groups(schools, other, ref
     monkeypatch.setattr("pmcl.draws.results.doubts", lambda names, stats: [f"of {names}"])
     six = {**of_schools(6), "shift": np.zeros(6)}
     told = Mock(side_effect=check_padding)  # of every data: others may show what these hide
-    monkeypatch.setattr("pmcl.amortized.level_sampler.check_padding", told)
+    monkeypatch.setattr("pmcl.amortized.level_other.check_padding", told)
     with (
         compiled_programs() as names,
         pytest.warns(UserWarning, match="of .*'few', 'more'") as said,
@@ -401,8 +401,10 @@ def test_another_prior_of_datasets_with_any_number_of_groups(schools, other, ref
 
 def test_what_a_zero_hides_of_another_model_is_seen(schools):
     data, model = {**of_schools(5), "shift": np.zeros(5)}, other_schools(1.0, mean=True)
-    with pytest.raises(NotImplementedError, match="depend on others' terms"):
-        schools.sample(data, model=model, refine=False)
+    sampler, *_ = Elsewhere(data, model, None, None).of(
+        schools.sampler, schools._read(data, {"shift"}), schools._asked(10, Ways(False))
+    )
+    assert not sampler.padding and sampler.prior is None
 
 
 def test_another_model_may_have_other_transforms(schools):
@@ -447,18 +449,36 @@ def mean_over_schools() -> pm.Model:
     return model
 
 
+def same_trees(here: xr.DataTree, there: xr.DataTree) -> None:
+    """To the last digit."""
+    assert {*here.children} == {*there.children}
+    for name in here.children:
+        one, two = (t[name].to_dataset().load() for t in (here, there))
+        assert {*one} == {*two} and {*one.coords} == {*two.coords}
+        for k in one.variables:
+            np.testing.assert_array_equal(one[k].values, two[k].values, err_msg=f"{name} {k}")
+
+
 @pytest.mark.slow
-def test_another_model_whose_groups_depend_on_those_of_others(schools):
-    one, model = of_schools(5), mean_over_schools()
-    with pytest.raises(NotImplementedError, match="depend on others' terms"):
-        schools.sample(one, model=model, refine=False)
-    tree = schools.sample(one, 8000, model=model, random_seed=3)
-    shift = one["sigma"].mean()
-    exact = Exact(one["y"] - shift, one["sigma"])
-    stat = tree["dataset_stats"]
-    assert abs(float(stat["log_evidence"].item()) - exact.evidence) < 0.05
-    theta = tree["posterior"]["theta"].mean(("chain", "draw"))[0]
-    np.testing.assert_allclose(theta, exact.theta + shift, atol=0.5)
+@pytest.mark.parametrize("refine", [False, "auto"])
+def test_another_model_whose_groups_depend_on_those_of_others(schools, refine, tmp_path):
+    """A mean over the schools that there are: by the network, in models of their number."""
+    model = mean_over_schools()
+    data = {"few": of_schools(5), "more": of_schools(7), "again": of_schools(5)}
+    asked = {"model": model, "refine": refine, "correct": None, "fallback": None, "random_seed": 3}
+    tree = schools.sample(data, 4000, **asked)
+    for name, one in data.items():
+        alone, shift = pmcl.one(tree, name), one["sigma"].mean()
+        exact = Exact(one["y"] - shift, one["sigma"])
+        weight = np.exp(alone["sample_stats"]["log_weight"].values[0])
+        assert abs(float(alone["dataset_stats"]["log_evidence"]) - exact.evidence) < 0.1
+        theta = weight @ alone["posterior"]["theta"].values[0]
+        np.testing.assert_allclose(theta, exact.theta + shift, atol=0.7)
+    assert (tree["dataset_stats"]["engine"] == "amortized").all() or refine
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets, "TOGETHER", 2)
+        there = schools.sample(data, 4000, store=tmp_path / "x.zarr", **asked)
+    same_trees(tree, there)
 
 
 @pytest.mark.slow
