@@ -307,49 +307,70 @@ def test_what_is_not_there_is_refused_by_name(schools):
         schools.sample()
 
 
-def known_tau(one: dict[str, np.ndarray], tau: float) -> tuple[np.ndarray, float]:
-    """Means of theta given tau, and the log density of data and tau, in closed form."""
-    y, sigma = one["y"], one["sigma"]
-    marginal = np.diag(tau**2 + sigma**2) + 25.0
-    prior = np.diag(np.full(len(y), tau**2)) + 25.0
-    log_p = stats.multivariate_normal(np.zeros(len(y)), marginal).logpdf(y)
-    return prior @ np.linalg.solve(marginal, y), log_p + stats.halfcauchy.logpdf(tau, scale=5)
+def known(one: dict[str, np.ndarray], tau: float, theta: np.ndarray) -> tuple[np.ndarray, float]:
+    """Means of theta given tau and some of theta; the log density of all that is known."""
+    n, at = len(one["y"]), np.flatnonzero(~np.isnan(theta))
+    prior = np.diag(np.full(n, tau**2)) + 25.0
+    seen = np.concatenate([one["y"], theta[at]])
+    noise = np.diag(np.concatenate([one["sigma"] ** 2, np.zeros(len(at))]))
+    all_, both = np.concatenate([np.arange(n), at]), np.zeros(len(seen))
+    cov = prior[np.ix_(all_, all_)] + noise
+    log_p = stats.multivariate_normal(both, cov).logpdf(seen)
+    mean = prior[:, all_] @ np.linalg.solve(cov, seen)
+    return mean, log_p + stats.halfcauchy.logpdf(tau, scale=5)
 
 
-@pytest.mark.slow
-def test_some_parameters_known_of_datasets_with_their_own_groups(schools):
-    names = list("vwxyz")
-    data = {"few": of_schools(5), "more": of_schools(7)}
-    labelled = {
-        k: xr.DataArray(v, dims="school", coords={"school": names}) for k, v in data["few"].items()
-    }
-    tau = np.array([4.0, 9.0])
-    both = {"few": labelled, "more": data["more"]}
-    tree = schools.sample(both, 4000, given={"tau": tau}, random_seed=3)
-    # numbers of groups that were there before compile nothing; a dataset's draws are of its place
-    with compiled_programs() as programs:
-        again = schools.sample(
-            {**both, "third": data["few"]}, 4000, given={"tau": [*tau, 4.0]}, random_seed=3
-        )
-    assert programs == []
-    first, second = (t["posterior"]["mu"].values[0] for t in (tree, again))
-    np.testing.assert_array_equal(first, second[:, :2])
-    ranks = stats.rankdata(second, axis=0)  # of the same random numbers they would be alike
-    assert (np.abs(np.corrcoef(ranks.T)[np.triu_indices(3, 1)]) < 0.1).all()
+def check_known(tree: xr.DataTree, data: dict, given: dict[str, np.ndarray]) -> None:
     for i, (name, one) in enumerate(data.items()):
-        alone = pmcl.one(tree, name)
-        mean, evidence = known_tau(one, tau[i])
-        theta = alone["posterior"]["theta"]
-        np.testing.assert_allclose(theta.mean(("chain", "draw")), mean, atol=0.6)
-        stat = alone["dataset_stats"]
-        assert abs(float(stat["log_evidence"]) - evidence) < 4 * float(stat["log_evidence_error"])
-    assert list(pmcl.one(tree, "few")["posterior"].coords["school"].values) == names
-    assert np.isnan(tree["posterior"]["theta"].sel(dataset="few").values[..., 5:]).all()
-    # a group's own value, in the order of the data's
+        alone, n = pmcl.one(tree, name), len(one["y"])
+        mean, evidence = known(one, given["tau"][i], given["theta"][i, :n])
+        stat, draws = alone["dataset_stats"], alone["posterior"]["theta"].values[0]
+        weight = np.exp(alone["sample_stats"]["log_weight"].values[0])
+        np.testing.assert_allclose(weight @ draws, mean, atol=0.6)
+        error = max(float(stat["log_evidence_error"]), 1e-3)
+        assert abs(float(stat["log_evidence"]) - evidence) < 4 * error
+        assert {*alone["posterior"].data_vars} == {"mu", "theta"}
+        assert (draws[:, ~np.isnan(given["theta"][i, :n])] == 1.5).all()
+
+
+def some_known(numbers: tuple[int, ...], *, entries: bool) -> dict[str, np.ndarray]:
+    theta = np.full((len(numbers), max(numbers)), np.nan)
+    for i, n in enumerate(numbers if entries else ()):
+        theta[i, : n - 3] = 1.5  # other entries in each dataset
+    return {"tau": np.linspace(4.0, 9.0, len(numbers)), "theta": theta}
+
+
+@pytest.mark.parametrize("refine", [False, "auto"])
+def test_some_parameters_known_of_datasets_with_their_own_groups(schools, refine, tmp_path):
+    asked = {"random_seed": 3, "refine": refine, "correct": None, "fallback": None}
+    data = {"few": of_schools(5), "more": of_schools(7), "again": of_schools(5)}
+    given = some_known((5, 7, 5), entries=True)
+    tree = schools.sample(data, 4000, given=given, **asked)
+    check_known(tree, data, given)
+    # within a size neither numbers of groups nor entries that are known compile anything
+    others, less = {n: of_schools(int(n)) for n in "687"}, some_known((6, 8, 7), entries=True)
+    less["theta"][1, 4] = np.nan
+    with compiled_programs() as programs:
+        check_known(schools.sample(others, 4000, given=less, **asked), others, less)
+    assert programs == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets, "TOGETHER", 2)
+        there = schools.sample(data, 4000, given=given, store=tmp_path / "x.zarr", **asked)
+    same_trees(tree, there)
+
+
+def test_known_values_are_of_the_datasets_own_groups(schools):
+    names, one = list("vwxyz"), of_schools(5)
+    labelled = {k: xr.DataArray(v, dims="school", coords={"school": names}) for k, v in one.items()}
     theta = np.array([[1.0, 2, 3, 4, 5]])
     tree = schools.sample(labelled, 2000, given={"theta": theta}, random_seed=3)
+    assert {*tree["posterior"].data_vars} == {"mu", "tau"}
     assert list(tree["constant_data"].coords["school"].values) == names
     np.testing.assert_allclose(tree["constant_data"]["theta"].values, theta)
+    with pytest.raises(ValueError, match=r"'theta'.: expected values of 5 groups .* got 4"):
+        schools.sample(labelled, given={"theta": theta[:, :4]})
+    with pytest.raises(ValueError, match="expected an array without labels"):
+        schools.sample(labelled, given={"theta": pd.Series(theta[0], names)})
 
 
 def other_schools(sd: float, *, mean: bool = False) -> pm.Model:
@@ -479,6 +500,63 @@ def test_another_model_whose_groups_depend_on_those_of_others(schools, refine, t
         patch.setattr(datasets, "TOGETHER", 2)
         there = schools.sample(data, 4000, store=tmp_path / "x.zarr", **asked)
     same_trees(tree, there)
+
+
+def chain() -> pm.Model:
+    """Every school's result has half of the effect of the school before: no groups."""
+    with pm.Model(coords={"school": range(8)}) as model:
+        sigma = pm.Data("sigma", np.ones(8), dims="school")
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfCauchy("tau", 5)
+        theta = pm.Normal("theta", mu, tau, dims="school")
+        before = pm.math.concatenate([[0.0], theta[:-1]])
+        pm.Normal("y", theta + before / 2, sigma, observed=np.zeros(8), dims="school")
+    return model
+
+
+@pytest.mark.slow
+def test_another_model_without_the_levels_of_the_network(schools, tmp_path):
+    """Refined without it, each number of groups in a model of its own."""
+    model = chain()
+    data = {"few": of_schools(5), "more": of_schools(7), "again": of_schools(5)}
+    with pytest.raises(ValueError, match="model: expected one with the levels of the network's"):
+        schools.sample(data, 100, model=model, refine=False)
+    given = {"tau": np.array([4.0, 6.0, 9.0])}
+    asked = {"model": model, "given": given, "fallback": None, "random_seed": 3}
+    tree = schools.sample(data, 2000, **asked)
+    assert tree["posterior"].attrs["levels"].startswith("no levels")
+    for (name, one), tau in zip(data.items(), given["tau"], strict=True):
+        n, alone = len(one["y"]), pmcl.one(tree, name)
+        prior, move = np.diag(np.full(n, tau**2)) + 25.0, np.eye(n) + np.eye(n, k=-1) / 2
+        cov = move @ prior @ move.T + np.diag(one["sigma"] ** 2)
+        theta = prior @ move.T @ np.linalg.solve(cov, one["y"])
+        found = alone["posterior"]["theta"].mean(("chain", "draw"))
+        np.testing.assert_allclose(found, theta, atol=0.7)
+        evidence = stats.multivariate_normal(np.zeros(n), cov).logpdf(one["y"])
+        evidence += stats.halfcauchy.logpdf(tau, scale=5)
+        assert abs(float(alone["dataset_stats"]["log_evidence"]) - evidence) < 0.1
+        assert float(alone["constant_data"]["tau"]) == tau
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets, "TOGETHER", 2)
+        there = schools.sample(data, 2000, store=tmp_path / "x.zarr", **asked)
+    same_trees(tree, there)
+
+
+@pytest.mark.slow
+def test_a_cluster_draws_what_is_left(schools, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    data, given = {n: of_schools(int(n)) for n in "57"}, some_known((5, 7), entries=True)
+    here = schools.sample(data, 200, given=given, fallback=None, random_seed=3)
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, dashboard_address=None, memory_limit=0
+        ) as local,
+        distributed.Client(local) as client,
+    ):
+        there = schools.sample(
+            data, 200, given=given, fallback=None, random_seed=3, client=client,
+            store=tmp_path / "x.zarr",
+        )  # fmt: skip
+    same_trees(here, there)
 
 
 @pytest.mark.slow
