@@ -1,7 +1,7 @@
 """What draws from the posterior of a multilevel model, at any number of groups."""
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
@@ -13,14 +13,12 @@ import xarray as xr
 from pmcl.amortized.groups import Checked, Sized, skeleton
 from pmcl.amortized.own_size import by_number, finished_by_size, of_own_size, of_real_groups
 from pmcl.compile import Density
-from pmcl.data.forms import is_frame
 from pmcl.data.grouped import Grouped, GroupedReader
-from pmcl.data.labels import text
 from pmcl.data.masked import check_masked
-from pmcl.data.plain import array_of
+from pmcl.data.new_rows import new_rows
 from pmcl.data.possible import check_possible
 from pmcl.data.reading import as_task
-from pmcl.data.task import DataError, Layout, Task, TaskLike
+from pmcl.data.task import Layout, Task, TaskLike
 from pmcl.draws.densities import prior_terms
 from pmcl.draws.groups import Named
 from pmcl.draws.prediction import predictions_groups, scalars_group
@@ -34,7 +32,6 @@ from pmcl.parts.job import packed, unpacked
 from pmcl.refinement.correction import as_tree, weigh
 from pmcl.refinement.settings import Asked, Beginning
 from pmcl.runtime import precision
-from pmcl.runtime.arguments import listed
 from pmcl.runtime.devices import DevicesLike
 from pmcl.runtime.devices import scope as device_scope
 
@@ -175,48 +172,11 @@ class LevelSampler(NamedTuple):
         """Predictive draws at new covariates, of what :meth:`sample` gave."""
         task, sized = given
         if new is not None and self.groups is not None and given.labels is not None:
-            new = self._new(new, given)
+            dim, by, _ = self.groups.grouping
+            new = new_rows(new, task, dim, by)
         z = np.moveaxis(flat_z(sized.compiled, tree)[0], 0, 1)
         with precision.scope():
             return predictions_groups(sized.compiled, task.layout, task, z, new, seed=seed)
-
-    def _new(self, new: Any, given: Checked) -> dict[str, np.ndarray]:
-        """New rows of the groups at hand: places for names, and the groups' own data."""
-        assert self.groups is not None and given.labels is not None
-        dim, index, _ = self.groups.grouping
-        if len({*given.labels}) > 1:
-            refuse("predict(new_covariates=...) of datasets with different groups", "one at a time")
-        if not isinstance(new, Mapping) and not is_frame(new):
-            raise DataError(
-                "new_covariates: expected a mapping of arrays, a Dataset or a DataFrame, got "
-                f"{type(new).__name__}."
-            )
-        names = list(new.columns) if is_frame(new) else list(new)
-        found = {str(n): array_of(new[n]) if is_frame(new) else np.asarray(new[n]) for n in names}
-        if index and index not in found and dim in found:
-            found[index] = found.pop(dim)
-        places = {label: j for j, label in enumerate(given.labels[0])}
-        if index in found:
-            unknown = [n for n in dict.fromkeys(text(found[index].ravel())) if n not in places]
-            if unknown:
-                raise DataError(
-                    f"new_covariates: expected groups of {listed([*places])} in {index!r}, got "
-                    f"{listed(unknown)}. A new group is one without rows in the data."
-                )
-            old = found[index]
-            found[index] = np.array([places[n] for n in text(old.ravel())]).reshape(old.shape)
-        size = given.sized.reading.like.groups
-        for info in given.task.layout.variables[given.task.layout.n_observed :]:
-            if dim not in info.dims:
-                continue
-            if info.dims == (dim,) and (info.name not in found or is_frame(new)):
-                found[info.name] = given.task.dataset(0)[info.name]
-                continue
-            axis = info.dims.index(dim) - len(info.dims)
-            if info.name in found:
-                at = np.minimum(np.arange(size), found[info.name].shape[axis] - 1)
-                found[info.name] = found[info.name].take(at, axis=axis)
-        return found
 
     def at(self, sized: Sized) -> "LevelSampler":
         """The same, of datasets of another size."""
