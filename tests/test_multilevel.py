@@ -245,6 +245,45 @@ def test_predictions_of_groups_at_hand_and_of_a_new_one(counties, schools):
     assert abs(float(tree["dataset_stats"]["log_evidence"].item()) - exact.evidence) < 0.05
 
 
+def test_predictions_of_datasets_with_groups_of_their_own(counties):
+    """Each at rows of its own: by a column, by name, or along a dim."""
+    data, names = {}, {"north": list("abcd"), "south": list("edcfg")}
+    for name, labels in names.items():
+        one = of_counties(len(labels), 24)
+        group = {"county": labels, "uranium": one["uranium"]}
+        data[name] = pd.DataFrame(group).iloc[one["in_county"]].assign(y=one["y"])
+    rows = pd.DataFrame({"dataset": ["south", "north", "south"], "county": ["c", "d", "g"]})
+    tree = counties.predict(data, rows, draws=2000)
+    for name, wanted in (("north", ["d"]), ("south", ["c", "g"])):
+        alone = pmcl.one(tree, name)
+        assert alone["posterior"].sizes["county"] == len(names[name])
+        assert alone["observed_data"].sizes["row"] == 24
+        y = alone["predictions"]["y"].values[0]
+        a = alone["posterior"]["a"].sel(county=wanted).values[0]
+        noise = alone["posterior"]["sigma"].values[0, :, None]
+        assert y.shape == a.shape and (np.abs((y - a).mean(axis=0)) < 0.1).all()
+        np.testing.assert_allclose((y - a).std(axis=0), np.sqrt((noise**2).mean()), rtol=0.1)
+    by_name = {n: rows[rows["dataset"] == n][["county"]] for n in names}
+    again = counties.predict(data, by_name, draws=2000)
+    xr.testing.assert_allclose(again["predictions"].to_dataset(), tree["predictions"].to_dataset())
+    both = xr.Dataset(
+        {"in_county": (("dataset", "row"), [["c", "g"], ["d", "a"]])},
+        coords={"dataset": ["south", "north"]},
+    )
+    for new in (both, {"in_county": both["in_county"].values[::-1]}):
+        found = counties.predict(data, new, draws=20)["predictions_constant_data"]
+        assert found["in_county"].values.tolist() == [[3, 0], [2, 4]]  # places
+        assert np.isfinite(found["uranium"].sel(dataset="south")).all()
+    for new, said in (
+        (pd.DataFrame({"county": ["a"]}), "dataset 'south': expected groups of 'e', .* got 'a'"),
+        (rows[1:2], "expected the datasets 'north', 'south', got 'north'"),
+        ({"in_county": [["c"]] * 3}, "expected 2 datasets, got .*3"),
+        ({"in_county": ["c"], "uranium": np.zeros(3)}, "expected 'uranium' of 4 groups .* got 3"),
+    ):
+        with pytest.raises(pmcl.DataError, match=said):
+            counties.predict(data, new, draws=20)
+
+
 def test_a_state_is_the_posterior_again(counties, tmp_path):
     path = tmp_path / "counties.zarr.zip"
     pmcl.save(counties, path)

@@ -355,8 +355,9 @@ class MultilevelPosterior(Adapting):
         data : xarray.Dataset, mapping or pandas.DataFrame
             The datasets that the posterior is conditioned on.
         new_covariates : xarray.Dataset, mapping of arrays or pandas.DataFrame, optional
-            Covariates to predict at, one set for all datasets; those of `data` by default. Rows
-            name their group; what belongs to groups is that of `data` where it does not come.
+            Covariates to predict at, one set for all datasets or one each: by a column `dataset`, a
+            mapping by name, or a dim. Those of `data` by default. Rows name their group; what
+            belongs to groups is that of `data` where it does not come.
         draws, refine, random_seed
             As in :meth:`sample`.
 
