@@ -245,6 +245,7 @@ def test_predictions_of_groups_at_hand_and_of_a_new_one(counties, schools):
     assert abs(float(tree["dataset_stats"]["log_evidence"].item()) - exact.evidence) < 0.05
 
 
+@pytest.mark.slow
 def test_predictions_of_datasets_with_groups_of_their_own(counties):
     """Each at rows of its own: by a column, by name, or along a dim."""
     data, names = {}, {"north": list("abcd"), "south": list("edcfg")}
@@ -402,7 +403,8 @@ def test_known_values_are_of_the_datasets_own_groups(schools):
     names, one = list("vwxyz"), of_schools(5)
     labelled = {k: xr.DataArray(v, dims="school", coords={"school": names}) for k, v in one.items()}
     theta = np.array([[1.0, 2, 3, 4, 5]])
-    tree = schools.sample(labelled, 2000, given={"theta": theta}, random_seed=3)
+    asked = {"refine": False, "fallback": None, "random_seed": 3}
+    tree = schools.sample(labelled, 100, given={"theta": theta}, **asked)
     assert {*tree["posterior"].data_vars} == {"mu", "tau"}
     assert list(tree["constant_data"].coords["school"].values) == names
     np.testing.assert_allclose(tree["constant_data"]["theta"].values, theta)
