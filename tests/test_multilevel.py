@@ -18,13 +18,16 @@ from scipy.special import logsumexp
 
 import pmcl
 from pmcl.amortized.groups import Sized, prepared
+from pmcl.amortized.level_other import Elsewhere
 from pmcl.amortized.level_sampler import LevelSampler
+from pmcl.amortized.multilevel import Ways
 from pmcl.amortized.own_size import by_number, of_own_size, of_real_groups
 from pmcl.archive.multilevel import from_datatree, to_datatree
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.resizing import resized
 from pmcl.draws.results import value_infos
 from pmcl.levels.sizes import Members, check_padding, reading_at
+from pmcl.parts import datasets
 from pmcl.runtime import precision
 
 RNG = np.random.default_rng(8)
@@ -242,6 +245,46 @@ def test_predictions_of_groups_at_hand_and_of_a_new_one(counties, schools):
     assert abs(float(tree["dataset_stats"]["log_evidence"].item()) - exact.evidence) < 0.05
 
 
+@pytest.mark.slow
+def test_predictions_of_datasets_with_groups_of_their_own(counties):
+    """Each at rows of its own: by a column, by name, or along a dim."""
+    data, names = {}, {"north": list("abcd"), "south": list("edcfg")}
+    for name, labels in names.items():
+        one = of_counties(len(labels), 24)
+        group = {"county": labels, "uranium": one["uranium"]}
+        data[name] = pd.DataFrame(group).iloc[one["in_county"]].assign(y=one["y"])
+    rows = pd.DataFrame({"dataset": ["south", "north", "south"], "county": ["c", "d", "g"]})
+    tree = counties.predict(data, rows, draws=2000)
+    for name, wanted in (("north", ["d"]), ("south", ["c", "g"])):
+        alone = pmcl.one(tree, name)
+        assert alone["posterior"].sizes["county"] == len(names[name])
+        assert alone["observed_data"].sizes["row"] == 24
+        y = alone["predictions"]["y"].values[0]
+        a = alone["posterior"]["a"].sel(county=wanted).values[0]
+        noise = alone["posterior"]["sigma"].values[0, :, None]
+        assert y.shape == a.shape and (np.abs((y - a).mean(axis=0)) < 0.1).all()
+        np.testing.assert_allclose((y - a).std(axis=0), np.sqrt((noise**2).mean()), rtol=0.1)
+    by_name = {n: rows[rows["dataset"] == n][["county"]] for n in names}
+    again = counties.predict(data, by_name, draws=2000)
+    xr.testing.assert_allclose(again["predictions"].to_dataset(), tree["predictions"].to_dataset())
+    both = xr.Dataset(
+        {"in_county": (("dataset", "row"), [["c", "g"], ["d", "a"]])},
+        coords={"dataset": ["south", "north"]},
+    )
+    for new in (both, {"in_county": both["in_county"].values[::-1]}):
+        found = counties.predict(data, new, draws=20)["predictions_constant_data"]
+        assert found["in_county"].values.tolist() == [[3, 0], [2, 4]]  # places
+        assert np.isfinite(found["uranium"].sel(dataset="south")).all()
+    for new, said in (
+        (pd.DataFrame({"county": ["a"]}), "dataset 'south': expected groups of 'e', .* got 'a'"),
+        (rows[1:2], "expected the datasets 'north', 'south', got 'north'"),
+        ({"in_county": [["c"]] * 3}, "expected 2 datasets, got .*3"),
+        ({"in_county": ["c"], "uranium": np.zeros(3)}, "expected 'uranium' of 4 groups .* got 3"),
+    ):
+        with pytest.raises(pmcl.DataError, match=said):
+            counties.predict(data, new, draws=20)
+
+
 def test_a_state_is_the_posterior_again(counties, tmp_path):
     path = tmp_path / "counties.zarr.zip"
     pmcl.save(counties, path)
@@ -292,10 +335,9 @@ def test_levels_false_is_a_network_of_all_parameters():
     assert posterior.amortizer.dim == 10
 
 
-def test_what_is_not_there_is_refused_by_name(schools, tmp_path):
+def test_what_is_not_there_is_refused_by_name(schools):
     data = of_schools(5)
     for call in (
-        lambda: schools.sample(data, given={"tau": 1.0}, store=tmp_path / "x"),
         lambda: pmcl.sensitivity(schools, data, {"sigma": [1.0]}),
         lambda: pmcl.model_recovery({"a": schools, "b": schools}, 4),
     ):
@@ -303,53 +345,73 @@ def test_what_is_not_there_is_refused_by_name(schools, tmp_path):
             call()
     with pytest.raises(ValueError, match="expected datasets"):
         schools.sample()
-    with pytest.raises(ValueError, match="the network's own draws are of all"):
-        schools.sample(data, given={"tau": 1.0}, refine=False)
 
 
-def known_tau(one: dict[str, np.ndarray], tau: float) -> tuple[np.ndarray, float]:
-    """Means of theta given tau, and the log density of data and tau, in closed form."""
-    y, sigma = one["y"], one["sigma"]
-    marginal = np.diag(tau**2 + sigma**2) + 25.0
-    prior = np.diag(np.full(len(y), tau**2)) + 25.0
-    log_p = stats.multivariate_normal(np.zeros(len(y)), marginal).logpdf(y)
-    return prior @ np.linalg.solve(marginal, y), log_p + stats.halfcauchy.logpdf(tau, scale=5)
+def known(one: dict[str, np.ndarray], tau: float, theta: np.ndarray) -> tuple[np.ndarray, float]:
+    """Means of theta given tau and some of theta; the log density of all that is known."""
+    n, at = len(one["y"]), np.flatnonzero(~np.isnan(theta))
+    prior = np.diag(np.full(n, tau**2)) + 25.0
+    seen = np.concatenate([one["y"], theta[at]])
+    noise = np.diag(np.concatenate([one["sigma"] ** 2, np.zeros(len(at))]))
+    all_, both = np.concatenate([np.arange(n), at]), np.zeros(len(seen))
+    cov = prior[np.ix_(all_, all_)] + noise
+    log_p = stats.multivariate_normal(both, cov).logpdf(seen)
+    mean = prior[:, all_] @ np.linalg.solve(cov, seen)
+    return mean, log_p + stats.halfcauchy.logpdf(tau, scale=5)
 
 
-@pytest.mark.slow
-def test_some_parameters_known_of_datasets_with_their_own_groups(schools):
-    names = list("vwxyz")
-    data = {"few": of_schools(5), "more": of_schools(7)}
-    labelled = {
-        k: xr.DataArray(v, dims="school", coords={"school": names}) for k, v in data["few"].items()
-    }
-    tau = np.array([4.0, 9.0])
-    both = {"few": labelled, "more": data["more"]}
-    tree = schools.sample(both, 4000, given={"tau": tau}, random_seed=3)
-    # numbers of groups that were there before compile nothing; a dataset's draws are of its place
-    with compiled_programs() as programs:
-        again = schools.sample(
-            {**both, "third": data["few"]}, 4000, given={"tau": [*tau, 4.0]}, random_seed=3
-        )
-    assert programs == []
-    first, second = (t["posterior"]["mu"].values[0] for t in (tree, again))
-    np.testing.assert_array_equal(first, second[:, :2])
-    ranks = stats.rankdata(second, axis=0)  # of the same random numbers they would be alike
-    assert (np.abs(np.corrcoef(ranks.T)[np.triu_indices(3, 1)]) < 0.1).all()
+def check_known(tree: xr.DataTree, data: dict, given: dict[str, np.ndarray]) -> None:
     for i, (name, one) in enumerate(data.items()):
-        alone = pmcl.one(tree, name)
-        mean, evidence = known_tau(one, tau[i])
-        theta = alone["posterior"]["theta"]
-        np.testing.assert_allclose(theta.mean(("chain", "draw")), mean, atol=0.6)
-        stat = alone["dataset_stats"]
-        assert abs(float(stat["log_evidence"]) - evidence) < 4 * float(stat["log_evidence_error"])
-    assert list(pmcl.one(tree, "few")["posterior"].coords["school"].values) == names
-    assert np.isnan(tree["posterior"]["theta"].sel(dataset="few").values[..., 5:]).all()
-    # a group's own value, in the order of the data's
+        alone, n = pmcl.one(tree, name), len(one["y"])
+        mean, evidence = known(one, given["tau"][i], given["theta"][i, :n])
+        stat, draws = alone["dataset_stats"], alone["posterior"]["theta"].values[0]
+        weight = np.exp(alone["sample_stats"]["log_weight"].values[0])
+        np.testing.assert_allclose(weight @ draws, mean, atol=0.6)
+        error = max(float(stat["log_evidence_error"]), 1e-3)
+        assert abs(float(stat["log_evidence"]) - evidence) < 4 * error
+        assert {*alone["posterior"].data_vars} == {"mu", "theta"}
+        assert (draws[:, ~np.isnan(given["theta"][i, :n])] == 1.5).all()
+
+
+def some_known(numbers: tuple[int, ...], *, entries: bool) -> dict[str, np.ndarray]:
+    theta = np.full((len(numbers), max(numbers)), np.nan)
+    for i, n in enumerate(numbers if entries else ()):
+        theta[i, : n - 3] = 1.5  # other entries in each dataset
+    return {"tau": np.linspace(4.0, 9.0, len(numbers)), "theta": theta}
+
+
+@pytest.mark.parametrize("refine", [False, "auto"])
+def test_some_parameters_known_of_datasets_with_their_own_groups(schools, refine, tmp_path):
+    asked = {"random_seed": 3, "refine": refine, "correct": None, "fallback": None}
+    data = {"few": of_schools(5), "more": of_schools(7), "again": of_schools(5)}
+    given = some_known((5, 7, 5), entries=True)
+    tree = schools.sample(data, 4000, given=given, **asked)
+    check_known(tree, data, given)
+    # within a size neither numbers of groups nor entries that are known compile anything
+    others, less = {n: of_schools(int(n)) for n in "687"}, some_known((6, 8, 7), entries=True)
+    less["theta"][1, 4] = np.nan
+    with compiled_programs() as programs:
+        check_known(schools.sample(others, 4000, given=less, **asked), others, less)
+    assert programs == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets, "TOGETHER", 2)
+        there = schools.sample(data, 4000, given=given, store=tmp_path / "x.zarr", **asked)
+    same_trees(tree, there)
+
+
+def test_known_values_are_of_the_datasets_own_groups(schools):
+    names, one = list("vwxyz"), of_schools(5)
+    labelled = {k: xr.DataArray(v, dims="school", coords={"school": names}) for k, v in one.items()}
     theta = np.array([[1.0, 2, 3, 4, 5]])
-    tree = schools.sample(labelled, 2000, given={"theta": theta}, random_seed=3)
+    asked = {"refine": False, "fallback": None, "random_seed": 3}
+    tree = schools.sample(labelled, 100, given={"theta": theta}, **asked)
+    assert {*tree["posterior"].data_vars} == {"mu", "tau"}
     assert list(tree["constant_data"].coords["school"].values) == names
     np.testing.assert_allclose(tree["constant_data"]["theta"].values, theta)
+    with pytest.raises(ValueError, match=r"'theta'.: expected values of 5 groups .* got 4"):
+        schools.sample(labelled, given={"theta": theta[:, :4]})
+    with pytest.raises(ValueError, match="expected an array without labels"):
+        schools.sample(labelled, given={"theta": pd.Series(theta[0], names)})
 
 
 def other_schools(sd: float, *, mean: bool = False) -> pm.Model:
@@ -377,7 +439,7 @@ def test_another_prior_of_datasets_with_any_number_of_groups(schools, other, ref
     monkeypatch.setattr("pmcl.draws.results.doubts", lambda names, stats: [f"of {names}"])
     six = {**of_schools(6), "shift": np.zeros(6)}
     told = Mock(side_effect=check_padding)  # of every data: others may show what these hide
-    monkeypatch.setattr("pmcl.amortized.level_sampler.check_padding", told)
+    monkeypatch.setattr("pmcl.amortized.level_other.check_padding", told)
     with (
         compiled_programs() as names,
         pytest.warns(UserWarning, match="of .*'few', 'more'") as said,
@@ -401,8 +463,10 @@ def test_another_prior_of_datasets_with_any_number_of_groups(schools, other, ref
 
 def test_what_a_zero_hides_of_another_model_is_seen(schools):
     data, model = {**of_schools(5), "shift": np.zeros(5)}, other_schools(1.0, mean=True)
-    with pytest.raises(NotImplementedError, match="depend on others' terms"):
-        schools.sample(data, model=model, refine=False)
+    sampler, *_ = Elsewhere(data, model, None, None).of(
+        schools.sampler, schools._read(data, {"shift"}), schools._asked(10, Ways(False))
+    )
+    assert not sampler.padding and sampler.prior is None
 
 
 def test_another_model_may_have_other_transforms(schools):
@@ -447,18 +511,93 @@ def mean_over_schools() -> pm.Model:
     return model
 
 
+def same_trees(here: xr.DataTree, there: xr.DataTree) -> None:
+    """To the last digit."""
+    assert {*here.children} == {*there.children}
+    for name in here.children:
+        one, two = (t[name].to_dataset().load() for t in (here, there))
+        assert {*one} == {*two} and {*one.coords} == {*two.coords}
+        for k in one.variables:
+            np.testing.assert_array_equal(one[k].values, two[k].values, err_msg=f"{name} {k}")
+
+
 @pytest.mark.slow
-def test_another_model_whose_groups_depend_on_those_of_others(schools):
-    one, model = of_schools(5), mean_over_schools()
-    with pytest.raises(NotImplementedError, match="depend on others' terms"):
-        schools.sample(one, model=model, refine=False)
-    tree = schools.sample(one, 8000, model=model, random_seed=3)
-    shift = one["sigma"].mean()
-    exact = Exact(one["y"] - shift, one["sigma"])
-    stat = tree["dataset_stats"]
-    assert abs(float(stat["log_evidence"].item()) - exact.evidence) < 0.05
-    theta = tree["posterior"]["theta"].mean(("chain", "draw"))[0]
-    np.testing.assert_allclose(theta, exact.theta + shift, atol=0.5)
+@pytest.mark.parametrize("refine", [False, "auto"])
+def test_another_model_whose_groups_depend_on_those_of_others(schools, refine, tmp_path):
+    """A mean over the schools that there are: by the network, in models of their number."""
+    model = mean_over_schools()
+    data = {"few": of_schools(5), "more": of_schools(7), "again": of_schools(5)}
+    asked = {"model": model, "refine": refine, "correct": None, "fallback": None, "random_seed": 3}
+    tree = schools.sample(data, 4000, **asked)
+    for name, one in data.items():
+        alone, shift = pmcl.one(tree, name), one["sigma"].mean()
+        exact = Exact(one["y"] - shift, one["sigma"])
+        weight = np.exp(alone["sample_stats"]["log_weight"].values[0])
+        assert abs(float(alone["dataset_stats"]["log_evidence"]) - exact.evidence) < 0.1
+        theta = weight @ alone["posterior"]["theta"].values[0]
+        np.testing.assert_allclose(theta, exact.theta + shift, atol=0.7)
+    assert (tree["dataset_stats"]["engine"] == "amortized").all() or refine
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets, "TOGETHER", 2)
+        there = schools.sample(data, 4000, store=tmp_path / "x.zarr", **asked)
+    same_trees(tree, there)
+
+
+def chain() -> pm.Model:
+    """Every school's result has half of the effect of the school before: no groups."""
+    with pm.Model(coords={"school": range(8)}) as model:
+        sigma = pm.Data("sigma", np.ones(8), dims="school")
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfCauchy("tau", 5)
+        theta = pm.Normal("theta", mu, tau, dims="school")
+        before = pm.math.concatenate([[0.0], theta[:-1]])
+        pm.Normal("y", theta + before / 2, sigma, observed=np.zeros(8), dims="school")
+    return model
+
+
+@pytest.mark.slow
+def test_another_model_without_the_levels_of_the_network(schools, tmp_path):
+    """Refined without it, each number of groups in a model of its own."""
+    model = chain()
+    data = {"few": of_schools(5), "more": of_schools(7), "again": of_schools(5)}
+    with pytest.raises(ValueError, match="model: expected one with the levels of the network's"):
+        schools.sample(data, 100, model=model, refine=False)
+    given = {"tau": np.array([4.0, 6.0, 9.0])}
+    asked = {"model": model, "given": given, "fallback": None, "random_seed": 3}
+    tree = schools.sample(data, 2000, **asked)
+    assert tree["posterior"].attrs["levels"].startswith("no levels")
+    for (name, one), tau in zip(data.items(), given["tau"], strict=True):
+        n, alone = len(one["y"]), pmcl.one(tree, name)
+        prior, move = np.diag(np.full(n, tau**2)) + 25.0, np.eye(n) + np.eye(n, k=-1) / 2
+        cov = move @ prior @ move.T + np.diag(one["sigma"] ** 2)
+        theta = prior @ move.T @ np.linalg.solve(cov, one["y"])
+        found = alone["posterior"]["theta"].mean(("chain", "draw"))
+        np.testing.assert_allclose(found, theta, atol=0.7)
+        evidence = stats.multivariate_normal(np.zeros(n), cov).logpdf(one["y"])
+        evidence += stats.halfcauchy.logpdf(tau, scale=5)
+        assert abs(float(alone["dataset_stats"]["log_evidence"]) - evidence) < 0.1
+        assert float(alone["constant_data"]["tau"]) == tau
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets, "TOGETHER", 2)
+        there = schools.sample(data, 2000, store=tmp_path / "x.zarr", **asked)
+    same_trees(tree, there)
+
+
+@pytest.mark.slow
+def test_a_cluster_draws_what_is_left(schools, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    data, given = {n: of_schools(int(n)) for n in "57"}, some_known((5, 7), entries=True)
+    here = schools.sample(data, 200, given=given, fallback=None, random_seed=3)
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, dashboard_address=None, memory_limit=0
+        ) as local,
+        distributed.Client(local) as client,
+    ):
+        there = schools.sample(
+            data, 200, given=given, fallback=None, random_seed=3, client=client,
+            store=tmp_path / "x.zarr",
+        )  # fmt: skip
+    same_trees(here, there)
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """What draws from the posterior of a multilevel model, at any number of groups."""
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
@@ -11,32 +11,27 @@ import numpy as np
 import xarray as xr
 
 from pmcl.amortized.groups import Checked, Sized, skeleton
-from pmcl.amortized.own_size import check_number, finished_by_size, of_real_groups
+from pmcl.amortized.own_size import by_number, finished_by_size, of_own_size, of_real_groups
 from pmcl.compile import Density
-from pmcl.compile.refuse import UnsupportedModelError
-from pmcl.data.forms import is_frame
 from pmcl.data.grouped import Grouped, GroupedReader
-from pmcl.data.labels import text
 from pmcl.data.masked import check_masked
-from pmcl.data.plain import array_of
+from pmcl.data.new_rows import new_rows
 from pmcl.data.possible import check_possible
 from pmcl.data.reading import as_task
-from pmcl.data.task import DataError, Layout, Task, TaskLike
+from pmcl.data.task import Layout, Task, TaskLike
 from pmcl.draws.densities import prior_terms
 from pmcl.draws.groups import Named
 from pmcl.draws.prediction import predictions_groups, scalars_group
-from pmcl.draws.results import flat_z
+from pmcl.draws.results import data_groups, flat_z
+from pmcl.draws.side_by_side import side_by_side
 from pmcl.levels.beside import Beside
-from pmcl.levels.reading import term_shapes, without_zeros
-from pmcl.levels.sizes import Groups, check_padding
-from pmcl.levels.structure import Levels
+from pmcl.levels.sizes import Groups
 from pmcl.networks import Amortizer, Network
 from pmcl.networks.structure import with_arrays
 from pmcl.parts.job import packed, unpacked
 from pmcl.refinement.correction import as_tree, weigh
 from pmcl.refinement.settings import Asked, Beginning
 from pmcl.runtime import precision
-from pmcl.runtime.arguments import listed
 from pmcl.runtime.devices import DevicesLike
 from pmcl.runtime.devices import scope as device_scope
 
@@ -58,6 +53,11 @@ class LevelSampler(NamedTuple):
         None: all datasets have the model's own.
     network : Network
         Specification of the amortizer, which travels as its weights.
+    padding : bool
+        Whether datasets of several numbers of groups can be in one model: in another model than the
+        network's own groups may depend on the data of all.
+    prior : array of shape (draw, dim), optional
+        Of another model whose levels are not those of the network: what refinement begins at.
     """
 
     sized: Sized
@@ -65,6 +65,8 @@ class LevelSampler(NamedTuple):
     amortizer: Amortizer
     groups: Groups | None
     network: Network
+    padding: bool = True
+    prior: np.ndarray | None = None
 
     def checked(self, data: TaskLike, others: Collection[str] = ()) -> Checked:
         """Read datasets, and refuse those that the model cannot have made.
@@ -102,6 +104,9 @@ class LevelSampler(NamedTuple):
         progressbar: bool = False,
     ) -> xr.DataTree:
         """Draw from the posterior of every dataset; groups are counted, and padded."""
+        shown: Any = {"devices": devices, "progressbar": progressbar}
+        if not self.padding:
+            return self._by_number(given, asked, **shown)
         (task, sized), begin = given, time.perf_counter()
         beside = Beside(Density(sized.compiled, self.row), sized.reading)
         wanted = asked.extra.log_prior and given.padded
@@ -124,16 +129,35 @@ class LevelSampler(NamedTuple):
             corrected = finished_by_size(
                 self.groups, given, weighed, asked, progressbar=progressbar
             )
-            found = None
-            if self.groups is not None and given.padded:
-                z = np.asarray(corrected.drawn.z)
-                found = of_real_groups(self.groups, given, z, asked.names)
+            z = np.asarray(corrected.drawn.z)
+            found = of_real_groups(self.groups, given, z, asked.names)
+            if task.known is not None:
+                found = task.known.put_in(found)
             tree = as_tree(sized.compiled, task, corrected, asked, begin=begin, constrained=found)
             if wanted:
-                z, whole = np.asarray(corrected.drawn.z), replace(task, beside=beside)
+                whole = replace(task, beside=beside)
                 terms = prior_terms(sized.compiled, z, whole)
                 tree["log_prior"] = xr.DataTree(scalars_group(sized.compiled, task, terms))
         tree["posterior"].attrs["levels"] = str(levels)
+        return tree
+
+    def _by_number(self, given: Checked, asked: Asked, **shown: Any) -> xr.DataTree:
+        """Draw from the datasets of every number of groups in a model of that number."""
+        size = given.sized.reading.like.groups
+        trees: list[xr.DataTree] = []
+        order: list[int] = []
+        for rows in by_number(given):
+            own = of_own_size(self.groups, given, rows)
+            if self.prior is None:
+                alone = self.at(own.sized)._replace(padding=True)
+                tree = alone.sample(Checked(own.task, own.sized), asked, **shown)
+            else:
+                tree = own.refined(self.prior, asked, **shown)
+            trees.append(own.whole(tree, size))
+            order.extend(rows)
+        tree = side_by_side(trees, order, self.row)
+        for name, data in data_groups(given.sized.compiled, given.task).items():
+            tree[name] = xr.DataTree(data)
         return tree
 
     def named(self, tree: xr.DataTree, given: Checked) -> xr.DataTree:
@@ -148,48 +172,11 @@ class LevelSampler(NamedTuple):
         """Predictive draws at new covariates, of what :meth:`sample` gave."""
         task, sized = given
         if new is not None and self.groups is not None and given.labels is not None:
-            new = self._new(new, given)
+            dim, by, _ = self.groups.grouping
+            new = new_rows(new, task, dim, by)
         z = np.moveaxis(flat_z(sized.compiled, tree)[0], 0, 1)
         with precision.scope():
             return predictions_groups(sized.compiled, task.layout, task, z, new, seed=seed)
-
-    def _new(self, new: Any, given: Checked) -> dict[str, np.ndarray]:
-        """New rows of the groups at hand: places for names, and the groups' own data."""
-        assert self.groups is not None and given.labels is not None
-        dim, index, _ = self.groups.grouping
-        if len({*given.labels}) > 1:
-            refuse("predict(new_covariates=...) of datasets with different groups", "one at a time")
-        if not isinstance(new, Mapping) and not is_frame(new):
-            raise DataError(
-                "new_covariates: expected a mapping of arrays, a Dataset or a DataFrame, got "
-                f"{type(new).__name__}."
-            )
-        names = list(new.columns) if is_frame(new) else list(new)
-        found = {str(n): array_of(new[n]) if is_frame(new) else np.asarray(new[n]) for n in names}
-        if index and index not in found and dim in found:
-            found[index] = found.pop(dim)
-        places = {label: j for j, label in enumerate(given.labels[0])}
-        if index in found:
-            unknown = [n for n in dict.fromkeys(text(found[index].ravel())) if n not in places]
-            if unknown:
-                raise DataError(
-                    f"new_covariates: expected groups of {listed([*places])} in {index!r}, got "
-                    f"{listed(unknown)}. A new group is one without rows in the data."
-                )
-            old = found[index]
-            found[index] = np.array([places[n] for n in text(old.ravel())]).reshape(old.shape)
-        size = given.sized.reading.like.groups
-        for info in given.task.layout.variables[given.task.layout.n_observed :]:
-            if dim not in info.dims:
-                continue
-            if info.dims == (dim,) and (info.name not in found or is_frame(new)):
-                found[info.name] = given.task.dataset(0)[info.name]
-                continue
-            axis = info.dims.index(dim) - len(info.dims)
-            if info.name in found:
-                at = np.minimum(np.arange(size), found[info.name].shape[axis] - 1)
-                found[info.name] = found[info.name].take(at, axis=axis)
-        return found
 
     def at(self, sized: Sized) -> "LevelSampler":
         """The same, of datasets of another size."""
@@ -201,7 +188,7 @@ class LevelSampler(NamedTuple):
         parts = {
             "compiled": packed(self.sized.compiled),
             "reading": self.sized.reading,
-            **{k: getattr(self, k) for k in ("row", "groups", "network")},
+            "rest": (self.row, self.groups, self.network, self.padding, self.prior),
         }
         weights = [*map(np.asarray, jax.tree.leaves(eqx.filter(self.amortizer, eqx.is_array)))]
         return _arrived, (parts, weights, {"starts": len(search.starts), "modes": search.modes})
@@ -212,60 +199,19 @@ def _arrived(
 ) -> LevelSampler:
     """Build the network again, with the weights that it had."""
     sized = Sized(unpacked(parts["compiled"]), parts["reading"])
-    row, network = parts["row"], parts["network"]
+    row, groups, network, padding, prior = parts["rest"]
     with precision.scope():
         like = skeleton(
             network, Beside(Density(sized.compiled, row), sized.reading).marginal, **sizes
         )
         amortizer = with_arrays(like, weights)
-    return LevelSampler(sized, row, amortizer, parts["groups"], network)
+    return LevelSampler(sized, row, amortizer, groups, network, padding, prior)
 
 
 def _alike(one: Layout, other: Layout) -> bool:
     """Whether two layouts are of models of one size."""
     sizes = [{d: len(c) for d, c in layout.coords.items()} for layout in (one, other)]
     return one.variables == other.variables and sizes[0] == sizes[1]
-
-
-def alike(sampler: LevelSampler, given: Checked) -> bool:
-    """Whether another model has the levels of the network's, at any number of groups.
-
-    Told of the data at hand, each time: others may show what these hide, as groups that are equal.
-    """
-    sized, groups = given.sized, sampler.groups
-    density, reading = Density(sized.compiled, sampler.row), sized.reading
-    if reading.rules is not None and len(term_shapes(density, given.task)) != len(reading.rules):
-        return False
-    numbers = given.numbers
-    task = replace(given.task, beside=None, labels=None, place=None)
-    task = without_zeros(density, task)
-    with precision.scope():
-        found = reading.of(density, task)
-        if not isinstance(found, Levels) or found.exact != reading.like.exact:
-            return False
-        if groups is not None:
-            try:
-                two = _turned(task, groups.grouping.dim, numbers)
-                check_padding(density, reading, two, groups.grouping.dim)
-                check_number(groups, Checked(two.select([0]), sized))
-            except UnsupportedModelError:
-                return False
-    return True
-
-
-def _turned(task: Task, dim: str, numbers: np.ndarray) -> Task:
-    """The dataset with most groups, and the same whose groups have data of others."""
-    most = int(np.argmax(numbers))
-    two, real = task.select([most, most]), np.arange(numbers[most])
-    for k, info in enumerate(task.layout.variables):
-        if dim in info.dims:
-            value = np.array(two.values[info.name])
-            turned = np.moveaxis(value[1], info.dims.index(dim), 0)  # a view
-            turned[real] = np.roll(turned[real], 1, axis=0)
-            if k >= task.layout.n_observed and value.dtype.kind == "f":
-                value[1] *= 0.9
-            two.values[info.name] = value
-    return two
 
 
 def refuse(what: str, instead: str) -> NoReturn:

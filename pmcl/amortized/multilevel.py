@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike
 
 from pmcl.amortized.adapting import Adapting, Begun
 from pmcl.amortized.further import pretrained_further
-from pmcl.amortized.given import Elsewhere, only_in, sample_levels
 from pmcl.amortized.groups import Checked, Sized
 from pmcl.amortized.level_density import log_density
+from pmcl.amortized.level_other import Elsewhere, only_in
 from pmcl.amortized.level_sample import sample_stored
 from pmcl.amortized.level_sampler import LevelSampler
 from pmcl.amortized.own_size import of_own_size
@@ -262,10 +262,10 @@ class MultilevelPosterior(Adapting):
         """Draw from the posterior of every dataset: global parameters, and each group's.
 
         Parameters are those of `AmortizedPosterior.sample`. Refinement, where it is needed, fits
-        proposals for the global parameters, as :func:`pmcl.refine` does; where something is
-        `given`, or groups of another `model` depend on other terms, everywhere, from the network's
-        draws. With `groups` the other model may have any number of them, and known values of a
-        group's parameters are in the order of the data's groups.
+        proposals for the global parameters, as :func:`pmcl.refine` does; everywhere, and from the
+        prior, where the levels of another `model` are others. With `groups` the other model may
+        have any number of them, and known values of a group's parameters are in the order of the
+        data's groups; each dataset may have other entries known.
 
         Returns
         -------
@@ -279,17 +279,15 @@ class MultilevelPosterior(Adapting):
             Where the data do not fit the model, naming the variable and the dataset.
         ValueError
             Naming the argument that has none of the values above, or the variables in which the
-            other model differs; without `data` where there are `groups`; with `given` and no
-            refinement; with a `client` and no `store`; with more devices than there are.
+            other model differs; where it has other levels, without refinement; without `data`
+            where there are `groups`; with a `client` and no `store`; with more devices than there
+            are.
         FileExistsError
             Where there is something at `store` already.
         TypeError
             Where `random_seed` or `devices` is of another kind.
         MissingExtraError
             With a `client`, where the extra "cluster" is not installed.
-        NotImplementedError
-            With `given`, or a `model` whose groups depend on other terms, and `store` or `client`,
-            where datasets have any number of groups; under such a `model` without refinement.
 
         Warns
         -----
@@ -300,15 +298,12 @@ class MultilevelPosterior(Adapting):
         ways, stored = Ways(refine, correct, fallback), store is not None
         own = var_names if model is None else None  # another model may have others
         asked = self._asked(draws, ways, own, random_seed, extra, stored=stored)
-        others = set() if model is None else only_in(model, self.compiled)
-        read, sampler = self._read(data, others), self.sampler
+        read = self._read(data, set() if model is None else only_in(model, self.compiled))
+        other = Elsewhere(data, model, given, var_names)
+        sampler, read, asked = other.of(self.sampler, read, asked)
         shown: Any = {"devices": devices, "progressbar": progressbar}
-        where: Any = {"store": store, "client": client}
-        if model is not None or given is not None:
-            other = Elsewhere(data, model, given, var_names)
-            return sample_levels(sampler, read, asked, other, **where, **shown)
         if store is not None:
-            tree = sample_stored(sampler, read, asked, **where, **shown)
+            tree = sample_stored(sampler, read, asked, store=store, client=client, **shown)
         else:
             need_store(client)
             tree = sampler.named(sampler.sample(read, asked, **shown), read)
@@ -360,8 +355,9 @@ class MultilevelPosterior(Adapting):
         data : xarray.Dataset, mapping or pandas.DataFrame
             The datasets that the posterior is conditioned on.
         new_covariates : xarray.Dataset, mapping of arrays or pandas.DataFrame, optional
-            Covariates to predict at, one set for all datasets; those of `data` by default. Rows
-            name their group; what belongs to groups is that of `data` where it does not come.
+            Covariates to predict at, one set for all datasets or one each: by a column `dataset`, a
+            mapping by name, or a dim. Those of `data` by default. Rows name their group; what
+            belongs to groups is that of `data` where it does not come.
         draws, refine, random_seed
             As in :meth:`sample`.
 

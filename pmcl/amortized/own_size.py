@@ -6,20 +6,20 @@ from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
-from numpy.typing import ArrayLike
 
 from pmcl.amortized.groups import Checked, Sized
 from pmcl.compile import CompiledModel, Density
 from pmcl.compile.refuse import UnsupportedModelError
-from pmcl.data.grouped import Grouped
-from pmcl.data.reading import as_task
 from pmcl.data.task import DATASET, Layout, Task, few_lengths
 from pmcl.draws.densities import constrain
 from pmcl.draws.real_rows import same
 from pmcl.levels.sizes import Groups, kept_terms
 from pmcl.refinement.finishing import Corrected, Weighed, finished
+from pmcl.refinement.known import conditioned
 from pmcl.refinement.settings import Asked
+from pmcl.refinement.standalone import RefineJob
 from pmcl.refinement.treatment import at, replaced
+from pmcl.runtime.devices import DevicesLike
 
 _LOOKED_AT = 2  # draws
 _FAR = 8.0  # on the unconstrained scale
@@ -60,45 +60,58 @@ class OwnSize(NamedTuple):
             groups[name] = data
         return xr.DataTree.from_dict(groups)
 
-    def known(self, given: Mapping[str, ArrayLike] | None) -> dict[str, np.ndarray] | None:
-        """These datasets' known values, of those of all: `given` of :func:`pmcl.refine`.
+    def refined(
+        self, prior: np.ndarray, asked: Asked, *, devices: DevicesLike, progressbar: bool
+    ) -> xr.DataTree:
+        """Draw without a network, from draws (draw, dim) of the padded model's prior."""
+        compiled, task, start = self.sized.compiled, self.task, prior[:, self.places]
+        if task.known is not None:
+            left = conditioned(compiled, task, task.known.values)
+            compiled, task, start = left.compiled, left.task, start[:, left.left]
+        names = {i.name for i in (*compiled.free, *compiled.deterministics)}
+        asked = asked._replace(names=tuple(n for n in asked.names if n in names), everywhere=True)
+        job = RefineJob(compiled, start, asked, devices, None, task.layout.row)
+        return job.refined(task, None, progressbar=progressbar)
 
-        Raises
-        ------
-        ValueError
-            Where values have labels.
-        """
-        if given is None:
-            return None
-        infos, found = {i.name: i for i in self.sized.compiled.free}, {}
-        for name, value in given.items():
-            array, info = np.asarray(value), infos.get(name)
-            if array.ndim and hasattr(value, "reindex"):  # its labels would be passed over
-                raise ValueError(
-                    f"given: {name!r}: expected an array without labels, in the order of the "
-                    f"data, where datasets have groups of their own; got a "
-                    f"{type(value).__name__}. Pass its values, put in that order."
-                )
-            if info is not None and array.ndim == len(info.dims) + 1:
-                array = array[self.rows]
-            if info is not None and self.dim in info.dims and array.ndim >= len(info.dims):
-                axis = array.ndim - len(info.dims) + info.dims.index(self.dim)
-                number = min(array.shape[axis], len(self.sized.compiled.coords[self.dim]))
-                array = array.take(np.arange(number), axis=axis)
-            found[name] = array
-        return found
+    def whole(self, tree: xr.DataTree, size: int) -> xr.DataTree:
+        """Results with so many groups, NaN where there are none."""
+        groups = {}
+        for name, node in tree.children.items():
+            data = node.to_dataset()
+            if self.dim in data.dims:
+                data = data.drop_vars(self.dim, errors="ignore")
+                data = data.map(lambda v: v.astype(float) if self.dim in v.dims else v)
+                data = data.pad({self.dim: (0, size - data.sizes[self.dim])})
+            groups[name] = data.assign_attrs(node.attrs)
+        return xr.DataTree.from_dict(groups)
 
 
-def of_own_size(groups: Groups, given: Checked, rows: Sequence[int] | np.ndarray) -> OwnSize:
+def of_own_size(groups: Groups | None, given: Checked, rows: Sequence[int] | np.ndarray) -> OwnSize:
     """Put datasets of one number of groups in a model of that number, compiled once."""
+    task, rows = given.task.select(rows), np.asarray(rows)
+    task = replace(task, scattered=given.task.position[rows])
+    if groups is None:
+        return OwnSize(rows, given.sized, task, np.arange(given.sized.compiled.dim), "")
     dim, number = groups.grouping.dim, int(given.numbers[rows[0]])
     sized = given.sized.exactly(groups, number)
-    found = Grouped.of(given.task.select(rows), dim)
-    task = as_task(found.datasets, Layout.of(sized.compiled, given.task.layout.row))
-    position = given.task.position[np.asarray(rows)]
-    task = replace(task, labels=found.labels, scattered=position, maskable=given.task.maskable)
-    places = _places(given.sized.compiled, groups, number)
-    return OwnSize(np.asarray(rows), sized, task, places, dim)
+    compiled, places = sized.compiled, _places(given.sized.compiled, groups, number)
+    axes = {i.name: i.dims.index(dim) for i in (*compiled.data, *compiled.free) if dim in i.dims}
+
+    def cut(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        real = np.arange(number)
+        return {k: v.take(real, axis=1 + axes[k]) if k in axes else v for k, v in arrays.items()}
+
+    known = task.known
+    if known is not None:
+        of_z = known.of_z._replace(z=known.of_z.z[:, places])
+        known = known._replace(values=cut(known.values), of_z=of_z)
+    layout = Layout.of(compiled, task.layout.row)
+    task = replace(
+        task, layout=layout, values=cut(task.values), there=cut(task.there), known=known,
+        labels=task.labels or (tuple(map(str, range(number))),) * len(rows), beside=None,
+        place=None,
+    )  # fmt: skip
+    return OwnSize(rows, sized, task, places, dim)
 
 
 def _places(compiled: CompiledModel, groups: Groups, number: int) -> np.ndarray:
@@ -154,7 +167,7 @@ def _fewer(groups: Groups, given: Checked, number: int) -> Checked:
 
 
 def of_real_groups(
-    groups: Groups, given: Checked, z: np.ndarray, names: tuple[str, ...]
+    groups: Groups | None, given: Checked, z: np.ndarray, names: tuple[str, ...]
 ) -> dict[str, np.ndarray]:
     """Named variables of z (dataset, draw, dim): arrays (dataset, draw, ...), padded.
 
@@ -163,6 +176,8 @@ def of_real_groups(
     """
     compiled, task = given.sized.compiled, given.task
     found = constrain(compiled, z, task, names)
+    if groups is None or not given.padded:
+        return found
     made = tuple(i.name for i in compiled.deterministics if i.name in names)
     few = {n: found[n][:, :_LOOKED_AT] for n in made}
     mixed = _mixed(groups, given, z[:, :_LOOKED_AT], few) if made else ()
@@ -249,7 +264,7 @@ def finished_by_size(
     """
     row, (task, sized) = given.task.layout.row, given
     density = Density(sized.compiled, row)
-    if groups is None or not given.padded:
+    if not given.padded and task.known is None:
         return finished(density, task, weighed, asked, progressbar=progressbar)
     alone = asked._replace(fallback=None)
     found = finished(density, task, weighed, alone, progressbar=progressbar)
@@ -263,19 +278,23 @@ def finished_by_size(
     found = found._replace(treatment=treatment)
     for i in which:
         own = of_own_size(groups, given, [int(i)])
+        compiled, alone_task, places = own.sized.compiled, own.task, own.places
+        if alone_task.known is not None:
+            left = conditioned(compiled, alone_task, alone_task.known.values)
+            compiled, alone_task, places = left.compiled, left.task, places[left.left]
         before, best = at((weighed.found, weighed.best), own.rows)
         whole = before.drawn.z
         part = Weighed(
-            before._replace(drawn=before.drawn._replace(z=whole[..., own.places])),
-            best._replace(z=best.z[..., own.places]),
+            before._replace(drawn=before.drawn._replace(z=whole[..., places])),
+            best._replace(z=best.z[..., places]),
         )
         done = finished(
-            Density(own.sized.compiled, row),
-            own.task,
+            Density(compiled, row),
+            alone_task,
             part,
             asked._replace(fallback="nuts"),
             progressbar=progressbar,
         )
-        whole[..., own.places] = done.drawn.z
+        whole[..., places] = done.drawn.z
         found = replaced(found, own.rows, done._replace(drawn=done.drawn._replace(z=whole)))
     return found

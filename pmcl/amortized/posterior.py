@@ -447,7 +447,7 @@ class AmortizedPosterior(Adapting):
             The datasets that the posterior is conditioned on.
         new_covariates : xarray.Dataset or mapping of arrays, optional
             Covariates to predict at, of any length along the dims of the data: one set for all
-            datasets, or one each with a leading dim `dataset`. Those of `data` by default.
+            datasets, or one each by name or along a dim `dataset`. Those of `data` by default.
         draws : int
         refine : "auto", bool or Refine
             As in `sample`.

@@ -6,6 +6,7 @@ import xarray as xr
 
 from pmcl.data.task import DATASET
 
+PREDICTIONS = "predictions"
 LABEL, LENGTH = "_label", "_length"  # after a dim: each dataset's own names, and how many there are
 
 
@@ -26,16 +27,19 @@ def one_dataset(
     """
     found: dict[str, xr.Dataset] = {}
     sizes: dict[str, int] = {}
+    of_predictions: dict[str, int] = {}  # which may be of other rows
     for name, data in groups.items():
         lengths = [n for n in data.data_vars if is_length(str(n), data[n], dims)]
         data = data.isel({DATASET: position}, drop=True) if DATASET in data.dims else data
-        sizes |= {str(n).removesuffix(LENGTH): int(data[n]) for n in lengths}
+        own = {str(n).removesuffix(LENGTH): int(data[n]) for n in lengths}
+        (of_predictions if name.startswith(PREDICTIONS) else sizes).update(own)
         found[name] = data.drop_vars(lengths)
     for name, data in found.items():  # deterministics and likelihoods have the rows' padding too
-        data = data.isel({d: slice(n) for d, n in sizes.items() if d in data.dims})
-        own = {d: data[f"{d}{LABEL}"] for d in data.dims if f"{d}{LABEL}" in data.coords}
-        data = data.drop_vars([f"{d}{LABEL}" for d in own])
-        found[name] = data.assign_coords({d: label.values for d, label in own.items()})
+        here = sizes | of_predictions if name.startswith(PREDICTIONS) else sizes
+        data = data.isel({d: slice(n) for d, n in here.items() if d in data.dims})
+        labels = {d: data[f"{d}{LABEL}"] for d in data.dims if f"{d}{LABEL}" in data.coords}
+        data = data.drop_vars([f"{d}{LABEL}" for d in labels])
+        found[name] = data.assign_coords({d: label.values for d, label in labels.items()})
     return found
 
 

@@ -172,6 +172,8 @@ class Task:
     labels : tuple of tuple of str, optional
         Names of each dataset's groups, where models have any number; what else there is of them is
         padding.
+    known : pmcl.refinement.known.KnownValues, optional
+        What is known of each dataset's parameters.
     beside : callable, optional
         Of the task, to what batches have beside its arrays, by name.
     """
@@ -186,6 +188,7 @@ class Task:
     maskable: bool = False
     place: Any = field(default=None, compare=False, repr=False)
     labels: tuple[tuple[str, ...], ...] | None = None
+    known: Any = field(default=None, compare=False, repr=False)
     beside: Callable[["Task"], dict[str, Any]] | None = field(
         default=None, compare=False, repr=False
     )
@@ -333,6 +336,7 @@ class Task:
             maskable=self.maskable,
             place=jax.tree.map(lambda x: x[index], self.place),
             labels=None if self.labels is None else tuple(self.labels[i] for i in index),
+            known=jax.tree.map(lambda x: x[index], self.known),
             beside=self.beside,
         )
 

@@ -9,7 +9,9 @@ import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo
 from pmcl.compile.predictive import lengths_of, predict
+from pmcl.data.forms import several
 from pmcl.data.labels import numbers
+from pmcl.data.one_dataset import LENGTH
 from pmcl.data.reading import as_task
 from pmcl.data.task import DATASET, DataError, Layout, Task
 from pmcl.draws.densities import pointwise, prior_terms
@@ -124,7 +126,7 @@ def predictions(
 def covariates_of(
     layout: Layout, new: xr.Dataset | Mapping[str, np.ndarray], task: Task
 ) -> list[dict[str, np.ndarray]]:
-    """Read new covariates: one set for all datasets of a task, or one each.
+    """Read new covariates: one set for all datasets of a task, or one each, perhaps by name.
 
     Raises
     ------
@@ -134,13 +136,16 @@ def covariates_of(
     infos = layout.variables[layout.n_observed :]
     if not infos:
         raise ValueError("new_covariates: the posterior has no covariates; leave the argument out.")
-    missing = [i.name for i in infos if i.name not in new]
+    alone = replace(layout, variables=infos, n_observed=0, support=None, copies=())
+    by_name = several(new, alone.names)
+    each = new.values() if by_name else [new]
+    missing = [i.name for i in infos if any(i.name not in one for one in each)]
     if missing:
         raise ValueError(
             f"new_covariates: expected {[i.name for i in infos]}, {missing} did not come."
         )
-    alone = replace(layout, variables=infos, n_observed=0, support=None, copies=())
-    given = {i.name: new[i.name] for i in infos} if isinstance(new, Mapping) else new
+    plain = isinstance(new, Mapping) and not by_name
+    given = {i.name: new[i.name] for i in infos} if plain else new
     try:
         read = as_task(given, alone)
     except DataError as error:
@@ -196,6 +201,12 @@ def predictions_groups(
     groups = {"predictions": found.assign_coords(numbers)}
     infos = {i.name: i for i in compiled.covariates}
     if infos:
-        constant = {n: np.stack([np.asarray(a[n]) for a in at]) for n in infos}
+        parts = {n: [np.asarray(a[n])[None] for a in at] for n in infos}
+        longest = {n: tuple(np.max([p.shape[1:] for p in v], axis=0)) for n, v in parts.items()}
+        constant = {n: np.concatenate([_fill(p, longest[n]) for p in v]) for n, v in parts.items()}
         groups["predictions_constant_data"] = labelled(compiled, like, infos, constant, (DATASET,))
+    lengths = [lengths_of(compiled, a).get(layout.row or "", 0) for a in at]
+    if task.ragged or len({*lengths}) > 1:  # rows of the data have lengths of their own
+        last = [*groups][-1]
+        groups[last] = groups[last].assign({f"{layout.row}{LENGTH}": (DATASET, lengths)})
     return groups

@@ -94,6 +94,10 @@ def data_groups(compiled: CompiledModel, task: Task) -> dict[str, xr.Dataset]:
             groups[group] = labelled(compiled, task, by_name, arrays, (DATASET,))
             if task.lengths is not None and task.ragged:
                 groups[group][f"{task.layout.row}{LENGTH}"] = (DATASET, task.lengths)
+    if task.known is not None:
+        free = {i.name: i for i in compiled.free}
+        known = labelled(compiled, task, free, task.known.values, (DATASET,))
+        groups["constant_data"] = known.merge(groups.get("constant_data", xr.Dataset()))
     return groups
 
 

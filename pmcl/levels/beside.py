@@ -50,7 +50,8 @@ class Beside:
                 f"data: expected those with the levels of the model ({self.reading.like}); "
                 f"{found}. `pmcl.refine` takes them as they are."
             )
-        return found if task.labels is None else found.named(task.labels)
+        found = found if task.labels is None else found.named(task.labels)
+        return found if task.known is None else found.knowing(task.known.of_z)
 
     def checked(self, task: Task) -> Task:
         """The task, once its levels are checked by evaluation."""

@@ -48,7 +48,8 @@ def sums(
     prior = sum(t.size for t in terms)
     elements = density.elements(z, data, mask)
     elements = jnp.where(split.owner <= split.real.shape[1], elements, 0.0)
-    return jnp.sum(elements[:prior]), jnp.sum(elements[prior:])
+    scale = 0.0 if split.known is None else split.known.log_jacobian
+    return jnp.sum(elements[:prior]) - scale, jnp.sum(elements[prior:])
 
 
 class Marginal(eqx.Module):
@@ -166,15 +167,24 @@ class _One(NamedTuple):
         return self.data[KEY].split
 
     def whole(self, g: Array, l: Array) -> Array:  # noqa: E741
-        """z of its parts."""
-        return jnp.concatenate([g, l.ravel()])[self.split.place]
+        """z of its parts, and of what is known."""
+        z, known = jnp.concatenate([g, l.ravel()])[self.split.place], self.split.known
+        return z if known is None else jnp.where(jnp.isnan(known.z), z, known.z)
+
+    def beside(self, g: Array) -> Array:
+        """What known parameters add to log p(g, x_0): normals in the places of global ones."""
+        known = self.split.known
+        if known is None:
+            return jnp.zeros(())
+        there = jnp.zeros(g.shape, bool).at[self.split.place].set(~jnp.isnan(known.z), mode="drop")
+        return jnp.sum(jnp.where(there, -0.5 * (g**2 + _LOG_2PI), 0.0)) - known.log_jacobian
 
     def parts(self, g: Array, l: Array) -> tuple[Array, Array]:  # noqa: E741
         """log p(g, x_0), and f_j of every group; what is padding is standard normal."""
         z = self.whole(g, l)
         rest, value = parts_of(self.marginal.density, self.data, self.mask, self.split, z)
         normal = jnp.where(self.split.real, 0.0, -0.5 * (l**2 + _LOG_2PI))
-        return rest, value + jnp.sum(normal, axis=0)
+        return rest + self.beside(g), value + jnp.sum(normal, axis=0)
 
     def prior_alone(self, g: Array, l: Array) -> tuple[Array, Array]:  # noqa: E741
         """The same without the rows."""

@@ -128,14 +128,13 @@ def reading_at(reading: Reading, compiled: CompiledModel, grouping: Grouping) ->
             return rule._replace(table=np.where(rule.table == before, size, rule.table))
         return rule._replace(table=np.arange(size))
 
-    assert reading.rules is not None
     like = replace(
         reading.like,
         shared=np.flatnonzero(partition.group < 0),
         split=stacked([partition], [np.zeros(0, int)]),
         text=described(compiled, partition, exact=reading.like.exact),
     )
-    return Reading(like, tuple(map(again, reading.rules)))
+    return Reading(like, None if reading.rules is None else tuple(map(again, reading.rules)))
 
 
 def _group(compiled: CompiledModel, dim: str, local: tuple[str, ...]) -> np.ndarray:

@@ -7,6 +7,21 @@ import numpy as np
 from jax import Array
 
 
+class Known(NamedTuple):
+    """Parameters of one dataset that are known (or of several, with a leading dataset).
+
+    Attributes
+    ----------
+    z : Array of shape (dim,)
+        NaN where an entry is not known.
+    log_jacobian : Array of shape ()
+        Of the transforms of what is known, whose density is that on the scale of the model.
+    """
+
+    z: Array
+    log_jacobian: Array
+
+
 class Split(NamedTuple):
     """Where the parts of one dataset are (or of several, with a leading dataset).
 
@@ -21,12 +36,15 @@ class Split(NamedTuple):
         Group of every term of the log density (see `Density.elements`); the number of groups for
         those of the global parameters alone, one more for those of padding.
     real : Array of bool of shape (width, group)
-        False for padding.
+        False for padding, and for what is known.
+    known : Known, optional
+        In the place of a known entry (g, l) has a standard normal that belongs to nothing.
     """
 
     place: Array
     owner: Array
     real: Array
+    known: Known | None = None
 
 
 class Anchor(NamedTuple):
@@ -104,7 +122,16 @@ class Levels:
         left_out = (owner >= most) & (owner < self.groups)
         real = np.asarray(split.real) & (np.arange(self.groups) < most[:, None])
         owner = np.where(left_out, self.groups + 1, owner).astype(owner.dtype)
-        return replace(self, split=Split(split.place, owner, real))  # type: ignore[arg-type]
+        return replace(self, split=split._replace(owner=owner, real=real))  # type: ignore[arg-type]
+
+    def knowing(self, known: Known) -> "Levels":
+        """The same where some parameters of each dataset are known."""
+        split, shared = self.split, len(self.shared)
+        real = np.asarray(split.real)
+        open_ = np.ones((len(real), shared + real[0].size), bool)
+        np.put_along_axis(open_, np.asarray(split.place), np.isnan(known.z), axis=1)
+        real = real & open_[:, shared:].reshape(real.shape)
+        return replace(self, split=split._replace(real=real, known=known))  # type: ignore[arg-type]
 
     def __str__(self) -> str:
         return self.text

@@ -137,6 +137,8 @@ class Parts:
             task = self.source
             arrays = {f"values of {k}": v for k, v in task.values.items()}
             arrays |= {f"gaps of {k}": v for k, v in task.there.items()}
+            if task.known is not None:
+                arrays |= {f"known {k}": v for k, v in task.known.values.items()}
             if task.lengths is not None:
                 arrays["lengths"] = task.lengths
             return found | {k: check_sum(v) for k, v in arrays.items()}

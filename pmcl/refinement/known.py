@@ -10,17 +10,20 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from pmcl.compile import CompiledModel, compile_model
+from pmcl.compile import CompiledModel, Density, compile_model
 from pmcl.compile.as_data import as_data
 from pmcl.compile.parting import KNOWN, LEFT, parted
 from pmcl.data.batching import over_chunks
 from pmcl.data.labels import as_the_model
 from pmcl.data.plain import plain
 from pmcl.data.task import DATASET, Layout, Task
+from pmcl.draws.densities import constrain
+from pmcl.levels.structure import Known, Levels, Split
 from pmcl.runtime import precision
 from pmcl.runtime.jitting import jit
 
 _TOGETHER = 16  # datasets
+_LOOKED_AT = 2  # places of what is not known
 _SETS = 16  # of known parameters, whose models are kept
 
 
@@ -79,13 +82,21 @@ def conditioned(compiled: CompiledModel, task: Task, given: Mapping[str, ArrayLi
         Naming the variable that there is not, whose shape is wrong or which cannot have the value.
     """
     values = values_of(compiled, task, given)
+    for name, value in values.items():
+        if (np.isnan(value) != np.isnan(value[:1])).any():
+            raise ValueError(
+                f"given[{name!r}]: expected the same entries known in all datasets, NaN elsewhere; "
+                "they differ. Call once for each set of entries."
+            )
     there = {i.name: np.isfinite(values[i.name][0]) for i in compiled.free if i.name in values}
     rest = conditional_model(compiled, there)
-    known, places = known_z(compiled, task, values)
+    known = known_z(compiled, task, values)
+    places = np.flatnonzero(np.isfinite(known[0]))
+    known = known[:, places]
     as_they_are = {n: v for n, v in values.items() if there[n].all()}
     some = {KNOWN.format(n): v[:, there[n]] for n, v in values.items() if n not in as_they_are}
-    layout = Layout.of(rest, task.layout.row)
-    task = replace(task, layout=layout, values={**task.values, **as_they_are, **some}, place=None)
+    layout, held = Layout.of(rest, task.layout.row), {**task.values, **as_they_are, **some}
+    task = replace(task, layout=layout, values=held, place=None, known=None)
     whole = {v.variable: np.arange(v.start, v.start + v.size) for v in compiled.values}
     for name in values:
         if name not in as_they_are:
@@ -139,16 +150,10 @@ def values_of(
                 f"given[{name!r}]: expected shape {info.shape}, or {(len(task), *info.shape)} with "
                 f"a leading dim {DATASET!r}, got {np.shape(value)}."
             )
-        there = ~np.isnan(array) if array.dtype.kind == "f" else np.ones(array.shape, bool)
-        if np.isinf(array).any() or not there.any():
+        if np.isinf(array).any() or np.isnan(array).all():
             raise ValueError(
                 f"given[{name!r}]: expected finite numbers, or NaN for entries that are not known, "
                 f"got {np.array2string(array[0], threshold=5)}."
-            )
-        if (there != there[:1]).any():
-            raise ValueError(
-                f"given[{name!r}]: expected the same entries known in all datasets, NaN elsewhere; "
-                "they differ. Call once for each set of entries."
             )
         found[name] = array
     if {*given} == {*infos} and all(np.isfinite(v).all() for v in found.values()):
@@ -156,10 +161,8 @@ def values_of(
     return found
 
 
-def known_z(
-    compiled: CompiledModel, task: Task, given: Mapping[str, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Unconstrained values of known parameters, (dataset, known), and where they lie in z.
+def known_z(compiled: CompiledModel, task: Task, given: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Unconstrained values of known parameters, (dataset, dim), NaN where an entry is not known.
 
     Where a bound depends on other parameters these are at the model's initial point.
 
@@ -168,13 +171,6 @@ def known_z(
     ValueError
         Naming a variable whose values its prior does not allow.
     """
-    parts = [v for v in compiled.values if v.variable in given]
-    places = []
-    for v in parts:
-        there = np.isfinite(given[v.variable][0]).ravel()
-        # what is known in part has an unconstrained value for each entry
-        places.append(v.start + (np.arange(v.size) if there.all() else np.flatnonzero(there)))
-    index = np.concatenate(places)
     batch, n = task.batch(), len(task)
     with precision.scope():
         z = over_chunks(
@@ -184,8 +180,12 @@ def known_z(
             dict(given),
             size=_TOGETHER,
         )
-    for v in parts:
-        wrong = ~np.isfinite(z[:, v.start : v.start + v.size]).all(axis=1)
+    which = np.zeros(z.shape, bool)
+    for v in (v for v in compiled.values if v.variable in given):
+        at, there = slice(v.start, v.start + v.size), np.isfinite(given[v.variable]).reshape(n, -1)
+        # what is known in part has an unconstrained value for each entry; a simplex has fewer
+        which[:, at] = there if there.shape[1] == v.size else there.all(axis=1, keepdims=True)
+        wrong = ~np.isfinite(z[:, at]).all(axis=1)
         if wrong.any():
             i = int(np.flatnonzero(wrong)[0])
             value = np.array2string(np.asarray(given[v.variable][i]), threshold=5)
@@ -193,7 +193,7 @@ def known_z(
                 f"given[{v.variable!r}]: expected values that its prior allows, got {value} for "
                 f"dataset {task.names[i]!r}."
             )
-    return z[:, index], index
+    return np.where(which, z, np.nan)
 
 
 @jit
@@ -208,3 +208,95 @@ def _unconstrained(
         return compiled.unconstrain({**start, **filled}, data)
 
     return jax.vmap(one)(data, known)
+
+
+class KnownValues(NamedTuple):
+    """What is known of the parameters of each dataset of a task.
+
+    Attributes
+    ----------
+    values : dict of str to array of shape (dataset, ...)
+        NaN where an entry is not known.
+    of_z : Known
+        The same of z, with a leading dataset.
+    """
+
+    values: dict[str, np.ndarray]
+    of_z: Known
+
+    def put_in(self, found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Draws (dataset, draw, ...) by name, in which is what is known, to the last digit."""
+        held = {n: v[:, None] for n, v in self.values.items() if n in found}
+        return {**found, **{n: np.where(np.isnan(v), found[n], v) for n, v in held.items()}}
+
+
+def known_in(
+    density: Density, task: Task, levels: Levels | None, given: Mapping[str, ArrayLike]
+) -> KnownValues:
+    """What is known, for densities that go by z: nothing is compiled for which parameters it is.
+
+    Parameters
+    ----------
+    density : Density
+    task : Task
+    levels : Levels, optional
+        Of the task: groups that are padding count for nothing. None: no density goes by z.
+    given : mapping of str to array
+        As of :func:`conditioned`, but that each dataset may have other entries known.
+
+    Raises
+    ------
+    ValueError
+        As :func:`conditioned`, and where entries that are known do not follow from their own z.
+    """
+    compiled = density.compiled
+    values = values_of(compiled, task, given)
+    z = known_z(compiled, task, values)
+    if levels is None:
+        return KnownValues(values, Known(z, np.zeros(len(task))))  # type: ignore[arg-type]
+    rng = np.random.default_rng(0)
+    about = compiled.initial + 0.3 * rng.normal(size=(len(task), _LOOKED_AT, compiled.dim))
+    about = np.where(np.isnan(z)[:, None], about, z[:, None])
+    for name, found in constrain(compiled, about, task, tuple(values)).items():
+        value = values[name][:, None]
+        if not np.allclose(np.where(np.isnan(value), found, value), found, rtol=1e-6, atol=1e-9):
+            if np.isnan(value).any():
+                raise ValueError(
+                    f"given[{name!r}]: expected all entries, some are NaN: they depend on each "
+                    "other. Give it as a whole, or write it as two variables."
+                )
+            raise ValueError(
+                f"given[{name!r}]: expected a variable whose bounds are known, they depend on "
+                "other parameters: `pmcl.refine(given=)` takes it, without a network."
+            )
+    scale = over_chunks(
+        lambda part, u, split: _log_jacobian(compiled, part.values, u, split),
+        task.batch(),
+        np.arange(len(task)),
+        z,
+        levels.split,
+        size=_TOGETHER,
+    )
+    return KnownValues(values, Known(z, scale))  # type: ignore[arg-type]
+
+
+@jit
+def _log_jacobian(compiled: CompiledModel, data: dict[str, Array], z: Array, split: Split) -> Array:
+    """Of the transforms of what is known of each dataset, without groups that are padding."""
+    slices = {v.variable: slice(v.start, v.start + v.size) for v in compiled.values}
+
+    def one(data: dict[str, Array], z: Array, split: Split) -> Array:
+        known, begin, total = ~jnp.isnan(z), 0, jnp.zeros(())
+        at = jnp.where(known, z, jnp.asarray(compiled.initial))
+        stated = compiled.log_prior_elements(at, data, constrained=True)
+        for name, term in compiled.log_prior_elements(at, data).items():
+            there = split.owner[begin : begin + term.size] <= split.real.shape[1]
+            begin += term.size
+            if name in slices and term.shape == stated[name].shape:  # else of angles, which have 0
+                mine = known[slices[name]]
+                mine = mine if mine.size == term.size else mine.all()
+                apart = jnp.ravel(term - stated[name])
+                total += jnp.sum(jnp.where(mine & there, apart, 0.0))
+        return total
+
+    return jax.vmap(one)(data, z, split)

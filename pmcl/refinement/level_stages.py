@@ -151,10 +151,11 @@ def drawn_by_network(
     ) -> GroupDraws:
         wide, share = _defence(context.place, spread)
         some, order = jax.random.split(jax.random.fold_in(key, 2**31 - 1))
-        g, _ = amortizer.draw(key, BLOCK - _DEFENCE, context)
-        g = jnp.concatenate([mixture_draws(wide, share, some, _DEFENCE), g])
-        g = jax.random.permutation(order, g)
-        own = jax.vmap(amortizer.log_prob, in_axes=(0, None))(g, context)
+        own, log_own = amortizer.draw(key, BLOCK - _DEFENCE, context)
+        others = mixture_draws(wide, share, some, _DEFENCE)
+        log_others = jax.vmap(amortizer.log_prob, in_axes=(0, None))(others, context)
+        order = jax.random.permutation(order, BLOCK)
+        g, own = (jnp.concatenate(v)[order] for v in ([others, own], [log_others, log_own]))
         both = jnp.stack([own, mixture_log_q(wide, share, g)])
         fraction = jnp.asarray([BLOCK - _DEFENCE, _DEFENCE]) / BLOCK
         log_q = logsumexp(jnp.where(jnp.isnan(both), -jnp.inf, both), axis=0, b=fraction[:, None])

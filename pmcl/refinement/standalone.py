@@ -180,8 +180,9 @@ def refine(
         need_store(client)
         task = as_task(data, Layout.of(compiled, row))
         z, names = _given(whole, start, len(task), known, seed), task.names
-        shown: Any = {"devices": devices, "progressbar": progressbar}
-        tree = refined_task(compiled, task, z, asked, levels=levels, **shown)
+        prior = prior_draws(compiled, task.dataset(0), FEWEST_STARTS, seed=seed)
+        job = RefineJob(compiled, prior, asked, devices, levels, task.layout.row)
+        tree = job.refined(task, z, progressbar=progressbar)
     else:
         check_devices(client, devices)
         each = partial(bytes_of, compiled, asked.draws, asked.names, terms=asked.extra.terms)
@@ -194,31 +195,6 @@ def refine(
         names = parts.names
     warn_of_doubts(names, tree)
     return tree
-
-
-def refined_task(
-    compiled: CompiledModel,
-    task: Task,
-    start: np.ndarray | None,
-    asked: Asked,
-    *,
-    devices: DevicesLike,
-    levels: bool | None = None,
-    progressbar: bool,
-) -> xr.DataTree:
-    """Refine datasets at hand, from draws (dataset, draw, dim) or from the prior."""
-    prior = prior_draws(compiled, task.dataset(0), FEWEST_STARTS, seed=asked.seed)
-    job = RefineJob(compiled, prior, asked, devices, levels, task.layout.row)
-    return job.refined(task, start, progressbar=progressbar)
-
-
-def starts_of(z: np.ndarray, compiled: CompiledModel, known: Conditioned | None) -> np.ndarray:
-    """Points to start from, (dataset, draw, dim) of what is left, by draws of all parameters.
-
-    What another support does not have starts at the model's initial point.
-    """
-    z = np.where(np.isfinite(z).all(axis=-1, keepdims=True), z, compiled.initial)
-    return z if known is None else known.starts(z)
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,4 +303,7 @@ def _given(
         some = some_of(tree, slice(begin, begin + TOGETHER))
         z = z_of(compiled, some, "start")
         parts.append(np.moveaxis(z.reshape(-1, *z.shape[2:]), 0, 1)[:, which])
-    return starts_of(np.concatenate(parts), compiled, known)
+    z = np.concatenate(parts)
+    # what another support does not have starts at the model's initial point
+    z = np.where(np.isfinite(z).all(axis=-1, keepdims=True), z, compiled.initial)
+    return z if known is None else known.starts(z)
