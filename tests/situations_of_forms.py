@@ -1,5 +1,6 @@
 """Containers that numbers come in, order between variables and datasets, data inside of models."""
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -101,6 +102,22 @@ COUNTED_FROM_1 = partial(of_its_own, [1, 2, 3, 1])
 ARRAY_FROM_1 = partial(of_its_own, np.array([1, 2, 3, 1]))
 CODES = partial(of_its_own, np.array([0, -1, 1, 1]))
 OWN = np.array([1.3, 2.1, 3.7, 4.2])
+
+
+def beside(made: Callable[[], object]) -> pm.Model:
+    """Rows with labels, beside an array that the graph makes."""
+    with pm.Model(coords={"obs": list("abcd")}) as model:
+        pm.Normal("y", pm.Normal("b") * made(), 1, **reals())
+    return model
+
+
+MADE = {
+    "arange": partial(pt.arange, 4),
+    "stack": partial(pt.stack, [0.0, 2.0, 1.0, 5.0]),
+    "linspace": partial(pt.linspace, 0, 1, 4),
+    "array": lambda: X - 1,
+    "flags": lambda: pt.switch(X > 2, 1.0, -1.0),
+}
 
 
 def copied(where: str) -> pm.Model:
@@ -464,6 +481,19 @@ CASES: dict[str, Situation] = {
         ARRAY_FROM_1, {"y": Y}, Refused("an array indexes 'b', which has 3 elements, by 3")
     ),
     "index: an array of codes with -1": Situation(CODES, {"y": Y}, Warned("indexes 'b' by -1")),
+    **{
+        f"made: {name}, {what}": Situation(partial(beside, made), data, outcome)
+        for name, made in MADE.items()
+        for what, data, outcome in [
+            ("turned", {"y": pd.Series(Y, index=list("dcba"))}, Read({"y": [Y[::-1]]})),
+            ("one row", {"y": [0.5]}, Refused("'y' of dataset '0': got shape .1,., .*the array .")),
+        ]
+    },
+    "made: more rows": Situation(
+        partial(beside, MADE["arange"]),
+        {"u": {"y": Y}, "v": {"y": [*Y, 1.0]}},
+        Refused("'y' of dataset 'v': got shape .5,., .*own .4,.: .*the array .0, 1, 2, "),
+    ),
     "copy: in a potential": Situation(
         partial(copied, "potential"), {"y": Y}, Warned("'y': the model also has its own")
     ),

@@ -105,6 +105,10 @@ def improper() -> None:
     pm.Normal("y", mu, 1, observed=ZEROS)
 
 
+def spread_over_columns() -> None:
+    pm.Normal("y", pm.Normal("mu", shape=4), 1, observed=np.zeros((4, 1)))
+
+
 def transform_of_dims() -> None:
     import pymc.dims as pmd
     from pymc.dims.distributions.transforms import DimTransform
@@ -194,6 +198,7 @@ def no_jax_conversion() -> None:
         (masked, "'y' has missing values in `observed`", "placeholder values"),
         (nothing_observed, "no observed variable", "Give the likelihood `observed=`"),
         (nothing_free, "no free variable", "nothing to infer"),
+        (spread_over_columns, "'y': it has values of shape (4, 1)", "the same axes"),
         (transform_of_dims, "'a' of `pymc.dims` has the transform Own", "Leave `transform=` out"),
         (part_of_a_random_vector, "'y' is of `pymc.dims`, and made by", "Write it with `pm`"),
         (

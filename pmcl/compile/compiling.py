@@ -21,6 +21,7 @@ from pmcl.compile.conversion import graphs
 from pmcl.compile.copies import copies_in
 from pmcl.compile.function import Function
 from pmcl.compile.indices import Indices
+from pmcl.compile.integral import with_integrals
 from pmcl.compile.joining import joined
 from pmcl.compile.labelled import model_or_context
 from pmcl.compile.model import COMPILED, CompiledModel
@@ -28,6 +29,7 @@ from pmcl.compile.refuse import (
     UnsupportedModelError,
     check_differentiable,
     check_model,
+    check_terms,
     trace_or_name,
 )
 from pmcl.compile.simulable import has_density, is_improper
@@ -79,7 +81,7 @@ def compile_model(
         return replace(before[1], model=model)
     say_graph(model)
     with compiling(), precision.scope():
-        compiled = joined(_compile(model, data))
+        compiled = with_integrals(joined(_compile(model, data)))
     COMPILED[model][tuple(covariates)] = now, compiled.without_model()
     return compiled
 
@@ -202,6 +204,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
     gradient(extra, names_potential)
     arguments, names_observed = [*values, *observed.values()], [rv.name for rv in explicit]
     likelihood, by_term = function(arguments, terms[len(free) :], names_observed)
+    check_terms([about[observed[rv]] for rv in explicit], by_term)
     gradient(likelihood, names_observed)
     by_step = []
     for rv in explicit:

@@ -51,6 +51,8 @@ class CompiledModel:
         Observed variables that can only be simulated: their likelihood is NaN.
     improper : tuple of str
         Free variables whose prior has no finite integral.
+    unnormalised : tuple of str
+        Others of which it is not known to be one.
     indices : Indices
         Where data index something.
     support : Support
@@ -96,6 +98,7 @@ class CompiledModel:
     holders: Mapping[str, str] = field(repr=False, default_factory=dict)
     constants: tuple[str, ...] = field(repr=False, default=())
     joined: str = ""
+    unnormalised: tuple[str, ...] = ()
     kept: dict[Hashable, Any] = field(repr=False, default_factory=dict)
 
     def __eq__(self, other: object) -> bool:

@@ -181,12 +181,13 @@ def _evidence(
         stats = tree["dataset_stats"].to_dataset()
         value, error = stats["log_evidence"].values, stats["log_evidence_error"].values
         note = _text(stats, "note") if "note" in stats else np.full(len(value), "")
-        improper = np.char.find(note, "improper prior") >= 0
+        improper = np.char.find(note, "no evidence: ") >= 0
         if improper.any():
             said = str(note[improper][0]).split("no evidence: ")[-1]
             raise ValueError(
                 f"compare_models: model {model!r} has no evidence ({said}): it would depend on a "
-                "constant that the prior leaves open. Give it proper priors."
+                "constant that the prior leaves open. Give it proper priors, and densities of your "
+                "own all their constants."
             )
         why = np.where(
             _text(stats, "engine") == "nuts",
