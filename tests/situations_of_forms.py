@@ -89,6 +89,30 @@ def indexed(use: str) -> pm.Model:
     return made
 
 
+def process() -> pm.Model:
+    """The boundary of the basis follows from the placeholder."""
+    with pm.Model() as made:
+        x = pm.Data("x", np.linspace(0, 1, 4)[:, None])
+        gp = pm.gp.HSGP(m=[3], c=2.0, cov_func=pm.gp.cov.ExpQuad(1, ls=pm.Gamma("l", 3, 1)))
+        pm.Normal("y", gp.prior("f", x), 1, observed=np.zeros(4))
+    return made
+
+
+def by_comparison() -> pm.Model:
+    with pm.Model() as made:
+        i = pm.Data("i", np.zeros(4, int))
+        pm.Normal("y", pt.eq(i[:, None], np.arange(3)) @ pm.Normal("b", shape=3), 1, observed=X)
+    return made
+
+
+def of_classes() -> pm.Model:
+    """An index of what is an index."""
+    with pm.Model() as made:
+        school, of = pm.Data("school", [0, 0, 1]), pm.Data("class", np.zeros(4, int))
+        pm.Normal("y", pm.Normal("b", shape=2)[school[of]], 1, observed=X)
+    return made
+
+
 def of_its_own(index: object) -> pm.Model:
     """An index that is no covariate."""
     with pm.Model() as made:
@@ -462,6 +486,23 @@ CASES: dict[str, Situation] = {
     },
     "index: one-hot, from 0": Situation(
         partial(indexed, "one-hot"), {"i": [0, 1, 2, 1], "y": Y}, Read({"i": [[0, 1, 2, 1]]})
+    ),
+    "index: one-hot by comparison, from 0": Situation(
+        by_comparison, {"i": [0, 1, 2, 1], "y": Y}, Read({"i": [[0, 1, 2, 1]]})
+    ),
+    "index: one-hot by comparison, from 1": Situation(
+        by_comparison, {"i": [1, 2, 3, 1], "y": Y}, Warned("'i' with 0 to 2, and got 1 to 3")
+    ),
+    "index: of an index, out of range": Situation(
+        of_classes,
+        {"school": [0, 1, 1], "class": [0, 1, 3, 2], "y": Y},
+        Refused("'class'.*it indexes 'school', which has 3 elements.*got 0 to 3"),
+    ),
+    "basis: inside of its boundary": Situation(
+        process, {"x": [[[-0.4], [0], [0.5], [1.4]]], "y": [Y]}, Read({"y": [Y]})
+    ),
+    "basis: outside of its boundary": Situation(
+        process, {"x": [[[0], [1], [2], [3]]], "y": [Y]}, Refused("'x' are up to 1.5 outside.*`L=`")
     ),
     "index: computed from the model's own data": Situation(
         partial(of_its_own, lambda: -pt.as_tensor(np.array([0, -2, -1, 0]))),

@@ -17,6 +17,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
 from pmcl.compile import causal, variables
+from pmcl.compile.bases import Bases
 from pmcl.compile.conversion import graphs
 from pmcl.compile.copies import copies_in
 from pmcl.compile.function import Function
@@ -261,6 +262,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         _constrain=constrain,
         _unconstrain=unconstrain,
         indices=indices,
+        bases=Bases(places, *by_data),
         support=support,
         copies=copies_in(model, [v for f in (likelihood, extra, prior) for v in f.call.outputs]),
         holders=(held_by := variables.holders(model)),

@@ -62,9 +62,8 @@ def _arrays(compiled: CompiledModel, outputs: Sequence[Variable]) -> dict[Variab
 
 def _by_value(node: Apply) -> list[Variable]:
     """Inputs of an operation but for the size of a draw."""
-    if isinstance(node.op, RandomVariable | SymbolicRandomVariable):
-        return [v for v in node.inputs if v is not node.op.size_param(node)]
-    return list(node.inputs)
+    size = node.op.size_param(node) if isinstance(node.op, RandomVariable) else None
+    return [v for v in node.inputs if v is not size]
 
 
 def beside_rows(compiled: CompiledModel) -> str:

@@ -118,7 +118,7 @@ def _fits(compiled: CompiledModel, shapes: Sequence[tuple[str, tuple[int, ...], 
             jax.eval_shape(compiled.log_joint, z, like)
     except (ValueError, TypeError, IndexError):
         return False
-    return all(v.shape == like[k].shape[: compiled.term_dims(k)] for k, v in terms.items())
+    return all(v.shape == like[k].shape[: v.ndim] for k, v in terms.items())
 
 
 def _one(task: Task, i: int) -> _Dataset:
