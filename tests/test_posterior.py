@@ -331,6 +331,16 @@ def test_compare_with_the_reference(
     some = pmcl.compare(idata, reference.sel(dataset=["d2", "d0"]))
     assert some["dataset"].values.tolist() == ["d2", "d0"]
     np.testing.assert_allclose(some["bias_mean"], good["bias_mean"].sel(dataset=some["dataset"]))
+    np.testing.assert_allclose(
+        pmcl.compare(pmcl.one(idata, "d1"), pmcl.one(reference, "d1"))["bias_mean"],
+        good["bias_mean"].sel(dataset=["d1"]),
+    )
+    group = reference["unconstrained_posterior"].to_dataset()
+    other = reference.assign(unconstrained_posterior=xr.DataTree(group.rename(slope="other")))
+    with pytest.raises(ValueError, match="same parameters in both, got .'slope'.*'other'"):
+        pmcl.compare(idata, other)
+    with pytest.raises(TypeError, match="draws: expected a whole number, got 2.5"):
+        posterior.sample(make(2, slope=0, seed=1), 2.5, refine=False)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="all datasets of the reference"):
         pmcl.compare(posterior.sample(make(2, slope=0, seed=1), 50, refine=False), reference)
 

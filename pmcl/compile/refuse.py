@@ -82,9 +82,17 @@ def trace_or_name(
         return list(jax.eval_shape(function, *like))
     except cannot as error:
         culprit = _first_that_fails(lambda one: jax.eval_shape(one, *like), function, names, cannot)
+        what = str(error).strip().splitlines()[0].rstrip(".")
+        if "incompatible shapes" in what:
+            raise UnsupportedModelError(
+                f"Variable {culprit!r}: what the model has for it and for what it depends on does "
+                f"not go together: {what}. After `pm.set_data` of one variable the others need as "
+                "many values: observations in a `pm.Data`, too, or a model with placeholders of "
+                "one length."
+            ) from error
         raise UnsupportedModelError(
             f"Variable {culprit!r} cannot be compiled to JAX: "
-            f"{str(error).strip().splitlines()[0]}. Write it with another distribution, or as a "
+            f"{what}. Write it with another distribution, or as a "
             "`pm.CustomDist` of operations that PyTensor converts to JAX."
         ) from error
 
