@@ -109,14 +109,6 @@ def spread_over_columns() -> None:
     pm.Normal("y", pm.Normal("mu", shape=4), 1, observed=np.zeros((4, 1)))
 
 
-def longer_predictor() -> None:
-    n = len(ZEROS)
-    pm.modelcontext(None).add_coord("obs", range(n))
-    x = pm.Data("x", ZEROS, dims="obs")
-    pm.Normal("y", pm.Normal("b") * x, 1, observed=ZEROS, dims="obs")
-    pm.set_data({"x": np.ones(n + 2)}, coords={"obs": range(n + 2)})
-
-
 def transform_of_dims() -> None:
     import pymc.dims as pmd
     from pymc.dims.distributions.transforms import DimTransform
@@ -207,7 +199,6 @@ def no_jax_conversion() -> None:
         (nothing_observed, "no observed variable", "Give the likelihood `observed=`"),
         (nothing_free, "no free variable", "nothing to infer"),
         (spread_over_columns, "'y': it has values of shape (4, 1)", "the same axes"),
-        (longer_predictor, "'y': what the model has for it", "observations in a `pm.Data`"),
         (transform_of_dims, "'a' of `pymc.dims` has the transform Own", "Leave `transform=` out"),
         (part_of_a_random_vector, "'y' is of `pymc.dims`, and made by", "Write it with `pm`"),
         (
@@ -307,3 +298,13 @@ def test_a_model_that_is_never_finite_is_refused() -> None:
 def test_invalid_parameters_on_the_host_are_explained() -> None:
     with pytest.raises(UnsupportedModelError, match=r"variable 'y' invalid.*\(scale < 0\)"):
         simulator_of(negative_scale, "pytensor").simulate(50, random_seed=0)
+
+
+def test_data_that_were_set_without_their_observations() -> None:
+    n = len(ZEROS)
+    with pm.Model(coords={"obs": range(n)}) as model:
+        x = pm.Data("x", ZEROS, dims="obs")
+        pm.Normal("y", pm.Normal("b") * x, 1, observed=ZEROS, dims="obs")
+        pm.set_data({"x": np.ones(n + 2)}, coords={"obs": range(n + 2)})
+    with pytest.raises(UnsupportedModelError, match="'y': what the model has for it.*`pm.Data`"):
+        compile_model(model, covariates=["x"])
