@@ -345,6 +345,32 @@ def test_compare_with_the_reference(
         pmcl.compare(posterior.sample(make(2, slope=0, seed=1), 50, refine=False), reference)
 
 
+def test_densities_of_draws_go_by_the_names_of_datasets(
+    posterior: pmcl.AmortizedPosterior, idata: xr.DataTree, data: xr.Dataset
+) -> None:
+    expected = posterior.log_prob(idata, data)
+    turned = posterior.log_prob(idata, data.isel(dataset=[3, 1, 0, 2]))
+    assert turned["dataset"].values.tolist() == ["d3", "d1", "d0", "d2"]
+    np.testing.assert_allclose(turned.sel(dataset=expected["dataset"]), expected, rtol=1e-9)
+    with pytest.raises(ValueError, match="draws of the datasets .'e0'.*those of .'d0'"):
+        posterior.log_prob(idata, data.assign_coords(dataset=["e0", "e1", "e2", "e3"]))
+    with pytest.raises(TypeError, match="expected results of `sample`.*got dict"):
+        posterior.log_prob({"slope": 0.0}, data)  # type: ignore[arg-type]
+    with pytest.raises(KeyError, match="a position below 4, got 4"):
+        pmcl.one(idata, 4)
+
+
+def test_compare_goes_by_labels() -> None:
+    draws = np.random.default_rng(0).normal(size=(2, 200, 1, 3)) + 10 * np.arange(3)
+    dims = ("chain", "draw", "dataset", "g")
+    group = xr.Dataset({"b": (dims, draws)}, coords={"g": list("abc"), "dataset": ["0"]})
+    trees = [
+        xr.DataTree.from_dict({"unconstrained_posterior": some})
+        for some in (group, group.isel(g=[2, 0, 1]))
+    ]
+    assert float(pmcl.compare(*trees)["mean_bias_mean"]) < 1e-12
+
+
 def test_one_dataset_goes_into_arviz(idata: xr.DataTree) -> None:
     import matplotlib
 

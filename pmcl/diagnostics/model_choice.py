@@ -133,6 +133,11 @@ def prior_of(names: list[str], prior: Mapping[str, float] | None) -> np.ndarray:
 
 def _checked(idatas: Mapping[str, xr.DataTree]) -> list[str]:
     """Names of the datasets, which have to be the same ones with the same observations."""
+    if not isinstance(idatas, Mapping):
+        raise TypeError(
+            "compare_models: expected a mapping from the models' names to their results, got "
+            f"{type(idatas).__name__}."
+        )
     if len(idatas) < 2:
         raise ValueError(f"compare_models: expected two models or more, got {list(idatas)}.")
     for model, tree in idatas.items():
