@@ -147,6 +147,9 @@ MADE = {
 def copied(where: str) -> pm.Model:
     with pm.Model() as made:
         b = pm.Normal("b", 0, 100)
+        if where == "scale":
+            pm.Normal("y", OWN.mean() + OWN.std() * b, OWN.std(), observed=OWN)
+            return made
         if where == "potential":
             pm.Potential("p", -50 * ((b - OWN) ** 2).sum())
         pm.Normal("y", b if where == "potential" else b * np.log(OWN), 1, observed=OWN)
@@ -537,6 +540,12 @@ CASES: dict[str, Situation] = {
     ),
     "copy: in a potential": Situation(
         partial(copied, "potential"), {"y": Y}, Warned("'y': the model also has its own")
+    ),
+    "copy: its mean and standard deviation": Situation(
+        partial(copied, "scale"), {"y": Y}, Warned("the likelihood has the mean of its own")
+    ),
+    "copy: its own mean and standard deviation": Situation(
+        partial(copied, "scale"), {"y": OWN}, Read({"y": [OWN]})
     ),
     "copy: its logarithms": Situation(
         partial(copied, "logarithm"), {"y": Y}, Warned("'y': the model also has its own")

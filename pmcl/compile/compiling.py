@@ -19,7 +19,7 @@ from pytensor.graph.traversal import ancestors
 from pmcl.compile import causal, variables
 from pmcl.compile.bases import Bases
 from pmcl.compile.conversion import graphs
-from pmcl.compile.copies import copies_in
+from pmcl.compile.copies import copies_in, summaries_in
 from pmcl.compile.function import Function
 from pmcl.compile.indices import Indices
 from pmcl.compile.integral import with_integrals
@@ -264,7 +264,10 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         indices=indices,
         bases=Bases(places, *by_data),
         support=support,
-        copies=copies_in(model, [v for f in (likelihood, extra, prior) for v in f.call.outputs]),
+        copies=(
+            *copies_in(model, [v for f in (likelihood, extra, prior) for v in f.call.outputs]),
+            *summaries_in(model, [v for f in (likelihood, extra) for v in f.call.outputs]),
+        ),
         holders=(held_by := variables.holders(model)),
         constants=tuple(v.name for v in model.data_vars if v not in data and v.name not in held_by),
     )
