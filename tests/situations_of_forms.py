@@ -125,7 +125,7 @@ def of_its_own(index: object) -> pm.Model:
 COUNTED_FROM_1 = partial(of_its_own, [1, 2, 3, 1])
 ARRAY_FROM_1 = partial(of_its_own, np.array([1, 2, 3, 1]))
 CODES = partial(of_its_own, np.array([0, -1, 1, 1]))
-OWN = np.array([1.3, 2.1, 3.7, 4.2])
+OWN = np.array([1.3, 2.1, 3.7, 4.23])
 
 
 def beside(made: Callable[[], object]) -> pm.Model:

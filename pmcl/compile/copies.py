@@ -61,13 +61,14 @@ def summaries_in(model: pm.Model, likelihood: Sequence[Variable]) -> tuple[Copy,
     found = []
     for rv in model.observed_RVs:
         own = own_value(model, rv.name).astype(float)
-        if own.size < _FEWEST or not np.ptp(own) > 0:
+        if own.size < _FEWEST or not _telling(own):
             continue
-        sizes = {"standard deviation": (own.std(), own.std(ddof=1))}
+        forms = [("standard deviation", own.std()), ("standard deviation", own.std(ddof=1))]
         if (own != np.round(own)).any():  # else many numbers may be it
-            sizes = {"mean": (own.mean(),), **sizes}
-        for what, values in sizes.items():
-            if any(np.isclose(v, n, rtol=1e-12, atol=0) for v in values for n in numbers):
+            forms = [("mean", own.mean()), *forms]
+        for what, value in forms:
+            simple = np.isclose(1e3 * value, np.round(1e3 * value), rtol=1e-9)  # 0.5, say
+            if not simple and any(np.isclose(value, n, rtol=1e-12, atol=0) for n in numbers):
                 found.append(Copy(rv.name, own, 0, what))
     return tuple(found[:1])
 
