@@ -10,6 +10,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pymc.model.transform.optimization import freeze_dims_and_data
 
 from pmcl.compile import (
     Simulator,
@@ -298,6 +299,13 @@ def test_a_model_that_is_never_finite_is_refused() -> None:
 def test_invalid_parameters_on_the_host_are_explained() -> None:
     with pytest.raises(UnsupportedModelError, match=r"variable 'y' invalid.*\(scale < 0\)"):
         simulator_of(negative_scale, "pytensor").simulate(50, random_seed=0)
+
+
+def test_data_that_were_frozen() -> None:
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("b") * pm.Data("x", ZEROS), 1, observed=ZEROS)
+    with pytest.raises(ValueError, match="'x' is not a `pm.Data`.*before `freeze_dims_and_data`"):
+        compile_model(freeze_dims_and_data(model), covariates=["x"])
 
 
 def test_data_that_were_set_without_their_observations() -> None:

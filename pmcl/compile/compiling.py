@@ -277,9 +277,11 @@ def _covariate_variables(model: pm.Model, names: Sequence[str]) -> list[SharedVa
     known = {v.name: v for v in model.data_vars if isinstance(v, SharedVariable)}
     for name in names:
         if name not in known:
+            frozen = {v.name for v in model.data_vars} - {*known}
+            how = " It is frozen: take the model before `freeze_dims_and_data`." * (name in frozen)
             raise ValueError(
                 f"covariates: {name!r} is not a `pm.Data` of the model; expected some of "
-                f"{sorted(known)}."
+                f"{sorted(known)}.{how}"
             )
         for rv in model.observed_RVs:
             if known[name] in ancestors([model.rvs_to_values[rv]]):
