@@ -113,6 +113,14 @@ def of_classes() -> pm.Model:
     return made
 
 
+def weighed() -> pm.Model:
+    with pm.Model() as made:
+        w = pm.Data("w", np.array([0.5, 0.5]))
+        parts = [pm.Normal.dist(pm.Normal("b"), 1), pm.Normal.dist(3, 1)]
+        pm.Mixture("y", w, parts, observed=np.zeros(4))
+    return made
+
+
 def of_its_own(index: object) -> pm.Model:
     """An index that is no covariate."""
     with pm.Model() as made:
@@ -500,6 +508,10 @@ CASES: dict[str, Situation] = {
         of_classes,
         {"school": [0, 1, 1], "class": [0, 1, 3, 2], "y": Y},
         Refused("'class'.*it indexes 'school', which has 3 elements.*got 0 to 3"),
+    ),
+    "weights: of a mixture": Situation(weighed, {"w": [[0.3, 0.7]], "y": [Y]}, Read({"y": [Y]})),
+    "weights: of a mixture, counts": Situation(
+        weighed, {"w": [[2, 3]], "y": [Y]}, Refused("'w': expected 0 <= weights.*sum.weights. == 1")
     ),
     "basis: inside of its boundary": Situation(
         process, {"x": [[[-0.4], [0], [0.5], [1.4]]], "y": [Y]}, Read({"y": [Y]})

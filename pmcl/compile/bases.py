@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from pymc.logprob.utils import CheckParameterValue
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar import EQ, Add, Cos, Mul, Sin, Sqrt
@@ -51,6 +52,8 @@ class Bases:
         self._bases = [*_bases(outputs, data)]
         self._matches = [*_matches(outputs, data)]
         flat = [v for b in self._bases for v in (b.value.min(), b.value.max(), b.width)]
+        self._sums = [*_sums(outputs, data)]
+        flat += [v for _, _, v in self._sums]
         flat += [v for m in self._matches for v in (m.value.min(), m.value.max())]
         self._found = OfData(flat, inputs, lengths, symbols)
 
@@ -58,10 +61,14 @@ class Bases:
         return _nothing, ()  # data were checked before they were sent elsewhere
 
     def outside(self, dataset: Mapping[str, np.ndarray]) -> str:
-        """Say which data are outside of the boundary of a basis; "" for none."""
-        found = self._found(dataset) if self._bases else []
+        """Say which data are outside of the boundary of a basis, or do not sum to 1; "" for none."""
+        found = self._found(dataset) if self._bases or self._sums else []
+        n = 3 * len(self._bases)
+        for (name, expected, _), good in zip(self._sums, found[n:], strict=False):
+            if not np.all(good):
+                return f"values of {name!r}: expected {expected}, as their distribution does."
         for basis, low, high, width in zip(
-            self._bases, found[::3], found[1::3], found[2::3], strict=False
+            self._bases, found[:n:3], found[1:n:3], found[2:n:3], strict=True
         ):
             away = float(max(-low, high - width))
             if away > 1e-9 * width:
@@ -75,7 +82,8 @@ class Bases:
 
     def unmatched(self, dataset: Mapping[str, np.ndarray]) -> str:
         """Say which data equal none of the numbers that they are compared with; "" for none."""
-        found = self._found(dataset)[3 * len(self._bases) :] if self._matches else []
+        before = 3 * len(self._bases) + len(self._sums)
+        found = self._found(dataset)[before:] if self._matches else []
         for match, low, high in zip(self._matches, found[::2], found[1::2], strict=True):
             if low < 0 or high >= match.number:
                 return (
@@ -113,6 +121,20 @@ def _bases(outputs: Sequence[Variable], data: Mapping[Variable, Variable]) -> It
             names = data_of(total, data)
             if len(own) == 1 and names is not None:
                 yield _Basis(", ".join(names), total, 2 * own[0].max())
+
+
+def _sums(
+    outputs: Sequence[Variable], data: Mapping[Variable, Variable]
+) -> Iterator[tuple[str, str, Variable]]:
+    """Find checks of probabilities that are data: JAX passes over what PyMC would refuse."""
+    for var in ancestors(list(outputs)):
+        op = None if var.owner is None else var.owner.op
+        if not isinstance(op, CheckParameterValue) or "sum(" not in op.msg:
+            continue
+        for condition in var.owner.inputs[1:]:
+            names = data_of(condition, data)
+            if names is not None:
+                yield ", ".join(names), op.msg, condition
 
 
 def _matches(outputs: Sequence[Variable], data: Collection[Variable]) -> Iterator[_Match]:

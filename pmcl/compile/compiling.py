@@ -262,7 +262,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         _constrain=constrain,
         _unconstrain=unconstrain,
         indices=indices,
-        bases=Bases(places, *by_data),
+        bases=Bases([*places, *terms], *by_data),
         support=support,
         copies=(
             *copies_in(model, [v for f in (likelihood, extra, prior) for v in f.call.outputs]),
