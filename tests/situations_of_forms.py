@@ -113,6 +113,13 @@ def of_classes() -> pm.Model:
     return made
 
 
+def second_column() -> pm.Model:
+    with pm.Model() as made:
+        x = pm.Data("x", np.zeros((4, 2)))
+        pm.Normal("y", pm.Normal("b") * x[:, 1], 1, observed=np.zeros(4))
+    return made
+
+
 def weighed() -> pm.Model:
     with pm.Model() as made:
         w = pm.Data("w", np.array([0.5, 0.5]))
@@ -508,6 +515,11 @@ CASES: dict[str, Situation] = {
         of_classes,
         {"school": [0, 1, 1], "class": [0, 1, 3, 2], "y": Y},
         Refused("'class'.*it indexes 'school', which has 3 elements.*got 0 to 3"),
+    ),
+    "index: a column that there is not": Situation(
+        second_column,
+        {"x": [[[1.0], [2], [3], [4]]], "y": [Y]},
+        Refused("'0': an array indexes 'x', which has 1 elements, by 1"),
     ),
     "weights: of a mixture": Situation(weighed, {"w": [[0.3, 0.7]], "y": [Y]}, Read({"y": [Y]})),
     "weights: of a mixture, counts": Situation(

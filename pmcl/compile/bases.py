@@ -61,7 +61,7 @@ class Bases:
         return _nothing, ()  # data were checked before they were sent elsewhere
 
     def outside(self, dataset: Mapping[str, np.ndarray]) -> str:
-        """Say which data are outside of the boundary of a basis, or do not sum to 1; "" for none."""
+        """Say which data are outside of a basis, or do not sum to 1; "" for none."""
         found = self._found(dataset) if self._bases or self._sums else []
         n = 3 * len(self._bases)
         for (name, expected, _), good in zip(self._sums, found[n:], strict=False):

@@ -233,7 +233,9 @@ def _own(
         if index not in values:
             values[index] = _own_values(index, data)
         of = values[index]
-        if of is None or not of.ndim or not of.size or of.dtype.kind not in "iu":
+        if of is None or not of.size or of.dtype.kind not in "iu":
+            continue
+        if not of.ndim and before_casts(array) not in data:  # parameters have their shape
             continue
         if of.min() < 0 or of.max() >= (array.type.shape[axis] or 0):
             names = [str(v.name) for v in ancestors([index]) if isinstance(v, SharedVariable)]
