@@ -1,5 +1,6 @@
 """Containers that numbers come in, order between variables and datasets, data inside of models."""
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -88,6 +89,45 @@ def indexed(use: str) -> pm.Model:
     return made
 
 
+def process() -> pm.Model:
+    """The boundary of the basis follows from the placeholder."""
+    with pm.Model() as made:
+        x = pm.Data("x", np.linspace(0, 1, 4)[:, None])
+        gp = pm.gp.HSGP(m=[3], c=2.0, cov_func=pm.gp.cov.ExpQuad(1, ls=pm.Gamma("l", 3, 1)))
+        pm.Normal("y", gp.prior("f", x), 1, observed=np.zeros(4))
+    return made
+
+
+def by_comparison() -> pm.Model:
+    with pm.Model() as made:
+        i = pm.Data("i", np.zeros(4, int))
+        pm.Normal("y", pt.eq(i[:, None], np.arange(3)) @ pm.Normal("b", shape=3), 1, observed=X)
+    return made
+
+
+def of_classes() -> pm.Model:
+    """An index of what is an index."""
+    with pm.Model() as made:
+        school, of = pm.Data("school", [0, 0, 1]), pm.Data("class", np.zeros(4, int))
+        pm.Normal("y", pm.Normal("b", shape=2)[school[of]], 1, observed=X)
+    return made
+
+
+def second_column() -> pm.Model:
+    with pm.Model() as made:
+        x = pm.Data("x", np.zeros((4, 2)))
+        pm.Normal("y", pm.Normal("b") * x[:, 1], 1, observed=np.zeros(4))
+    return made
+
+
+def weighed() -> pm.Model:
+    with pm.Model() as made:
+        w = pm.Data("w", np.array([0.5, 0.5]))
+        parts = [pm.Normal.dist(pm.Normal("b"), 1), pm.Normal.dist(3, 1)]
+        pm.Mixture("y", w, parts, observed=np.zeros(4))
+    return made
+
+
 def of_its_own(index: object) -> pm.Model:
     """An index that is no covariate."""
     with pm.Model() as made:
@@ -100,12 +140,31 @@ def of_its_own(index: object) -> pm.Model:
 COUNTED_FROM_1 = partial(of_its_own, [1, 2, 3, 1])
 ARRAY_FROM_1 = partial(of_its_own, np.array([1, 2, 3, 1]))
 CODES = partial(of_its_own, np.array([0, -1, 1, 1]))
-OWN = np.array([1.3, 2.1, 3.7, 4.2])
+OWN = np.array([1.3, 2.1, 3.7, 4.23])
+
+
+def beside(made: Callable[[], object]) -> pm.Model:
+    """Rows with labels, beside an array that the graph makes."""
+    with pm.Model(coords={"obs": list("abcd")}) as model:
+        pm.Normal("y", pm.Normal("b") * made(), 1, **reals())
+    return model
+
+
+MADE = {
+    "arange": partial(pt.arange, 4),
+    "stack": partial(pt.stack, [0.0, 2.0, 1.0, 5.0]),
+    "linspace": partial(pt.linspace, 0, 1, 4),
+    "array": lambda: X - 1,
+    "flags": lambda: pt.switch(X > 2, 1.0, -1.0),
+}
 
 
 def copied(where: str) -> pm.Model:
     with pm.Model() as made:
         b = pm.Normal("b", 0, 100)
+        if where == "scale":
+            pm.Normal("y", OWN.mean() + OWN.std() * b, OWN.std(), observed=OWN)
+            return made
         if where == "potential":
             pm.Potential("p", -50 * ((b - OWN) ** 2).sum())
         pm.Normal("y", b if where == "potential" else b * np.log(OWN), 1, observed=OWN)
@@ -446,6 +505,32 @@ CASES: dict[str, Situation] = {
     "index: one-hot, from 0": Situation(
         partial(indexed, "one-hot"), {"i": [0, 1, 2, 1], "y": Y}, Read({"i": [[0, 1, 2, 1]]})
     ),
+    "index: one-hot by comparison, from 0": Situation(
+        by_comparison, {"i": [0, 1, 2, 1], "y": Y}, Read({"i": [[0, 1, 2, 1]]})
+    ),
+    "index: one-hot by comparison, from 1": Situation(
+        by_comparison, {"i": [1, 2, 3, 1], "y": Y}, Warned("'i' with 0 to 2, and got 1 to 3")
+    ),
+    "index: of an index, out of range": Situation(
+        of_classes,
+        {"school": [0, 1, 1], "class": [0, 1, 3, 2], "y": Y},
+        Refused("'class'.*it indexes 'school', which has 3 elements.*got 0 to 3"),
+    ),
+    "index: a column that there is not": Situation(
+        second_column,
+        {"x": [[[1.0], [2], [3], [4]]], "y": [Y]},
+        Refused("'0': an array indexes 'x', which has 1 elements, by 1"),
+    ),
+    "weights: of a mixture": Situation(weighed, {"w": [[0.3, 0.7]], "y": [Y]}, Read({"y": [Y]})),
+    "weights: of a mixture, counts": Situation(
+        weighed, {"w": [[2, 3]], "y": [Y]}, Refused("'w': expected 0 <= weights.*sum.weights. == 1")
+    ),
+    "basis: inside of its boundary": Situation(
+        process, {"x": [[[-0.4], [0], [0.5], [1.4]]], "y": [Y]}, Read({"y": [Y]})
+    ),
+    "basis: outside of its boundary": Situation(
+        process, {"x": [[[0], [1], [2], [3]]], "y": [Y]}, Refused("'x' are up to 1.5 outside.*`L=`")
+    ),
     "index: computed from the model's own data": Situation(
         partial(of_its_own, lambda: -pt.as_tensor(np.array([0, -2, -1, 0]))),
         {"y": Y},
@@ -464,8 +549,27 @@ CASES: dict[str, Situation] = {
         ARRAY_FROM_1, {"y": Y}, Refused("an array indexes 'b', which has 3 elements, by 3")
     ),
     "index: an array of codes with -1": Situation(CODES, {"y": Y}, Warned("indexes 'b' by -1")),
+    **{
+        f"made: {name}, {what}": Situation(partial(beside, made), data, outcome)
+        for name, made in MADE.items()
+        for what, data, outcome in [
+            ("turned", {"y": pd.Series(Y, index=list("dcba"))}, Read({"y": [Y[::-1]]})),
+            ("one row", {"y": [0.5]}, Refused("'y' of dataset '0': got shape .1,., .*the array .")),
+        ]
+    },
+    "made: more rows": Situation(
+        partial(beside, MADE["arange"]),
+        {"u": {"y": Y}, "v": {"y": [*Y, 1.0]}},
+        Refused("'y' of dataset 'v': got shape .5,., .*own .4,.: .*the array .0, 1, 2, "),
+    ),
     "copy: in a potential": Situation(
         partial(copied, "potential"), {"y": Y}, Warned("'y': the model also has its own")
+    ),
+    "copy: its mean and standard deviation": Situation(
+        partial(copied, "scale"), {"y": Y}, Warned("the likelihood has the mean of its own")
+    ),
+    "copy: its own mean and standard deviation": Situation(
+        partial(copied, "scale"), {"y": OWN}, Read({"y": [OWN]})
     ),
     "copy: its logarithms": Situation(
         partial(copied, "logarithm"), {"y": Y}, Warned("'y': the model also has its own")

@@ -6,6 +6,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from pymc.distributions.transforms import log
 from scipy import stats
 
 import pmcl
@@ -77,6 +78,40 @@ def test_an_improper_prior_has_a_posterior_and_no_evidence() -> None:
     found = tree["dataset_stats"].to_dataset()
     assert np.isnan(found["log_evidence"].item())
     assert "improper prior of mu, s" in found["note"].item()
+
+
+# by log density: improper, or with an integral that is not 1
+CUSTOM: dict[str, tuple[Callable, dict, tuple[bool, bool]]] = {
+    "flat": (lambda v: 0.0 * v, {}, (True, False)),
+    "one over it": (lambda v: pt.switch(v > 0, -pt.log(v), -np.inf), {"initval": 1}, (True, False)),
+    "one over it, as a logarithm": (lambda v: -pt.log(v), {"transform": log}, (True, False)),
+    "normal": (lambda v: pm.logp(pm.Normal.dist(0, 1e4), v), {"shape": 2}, (False, False)),
+    "half-Cauchy": (
+        lambda v: pm.logp(pm.HalfCauchy.dist(5), v),
+        {"transform": log},
+        (False, False),
+    ),
+    "without its constant": (lambda v: -(v**2) / 2, {"shape": 2}, (False, True)),
+}
+
+
+@pytest.mark.parametrize("name", CUSTOM)
+def test_a_prior_by_its_density_is_integrated(name: str) -> None:
+    density, options, (improper, unnormalised) = CUSTOM[name]
+    with pm.Model() as model:
+        w = pm.CustomDist("w", logp=density, **options)
+        pm.Normal("y", w.sum(), 1, observed=Y)
+    found = pmcl.compile_model(model)
+    assert (found.improper, found.unnormalised) == (("w",) * improper, ("w",) * unnormalised)
+
+
+def test_without_the_constant_there_is_no_evidence() -> None:
+    with pm.Model() as model:
+        w = pm.CustomDist("w", logp=lambda v: -(v**2) / 2)
+        pm.Normal("y", w, 1, observed=Y)
+    found = pmcl.refine(model, {"y": Y}, **QUIET)["dataset_stats"].to_dataset()
+    assert np.isnan(found["log_evidence"].item())
+    assert "no evidence: the prior of w may not integrate to 1" in found["note"].item()
 
 
 def test_a_potential_of_parameters_is_a_term_of_the_prior() -> None:

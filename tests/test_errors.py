@@ -136,6 +136,9 @@ CASES: dict[str, tuple[Callable, type[Exception], str]] = {
         lambda m: fit(covariates={"x": np.array([0, np.nan])}), V, "finite values, got 1"),
     "covariate: function of a wrong length": (
         lambda m: fit(covariates={"x": lambda rng, n: rng.normal(size=n + 1)}), V, "length 10"),
+    "covariate: function of a generator alone": (
+        lambda m: fit(covariates={"x": lambda rng: rng.normal(size=10)}), TypeError,
+        r"covariates\['x'\]: expected a function of two arguments"),
     "covariate: holds the observations": (
         lambda m: fit(covariates={"y": NORMAL}), V, "'y' is not a `pm.Data`"),
     # --- options of the fit

@@ -181,6 +181,13 @@ def test_predictions_are_at_the_new_covariates_of_their_dataset(made) -> None:
     np.testing.assert_array_equal(constant["X"].sel(dataset="u"), X)
     with pytest.raises(pmcl.DataError, match="expected the datasets 'u', 'v', got 'u', 'w'"):
         made[1].predict(two, new.assign_coords(dataset=["u", "w"]), draws=4)
+    alone = new.isel(dataset=[0])
+    with pytest.raises(pmcl.DataError, match="expected the datasets 'u', 'v', got 'v'"):
+        made[1].predict(two, alone, draws=4)
+    with pytest.raises(pmcl.DataError, match="expected the datasets 'u', got 'v'"):
+        made[1].predict({"u": data()}, alone, draws=4)
+    with pytest.raises(ValueError, match="'X'. did not come. Those of several.*a `dataset`"):
+        made[1].predict(two, {"u": data(), "v": data()}, draws=4)
 
 
 def test_a_stream_refuses_them(made) -> None:

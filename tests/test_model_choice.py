@@ -210,6 +210,11 @@ def test_what_cannot_be_compared_is_refused(few):
         pmcl.compare_models({"one": trees["one"], "flat": other})
 
 
+def test_results_come_by_the_names_of_models():
+    with pytest.raises(TypeError, match="compare_models: expected a mapping.*got list"):
+        pmcl.compare_models([])  # type: ignore[arg-type]
+
+
 def test_an_improper_prior_is_refused():
     with pm.Model() as flat:
         mu = pm.Flat("mu")

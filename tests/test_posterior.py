@@ -331,8 +331,44 @@ def test_compare_with_the_reference(
     some = pmcl.compare(idata, reference.sel(dataset=["d2", "d0"]))
     assert some["dataset"].values.tolist() == ["d2", "d0"]
     np.testing.assert_allclose(some["bias_mean"], good["bias_mean"].sel(dataset=some["dataset"]))
+    np.testing.assert_allclose(
+        pmcl.compare(pmcl.one(idata, "d1"), pmcl.one(reference, "d1"))["bias_mean"],
+        good["bias_mean"].sel(dataset=["d1"]),
+    )
+    group = reference["unconstrained_posterior"].to_dataset()
+    other = reference.assign(unconstrained_posterior=xr.DataTree(group.rename(slope="other")))
+    with pytest.raises(ValueError, match="same parameters in both, got .'slope'.*'other'"):
+        pmcl.compare(idata, other)
+    with pytest.raises(TypeError, match="draws: expected a whole number, got 2.5"):
+        posterior.sample(make(2, slope=0, seed=1), 2.5, refine=False)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="all datasets of the reference"):
         pmcl.compare(posterior.sample(make(2, slope=0, seed=1), 50, refine=False), reference)
+
+
+def test_densities_of_draws_go_by_the_names_of_datasets(
+    posterior: pmcl.AmortizedPosterior, idata: xr.DataTree, data: xr.Dataset
+) -> None:
+    expected = posterior.log_prob(idata, data)
+    turned = posterior.log_prob(idata, data.isel(dataset=[3, 1, 0, 2]))
+    assert turned["dataset"].values.tolist() == ["d3", "d1", "d0", "d2"]
+    np.testing.assert_allclose(turned.sel(dataset=expected["dataset"]), expected, rtol=1e-9)
+    with pytest.raises(ValueError, match="draws of the datasets .'e0'.*those of .'d0'"):
+        posterior.log_prob(idata, data.assign_coords(dataset=["e0", "e1", "e2", "e3"]))
+    with pytest.raises(TypeError, match="expected results of `sample`.*got dict"):
+        posterior.log_prob({"slope": 0.0}, data)  # type: ignore[arg-type]
+    with pytest.raises(KeyError, match="a position below 4, got 4"):
+        pmcl.one(idata, 4)
+
+
+def test_compare_goes_by_labels() -> None:
+    draws = np.random.default_rng(0).normal(size=(2, 200, 1, 3)) + 10 * np.arange(3)
+    dims = ("chain", "draw", "dataset", "g")
+    group = xr.Dataset({"b": (dims, draws)}, coords={"g": list("abc"), "dataset": ["0"]})
+    trees = [
+        xr.DataTree.from_dict({"unconstrained_posterior": some})
+        for some in (group, group.isel(g=[2, 0, 1]))
+    ]
+    assert float(pmcl.compare(*trees)["mean_bias_mean"]) < 1e-12
 
 
 def test_one_dataset_goes_into_arviz(idata: xr.DataTree) -> None:

@@ -10,6 +10,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pymc.model.transform.optimization import freeze_dims_and_data
 
 from pmcl.compile import (
     Simulator,
@@ -105,6 +106,10 @@ def improper() -> None:
     pm.Normal("y", mu, 1, observed=ZEROS)
 
 
+def spread_over_columns() -> None:
+    pm.Normal("y", pm.Normal("mu", shape=4), 1, observed=np.zeros((4, 1)))
+
+
 def transform_of_dims() -> None:
     import pymc.dims as pmd
     from pymc.dims.distributions.transforms import DimTransform
@@ -194,6 +199,7 @@ def no_jax_conversion() -> None:
         (masked, "'y' has missing values in `observed`", "placeholder values"),
         (nothing_observed, "no observed variable", "Give the likelihood `observed=`"),
         (nothing_free, "no free variable", "nothing to infer"),
+        (spread_over_columns, "'y': it has values of shape (4, 1)", "the same axes"),
         (transform_of_dims, "'a' of `pymc.dims` has the transform Own", "Leave `transform=` out"),
         (part_of_a_random_vector, "'y' is of `pymc.dims`, and made by", "Write it with `pm`"),
         (
@@ -293,3 +299,20 @@ def test_a_model_that_is_never_finite_is_refused() -> None:
 def test_invalid_parameters_on_the_host_are_explained() -> None:
     with pytest.raises(UnsupportedModelError, match=r"variable 'y' invalid.*\(scale < 0\)"):
         simulator_of(negative_scale, "pytensor").simulate(50, random_seed=0)
+
+
+def test_data_that_were_frozen() -> None:
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("b") * pm.Data("x", ZEROS), 1, observed=ZEROS)
+    with pytest.raises(ValueError, match="'x' is not a `pm.Data`.*before `freeze_dims_and_data`"):
+        compile_model(freeze_dims_and_data(model), covariates=["x"])
+
+
+def test_data_that_were_set_without_their_observations() -> None:
+    n = len(ZEROS)
+    with pm.Model(coords={"obs": range(n)}) as model:
+        x = pm.Data("x", ZEROS, dims="obs")
+        pm.Normal("y", pm.Normal("b") * x, 1, observed=ZEROS, dims="obs")
+        pm.set_data({"x": np.ones(n + 2)}, coords={"obs": range(n + 2)})
+    with pytest.raises(UnsupportedModelError, match="'y': what the model has for it.*`pm.Data`"):
+        compile_model(model, covariates=["x"])

@@ -3,6 +3,7 @@
 import os
 
 import pymc as pm
+import xarray as xr
 
 from pmcl.amortized.multilevel import MultilevelPosterior
 from pmcl.amortized.posterior import AmortizedPosterior
@@ -37,9 +38,17 @@ def save(
 
     Raises
     ------
+    TypeError
+        Of draws, which are no posterior.
     StateError
         Where the disk does not take it, or something in the posterior cannot be stored.
     """
+    if isinstance(posterior, xr.DataTree | xr.Dataset):
+        raise TypeError(
+            f"save: expected a posterior, as `fit_amortized` or `fit_online` gives it, got a "
+            f"{type(posterior).__name__}. Draws have files of their own: "
+            "`draws.to_netcdf(path)`, `draws.to_zarr(path)`."
+        )
     if isinstance(posterior, MultilevelPosterior):
         tree = multilevel.to_datatree(posterior, include_memory=include_memory)
     elif isinstance(posterior, OnlineMixture):

@@ -17,10 +17,12 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
 from pmcl.compile import causal, variables
+from pmcl.compile.bases import Bases
 from pmcl.compile.conversion import graphs
-from pmcl.compile.copies import copies_in
+from pmcl.compile.copies import copies_in, summaries_in
 from pmcl.compile.function import Function
 from pmcl.compile.indices import Indices
+from pmcl.compile.integral import with_integrals
 from pmcl.compile.joining import joined
 from pmcl.compile.labelled import model_or_context
 from pmcl.compile.model import COMPILED, CompiledModel
@@ -28,6 +30,7 @@ from pmcl.compile.refuse import (
     UnsupportedModelError,
     check_differentiable,
     check_model,
+    check_terms,
     trace_or_name,
 )
 from pmcl.compile.simulable import has_density, is_improper
@@ -79,7 +82,7 @@ def compile_model(
         return replace(before[1], model=model)
     say_graph(model)
     with compiling(), precision.scope():
-        compiled = joined(_compile(model, data))
+        compiled = with_integrals(joined(_compile(model, data)))
     COMPILED[model][tuple(covariates)] = now, compiled.without_model()
     return compiled
 
@@ -202,6 +205,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
     gradient(extra, names_potential)
     arguments, names_observed = [*values, *observed.values()], [rv.name for rv in explicit]
     likelihood, by_term = function(arguments, terms[len(free) :], names_observed)
+    check_terms([about[observed[rv]] for rv in explicit], by_term)
     gradient(likelihood, names_observed)
     by_step = []
     for rv in explicit:
@@ -258,8 +262,12 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         _constrain=constrain,
         _unconstrain=unconstrain,
         indices=indices,
+        bases=Bases([*places, *terms], *by_data),
         support=support,
-        copies=copies_in(model, [v for f in (likelihood, extra, prior) for v in f.call.outputs]),
+        copies=(
+            *copies_in(model, [v for f in (likelihood, extra, prior) for v in f.call.outputs]),
+            *summaries_in(model, [v for f in (likelihood, extra) for v in f.call.outputs]),
+        ),
         holders=(held_by := variables.holders(model)),
         constants=tuple(v.name for v in model.data_vars if v not in data and v.name not in held_by),
     )
@@ -269,9 +277,11 @@ def _covariate_variables(model: pm.Model, names: Sequence[str]) -> list[SharedVa
     known = {v.name: v for v in model.data_vars if isinstance(v, SharedVariable)}
     for name in names:
         if name not in known:
+            frozen = {v.name for v in model.data_vars} - {*known}
+            how = " It is frozen: take the model before `freeze_dims_and_data`." * (name in frozen)
             raise ValueError(
                 f"covariates: {name!r} is not a `pm.Data` of the model; expected some of "
-                f"{sorted(known)}."
+                f"{sorted(known)}.{how}"
             )
         for rv in model.observed_RVs:
             if known[name] in ancestors([model.rvs_to_values[rv]]):

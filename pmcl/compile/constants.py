@@ -1,10 +1,16 @@
 """Constants of a model that look like data: as long as the observations."""
 
-import numpy as np
-from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant
-from pytensor.graph.traversal import ancestors
+from collections.abc import Mapping, Sequence
 
+import numpy as np
+from pymc.distributions.distribution import SymbolicRandomVariable
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.traversal import ancestors, io_toposort
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.shape import Shape, Shape_i
+
+from pmcl.compile.conversion import graphs
 from pmcl.compile.model import CompiledModel
 from pmcl.compile.variables import holders
 
@@ -18,20 +24,10 @@ def lengths_of_constants(compiled: CompiledModel) -> frozenset[int]:
     """
 
     def found() -> frozenset[int]:
-        known = {i.name for i in compiled.covariates}
-        shared = [
-            np.asarray(v.get_value(borrow=True))
-            for v in ancestors(_densities(compiled))
-            if isinstance(v, SharedVariable) and v.name not in known
-        ]
-        fixed = [
-            v.data
-            for v in ancestors(_densities(compiled))
-            if isinstance(v, Constant) and isinstance(v.data, np.ndarray)
-        ]
+        outputs = [*compiled.model.observed_RVs, *compiled.model.potentials]
         return frozenset(
             n
-            for value in (*shared, *fixed)
+            for value in _arrays(compiled, outputs).values()
             for axis, n in enumerate(value.shape)
             if n > 1 and (value != value.take([0], axis=axis)).any()
         )
@@ -39,8 +35,35 @@ def lengths_of_constants(compiled: CompiledModel) -> frozenset[int]:
     return compiled.keep("lengths of constants", found)
 
 
-def _densities(compiled: CompiledModel) -> list:
-    return [*compiled.model.observed_RVs, *compiled.model.potentials]
+def _arrays(compiled: CompiledModel, outputs: Sequence[Variable]) -> dict[Variable, np.ndarray]:
+    """Arrays of the model's own that outputs depend on, then those that it makes of these alone."""
+    known = {i.name for i in compiled.covariates}
+    varying = {*compiled.model.dim_lengths.values()}
+    found: dict[Variable, np.ndarray] = {}
+    for var in ancestors(list(outputs)):
+        if isinstance(var, SharedVariable) and var.name not in known and var not in varying:
+            found[var] = np.asarray(var.get_value(borrow=True))
+        elif isinstance(var, Constant) and isinstance(var.data, np.ndarray):
+            found[var] = var.data
+    own: set[Variable] = {*found, *(v for v in ancestors(list(outputs)) if isinstance(v, Constant))}
+    made: list[Variable] = []
+    for node in io_toposort([], list(outputs)):
+        random = isinstance(node.op, RandomVariable | SymbolicRandomVariable)
+        if not random and not isinstance(node.op, Shape | Shape_i) and own.issuperset(node.inputs):
+            own.update(node.outputs)
+        else:
+            made += [v for v in _by_value(node) if v in own and v.owner and v not in made]
+    made = [v for v in made if getattr(v.type, "ndim", 0)]
+    if made:
+        function = graphs.to_host([], made)(np.random.default_rng(0))
+        found |= dict(zip(made, function(), strict=True))
+    return found
+
+
+def _by_value(node: Apply) -> list[Variable]:
+    """Inputs of an operation but for the size of a draw."""
+    size = node.op.size_param(node) if isinstance(node.op, RandomVariable) else None
+    return [v for v in node.inputs if v is not size]
 
 
 def beside_rows(compiled: CompiledModel) -> str:
@@ -52,24 +75,28 @@ def beside_rows(compiled: CompiledModel) -> str:
         for d, n in zip(i.dims, i.shape, strict=True)
         if n > 1 and d not in {d for v in compiled.free for d in v.dims}
     }
-    known = {*holders(model), *(i.name for i in compiled.covariates)}
-    found = []
-    for var in ancestors(model.observed_RVs):
-        if var in model.data_vars:
-            if var.name in known or not isinstance(var, SharedVariable):
-                continue
-            value, name = np.asarray(var.get_value(borrow=True)), repr(var.name)
+    held, found = {*holders(model)}, []
+    arrays = _arrays(compiled, model.observed_RVs)
+    for var, value in arrays.items():
+        if var in model.data_vars and var.name not in held:
+            name = repr(var.name)
             line = f"covariates=[{name}]"
-        elif isinstance(var, Constant) and isinstance(var.data, np.ndarray):
-            value = var.data
+        elif isinstance(var, SharedVariable) or _is_said(var, arrays):
+            continue  # observations, generators, and what is named already
+        else:
             start = ", ".join(f"{v:.3g}" for v in value.ravel()[:_SHOWN])
             name = f"the array [{start}, ...]"
             line = 'x = pm.Data("x", ...), and covariates=["x"]'
-        else:
-            continue
-        if value.ndim and value.shape[0] in lengths and np.ptp(value) > 0:
+        if value.ndim and value.shape[0] in lengths and (value != value.flat[0]).any():
             text = f"{name} beside {len(value)} values of {lengths[len(value)]!r} ({line})"
             found += [text] if text not in found else []
     if not found:
         return ""
     return f"constants of every dataset, unless you make them covariates: {'; '.join(found)}"
+
+
+def _is_said(var: Variable, arrays: Mapping[Variable, np.ndarray]) -> bool:
+    """Whether an array is made of another as long, which is said."""
+    n = len(arrays[var]) if arrays[var].ndim else 0
+    above = (arrays[v] for v in ancestors([var]) if v is not var and v in arrays)
+    return any(value.ndim and len(value) == n for value in above)

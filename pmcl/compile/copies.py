@@ -10,6 +10,7 @@ from pytensor.graph.traversal import ancestors
 
 from pmcl.compile.variables import own_value
 
+_FEWEST = 4  # values whose mean or standard deviation is no chance
 _FARTHEST = 24  # rows by which a copy may be moved
 
 
@@ -24,13 +25,23 @@ class Copy(NamedTuple):
         What the model itself has for it.
     rows : int
         How far they are moved.
+    summary : str
+        What of them it is, where it is a single number.
     """
 
     variable: str
     values: np.ndarray
     rows: int
+    summary: str = ""
 
     def __str__(self) -> str:
+        if self.summary:
+            return (
+                f"Variable {self.variable!r}: the likelihood has the {self.summary} of its own "
+                "`observed` values as a constant, which stays as it is whatever data come. Scale "
+                "the data before they are passed, compute it in the model from a `pm.Data`, or "
+                "make it a parameter."
+            )
         moved = f", moved by {self.rows} row{'s' * (self.rows > 1)}" if self.rows else ""
         return (
             f"Variable {self.variable!r}: the model also has its own `observed` values as a "
@@ -38,6 +49,28 @@ class Copy(NamedTuple):
             "on earlier values as a distribution (`pm.AR`, or `pm.CustomDist` with `dist=`), or "
             "make the array a `pm.Data`, and give its values with each dataset."
         )
+
+
+def summaries_in(model: pm.Model, likelihood: Sequence[Variable]) -> tuple[Copy, ...]:
+    """Find means and standard deviations of observed values among a likelihood's constants."""
+    numbers = {
+        np.asarray(v.data).item()
+        for v in ancestors(list(likelihood))
+        if isinstance(v, Constant) and np.size(v.data) == 1 and np.asarray(v.data).dtype.kind == "f"
+    }
+    found = []
+    for rv in model.observed_RVs:
+        own = own_value(model, rv.name).astype(float)
+        if own.size < _FEWEST or not _telling(own):
+            continue
+        forms = [("standard deviation", own.std()), ("standard deviation", own.std(ddof=1))]
+        if (own != np.round(own)).any():  # else many numbers may be it
+            forms = [("mean", own.mean()), *forms]
+        for what, value in forms:
+            simple = np.isclose(1e3 * value, np.round(1e3 * value), rtol=1e-9)  # 0.5, say
+            if not simple and any(np.isclose(value, n, rtol=1e-12, atol=0) for n in numbers):
+                found.append(Copy(rv.name, own, 0, what))
+    return tuple(found[:1])
 
 
 def copies_in(model: pm.Model, densities: Sequence[Variable]) -> tuple[Copy, ...]:

@@ -1,5 +1,6 @@
 """Where the covariates of simulated datasets come from."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -212,7 +213,7 @@ def read_covariates(
         elif isinstance(source, Variable):
             found.distributions[info.name] = _resize(source, info)
         elif callable(source):
-            found.functions[info.name] = source
+            found.functions[info.name] = _takes_two(source, info.name)
         else:
             table = _table(source, info)
             if info.shape and table.ndim == len(info.shape) and table.shape[1:] == info.shape[1:]:
@@ -228,6 +229,20 @@ def read_covariates(
             if not len(table):
                 raise ValueError(f"covariates[{info.name!r}]: expected at least one row, got none.")
     return found
+
+
+def _takes_two(function: Callable, name: str) -> Callable:
+    """Refuse functions of other arguments than a generator and a length, before one is called."""
+    try:
+        inspect.signature(function).bind(None, 1)
+    except TypeError as error:
+        raise TypeError(
+            f"covariates[{name!r}]: expected a function of two arguments, a "
+            f"numpy.random.Generator and a length; of this one {error}."
+        ) from None
+    except ValueError:  # it has no signature
+        pass
+    return function
 
 
 def _sizes(first: str, rest: Sequence[int]) -> str:

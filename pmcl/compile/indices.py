@@ -1,7 +1,6 @@
 """Data that say which element of something is meant, and how many elements there are."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from pytensor.tensor.subtensor import (
 )
 
 from pmcl.compile.conversion import graphs
+from pmcl.compile.of_data import OfData
 from pmcl.compile.variables import VariableInfo
 
 
@@ -97,53 +97,6 @@ def likely_cause(low: float, high: float, size: int) -> str:
     return ""
 
 
-class OfData:
-    """What of a model's graph follows from data alone, evaluated on the host.
-
-    Parameters
-    ----------
-    outputs : sequence of Variable
-    inputs, lengths : mapping of Variable to Variable
-        Covariates, and lengths of dims, as functions of the data.
-    symbols : mapping of Variable to VariableInfo
-        Data as inputs of that graph.
-    """
-
-    def __init__(
-        self,
-        outputs: Sequence[Variable],
-        inputs: Mapping[Variable, Variable],
-        lengths: Mapping[Variable, Variable],
-        symbols: Mapping[Variable, VariableInfo],
-    ) -> None:
-        self._symbols = dict(symbols)
-        self._outputs = graphs.bind(outputs, {**inputs, **lengths})[0] if outputs else []
-
-    @cached_property
-    def _function(self) -> Callable[..., list[np.ndarray]]:
-        return graphs.to_host(list(self._symbols), self._outputs)(np.random.default_rng(0))
-
-    def __call__(self, dataset: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Evaluate the outputs at one dataset; zero stands for what is missing."""
-        if not self._outputs:
-            return []
-        lengths = {
-            dim: n
-            for info in self._symbols.values()
-            if info.name in dataset
-            for dim, n in zip(info.dims, np.shape(dataset[info.name]), strict=True)
-        }
-
-        def given(info: VariableInfo) -> np.ndarray:
-            if info.name in dataset:
-                return np.nan_to_num(np.asarray(dataset[info.name])).astype(info.dtype)
-            # local variables are no data; only how many there are may count
-            shape = zip(info.dims, info.shape, strict=True)
-            return np.zeros([lengths.get(d, n) for d, n in shape], info.dtype)
-
-        return self._function(*map(given, self._symbols.values()))
-
-
 class Indices:
     """All places of a model where data index something.
 
@@ -183,18 +136,29 @@ class Indices:
         """Return the first index of a dataset that is out of range; gaps are none."""
         if not self.places and not self._own:
             return None
-        found = self._found(dataset)
+        try:
+            found = self._found(dataset)
+        except IndexError:  # what one place indexes is the index of another
+            return self._inner(dataset)
         n = 4 * len(self.places)
-        for place, low, high, size, fraction in zip(
-            self.places, found[:n:4], found[1:n:4], found[2:n:4], found[3:n:4], strict=True
-        ):
-            if fraction:
-                return Misplaced(place, (float(fraction), float(fraction)), int(size))
-            if low < 0 or high >= size:
-                return Misplaced(place, (float(low), float(high)), int(size))
+        for i, place in enumerate(self.places):
+            told = _told(place, found[4 * i : 4 * i + 4])
+            if told is not None:
+                return told
         for (place, values), size in zip(self._own, found[n:], strict=True):
             if values.min() < (0 if place.data else -size) or values.max() >= size:
                 return Misplaced(place, (float(values.min()), float(values.max())), int(size))
+        return None
+
+    def _inner(self, dataset: Mapping[str, np.ndarray]) -> Misplaced | None:
+        """Look at each place alone, but for those that another one keeps from being evaluated."""
+        for i, place in enumerate(self.places):
+            try:
+                told = _told(place, self._found.part(slice(4 * i, 4 * i + 4))(dataset))
+            except IndexError:
+                continue
+            if told is not None:
+                return told
         return None
 
     @property
@@ -210,6 +174,14 @@ class Indices:
             if not place.data and values.min() == -1 and len(np.unique(values)) < values.size
         }
         return sorted(found)
+
+
+def _told(place: Index, found: Sequence[np.ndarray]) -> Misplaced | None:
+    """Say of one place what its lowest and highest index are, if they are out of range."""
+    low, high, size, fraction = map(float, found)
+    if fraction:
+        return Misplaced(place, (fraction, fraction), int(size))
+    return Misplaced(place, (low, high), int(size)) if low < 0 or high >= size else None
 
 
 def _nothing() -> Indices:
@@ -237,11 +209,11 @@ def _places(
     """Find indices that follow from data alone; each with the index and the size as graphs."""
     found: dict[tuple[Variable, Variable, int], tuple[Index, Variable, Variable]] = {}
     for array, axis, index in _indexed(outputs):
-        names = _data_of(index, data)
+        names = data_of(index, data)
         if names is None:
             continue
         of = pt.as_tensor_variable(index)
-        about = Index(", ".join(names), _before_casts(index) in data, _named(array))
+        about = Index(", ".join(names), before_casts(index) in data, _named(array))
         found.setdefault((array, index, axis), (about, of, array.shape[axis]))
     return list(found.values())
 
@@ -256,12 +228,14 @@ def _own(
     found: dict[tuple[Variable, int, Variable], tuple[Index, np.ndarray, Variable]] = {}
     values: dict[Variable, np.ndarray | None] = {}
     for array, axis, index in _indexed(outputs):
-        source = _before_casts(index)
+        source = before_casts(index)
         index = source if source.owner is None else index
         if index not in values:
             values[index] = _own_values(index, data)
         of = values[index]
-        if of is None or not of.ndim or not of.size or of.dtype.kind not in "iu":
+        if of is None or not of.size or of.dtype.kind not in "iu":
+            continue
+        if not of.ndim and before_casts(array) not in data:  # parameters have their shape
             continue
         if of.min() < 0 or of.max() >= (array.type.shape[axis] or 0):
             names = [str(v.name) for v in ancestors([index]) if isinstance(v, SharedVariable)]
@@ -287,7 +261,7 @@ def _own_values(index: Variable, data: Collection[Variable]) -> np.ndarray | Non
     return np.asarray(index.eval(mode=graphs.host_mode()))
 
 
-def _before_casts(index: Variable) -> Variable:
+def before_casts(index: Variable) -> Variable:
     """What an index was before it was cast or given more axes."""
     while index.owner is not None and (
         isinstance(index.owner.op, DimShuffle)
@@ -297,7 +271,7 @@ def _before_casts(index: Variable) -> Variable:
     return index
 
 
-def _data_of(index: Variable, data: Mapping[Variable, Variable]) -> list[str] | None:
+def data_of(index: Variable, data: Mapping[Variable, Variable]) -> list[str] | None:
     """Names of the data that an index is computed from; None where there is anything else."""
     names = []
     for var in ancestors([index]):
@@ -312,7 +286,7 @@ def _data_of(index: Variable, data: Mapping[Variable, Variable]) -> list[str] | 
 
 def _fraction(index: Variable, data: Mapping[Variable, Variable]) -> Variable:
     """Data of the largest fraction, where they are cast to integers as they stand; else 0."""
-    index = _before_casts(index)
+    index = before_casts(index)
     if index not in data or not index.type.dtype.startswith("float"):
         return pt.constant(0.0)
     flat = index.ravel()

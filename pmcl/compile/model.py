@@ -13,6 +13,7 @@ import pymc as pm
 from jax import Array
 from pytensor.graph.traversal import ancestors
 
+from pmcl.compile.bases import Bases
 from pmcl.compile.conversion import graphs
 from pmcl.compile.copies import Copy
 from pmcl.compile.function import Dataset, Function, before_sums, read
@@ -51,8 +52,12 @@ class CompiledModel:
         Observed variables that can only be simulated: their likelihood is NaN.
     improper : tuple of str
         Free variables whose prior has no finite integral.
+    unnormalised : tuple of str
+        Others of which it is not known to be one.
     indices : Indices
         Where data index something.
+    bases : Bases
+        Functions of data that are of use for some values only.
     support : Support
         Which values the observed variables can have.
     copies : tuple of Copy
@@ -91,11 +96,13 @@ class CompiledModel:
     _constrain: Function = field(repr=False)
     _unconstrain: Function = field(repr=False)
     indices: Indices = field(repr=False)
+    bases: Bases = field(repr=False)
     support: Support = field(repr=False)
     copies: tuple[Copy, ...] = field(repr=False)
     holders: Mapping[str, str] = field(repr=False, default_factory=dict)
     constants: tuple[str, ...] = field(repr=False, default=())
     joined: str = ""
+    unnormalised: tuple[str, ...] = ()
     kept: dict[Hashable, Any] = field(repr=False, default_factory=dict)
 
     def __eq__(self, other: object) -> bool:

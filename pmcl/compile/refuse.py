@@ -17,6 +17,7 @@ from scipy.sparse.csgraph import connected_components
 
 from pmcl.compile.conversion.graphs import ShapedFunction, host_mode
 from pmcl.compile.marginal import how_to_sum_out, is_discrete
+from pmcl.compile.variables import VariableInfo
 
 _STEPS = """    def until_next(y, p):  # four or so of these reach the next time
         for _ in range(4):
@@ -81,11 +82,35 @@ def trace_or_name(
         return list(jax.eval_shape(function, *like))
     except cannot as error:
         culprit = _first_that_fails(lambda one: jax.eval_shape(one, *like), function, names, cannot)
+        what = str(error).strip().splitlines()[0].rstrip(".")
+        if "incompatible shapes" in what:
+            raise UnsupportedModelError(
+                f"Variable {culprit!r}: what the model has for it and for what it depends on does "
+                f"not go together: {what}. After `pm.set_data` of one variable the others need as "
+                "many values: observations in a `pm.Data`, too, or a model with placeholders of "
+                "one length."
+            ) from error
         raise UnsupportedModelError(
             f"Variable {culprit!r} cannot be compiled to JAX: "
-            f"{str(error).strip().splitlines()[0]}. Write it with another distribution, or as a "
+            f"{what}. Write it with another distribution, or as a "
             "`pm.CustomDist` of operations that PyTensor converts to JAX."
         ) from error
+
+
+def check_terms(infos: Sequence[VariableInfo], terms: Sequence[jax.ShapeDtypeStruct]) -> None:
+    """Refuse likelihoods that count values more than once: parameters spread them over more axes.
+
+    Raises
+    ------
+    UnsupportedModelError
+    """
+    for info, term in zip(infos, terms, strict=True):
+        if any(n > own for n, own in zip(term.shape, info.shape, strict=False)):
+            raise UnsupportedModelError(
+                f"Variable {info.name!r}: it has values of shape {info.shape}, and parameters that "
+                f"spread these over {term.shape}: each value counts several times. Give the "
+                "parameters and the observations the same axes (`[:, None]`, `.ravel()`, `dims`)."
+            )
 
 
 def check_differentiable(

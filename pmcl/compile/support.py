@@ -14,7 +14,8 @@ from pytensor.tensor.random import basic
 from pytensor.tensor.random.op import RandomVariable
 
 from pmcl.compile.conversion import graphs
-from pmcl.compile.indices import OfData, is_random
+from pmcl.compile.indices import is_random
+from pmcl.compile.of_data import OfData
 from pmcl.compile.variables import VariableInfo
 
 type Bound = Variable | np.ndarray | float | None
@@ -117,7 +118,7 @@ class Support:
     variables : mapping of str to Variable
         The observed variables of the model's graph, without values for the parameters.
     inputs, lengths, symbols
-        As :class:`pmcl.compile.indices.OfData` takes them.
+        As :class:`pmcl.compile.of_data.OfData` takes them.
     """
 
     def __init__(

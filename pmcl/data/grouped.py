@@ -114,7 +114,9 @@ class GroupedReader(NamedTuple):
             coords[self.dim] = np.arange(len(labels))
         dims, row = self.layout.data_dims | {self.dim}, self.layout.row
         row = None if row == self.dim else row  # labels of groups are no rows'
-        return replace(self.layout, row=row, data_dims=dims, coords=coords, indices=None)
+        return replace(
+            self.layout, row=row, data_dims=dims, coords=coords, indices=None, bases=None
+        )
 
     def _datasets(self, data: Any) -> Iterable[tuple[str, Any]]:
         """Every dataset by its name: tables, or arrays with the groups' names where they came."""

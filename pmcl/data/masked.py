@@ -1,14 +1,16 @@
 """Whether padding and missing values can be left out of a likelihood, by evaluation."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import jax
 import numpy as np
+import pytensor
 from jax import Array
 
 from pmcl.compile import CompiledModel, Mask
+from pmcl.compile.constants import beside_rows
 from pmcl.data.task import DataError, Task
 from pmcl.runtime import precision
 from pmcl.runtime.jitting import jit
@@ -49,6 +51,7 @@ def check_masked(compiled: CompiledModel, task: Task) -> Task:
     ------
     DataError
     """
+    check_lengths(compiled, task)
     names, row = task.layout.names[: task.layout.n_observed], task.layout.row
     z = np.random.default_rng(0).normal(size=(3, compiled.dim)) * 0.5
     if task.lengths is not None:
@@ -72,6 +75,50 @@ def check_masked(compiled: CompiledModel, task: Task) -> Task:
             raise DataError(refusal)
         _check_vectors(compiled, task)
     return task
+
+
+def check_lengths(compiled: CompiledModel, task: Task) -> None:
+    """Refuse lengths at which the model has no term for each value: its own arrays have another.
+
+    Raises
+    ------
+    DataError
+    """
+    infos = [i for i in task.layout.variables if i.name in task.values]
+    lengths = [task.width] if task.lengths is None else [*map(int, task.lengths)]
+    for which in (np.argmin(lengths), np.argmax(lengths)):
+        sizes = [
+            tuple(
+                lengths[which] if d == task.layout.row else n
+                for d, n in zip(i.dims, task.values[i.name].shape[1:], strict=True)
+            )
+            for i in infos
+        ]
+        other = [(i, size) for i, size in zip(infos, sizes, strict=True) if size != i.shape]
+        if not other or compiled.implicit:
+            continue
+        shapes = tuple((i.name, size, i.dtype) for i, size in zip(infos, sizes, strict=True))
+        if compiled.keep(("fits", shapes), partial(_fits, compiled, shapes)):
+            continue
+        (info, size), own = other[0], beside_rows(compiled)
+        raise DataError(
+            f"Variable {info.name!r} of dataset {task.names[which]!r}: got shape {size}, which "
+            f"does not go with what the model has beside it, which is for its own {info.shape}: "
+            f"{own or 'write its lengths as those of the data'}."
+        )
+
+
+def _fits(compiled: CompiledModel, shapes: Sequence[tuple[str, tuple[int, ...], str]]) -> bool:
+    """Whether the likelihood of data of these shapes has a term for each value."""
+    like = {name: jax.ShapeDtypeStruct(size, kind) for name, size, kind in shapes}
+    z = jax.ShapeDtypeStruct((compiled.dim,), float)
+    try:
+        with precision.scope(), pytensor.config.change_flags(on_opt_error="ignore"):
+            terms = jax.eval_shape(compiled.log_likelihood_terms, z, like)
+            jax.eval_shape(compiled.log_joint, z, like)
+    except (ValueError, TypeError, IndexError):
+        return False
+    return all(v.shape == like[k].shape[: v.ndim] for k, v in terms.items())
 
 
 def _one(task: Task, i: int) -> _Dataset:

@@ -10,6 +10,7 @@ import xarray as xr
 from jax import Array
 
 from pmcl.compile import CompiledModel, Mask, VariableInfo
+from pmcl.compile.bases import Bases
 from pmcl.compile.constants import lengths_of_constants
 from pmcl.compile.copies import Copy
 from pmcl.compile.indices import Indices
@@ -77,6 +78,8 @@ class Layout:
         Where data index something, which is checked.
     support : Support, optional
         Which values the observed variables can have, which is checked.
+    bases : Bases, optional
+        Functions of data that are of use for some values only, which is checked.
     copies : tuple of Copy
         Observed values that are constants of the model, of which other data are warned.
     holders : dict of str to str
@@ -98,6 +101,7 @@ class Layout:
     coords: dict[str, np.ndarray]
     indices: Indices | None = field(default=None, compare=False, repr=False)
     support: Support | None = field(default=None, compare=False, repr=False)
+    bases: Bases | None = field(default=None, compare=False, repr=False)
     copies: tuple[Copy, ...] = field(default=(), compare=False, repr=False)
     holders: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     constants: Mapping[str, np.ndarray] = field(default_factory=dict, compare=False, repr=False)
@@ -120,6 +124,7 @@ class Layout:
             compiled.coords,
             compiled.indices,
             support=compiled.support,
+            bases=compiled.bases,
             copies=compiled.copies,
             holders=compiled.holders,
             constants={n: own_value(compiled.model, n) for n in compiled.constants},

@@ -30,12 +30,19 @@ def check_values(task: Task) -> Task:
         Where values look like marks of what is missing, and where the model has observed values of
         its own as a constant, which these data are not.
     """
-    support = task.layout.support
+    support, bases = task.layout.support, task.layout.bases
     datasets = [task.dataset(i) for i in range(len(task))]
-    for name, one in zip(task.names, datasets, strict=True):
+    by_name = [*zip(task.names, datasets, strict=True)]
+    for name, one in by_name:
         outside = None if support is None else support.outside(one)
         if outside is not None:
             raise DataError(f"Variable {outside.variable!r} of dataset {name!r}: {outside}")
+        if bases is not None and (said := bases.outside(one)):
+            raise DataError(f"Dataset {name!r}: {said}")
+    unmatched = {} if bases is None else {n: bases.unmatched(d) for n, d in by_name}
+    name, said = next(((k, v) for k, v in unmatched.items() if v), ("", ""))
+    if said:
+        warn(f"Dataset {name!r}: {said}")
     for info in task.layout.variables:
         values = np.asarray(task.values[info.name])
         suspect = (np.abs(values) >= _HUGE) | np.isin(values, _MARKS)

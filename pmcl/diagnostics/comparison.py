@@ -4,7 +4,7 @@ import numpy as np
 import xarray as xr
 
 from pmcl.data.task import DATASET
-from pmcl.draws.results import SAMPLE
+from pmcl.draws.results import SAMPLE, in_order
 from pmcl.metrics import agreement, c2st, null_mmd2, posterior_discrepancy
 
 
@@ -53,12 +53,19 @@ def compare(
     Gretton et al. (2012), A Kernel Two-Sample Test, eq. 3; Lopez-Paz & Oquab (2017), Revisiting
     Classifier Two-Sample Tests.
     """
-    a, every = _flat(idata, "idata")
-    b, names = _flat(reference, "reference")
+    here, there = _draws(idata, "idata"), _draws(reference, "reference")
+    b, names, of_reference = _flat(there)
+    labels = {str(d): there[d].values for d in {*there.dims} & {*there.coords} - {DATASET}}
+    a, every, of_idata = _flat(in_order(here, labels))
     if missing := [name for name in names if name not in every]:
         raise ValueError(
             f"compare: expected all datasets of the reference in idata, got none of "
             f"{missing[:5]}; idata has {every[:5]}."
+        )
+    if of_idata != of_reference:
+        raise ValueError(
+            f"compare: expected the same parameters in both, got {of_idata} in idata and "
+            f"{of_reference} in the reference."
         )
     a = a[:, :, [every.index(name) for name in names]]
     rng = np.random.default_rng(random_seed)
@@ -111,16 +118,25 @@ def _halves(draws: np.ndarray, which: int) -> tuple[np.ndarray, np.ndarray]:
     return first, second
 
 
-def _flat(tree: xr.DataTree, argument: str) -> tuple[np.ndarray, list[str]]:
-    """Unconstrained draws of shape (chain, draw, dataset, dim) and the datasets' names."""
+def _draws(tree: xr.DataTree, argument: str) -> xr.Dataset:
+    """Unconstrained draws, with a dim of datasets."""
     if "unconstrained_posterior" not in tree.children:
         raise ValueError(
             f"compare: {argument} has no group 'unconstrained_posterior'; expected the result of "
             "`sample` or `sample_reference`."
         )
     group = tree["unconstrained_posterior"].to_dataset()
-    parts = []
+    if DATASET not in group.dims:  # of one dataset
+        group = group.expand_dims(DATASET if DATASET in group.coords else {DATASET: ["0"]})
+    return group
+
+
+def _flat(group: xr.Dataset) -> tuple[np.ndarray, list[str], dict[str, tuple]]:
+    """Draws of shape (chain, draw, dataset, dim), datasets' names, and shapes."""
+    names = [str(n) for n in group[DATASET].values]
+    parts, shapes = [], {}
     for name in sorted(map(str, group.data_vars)):
         value = group[name].transpose(*SAMPLE, ...)
+        shapes[name] = value.shape[3:]
         parts.append(value.values.reshape(*value.shape[:3], -1))
-    return np.concatenate(parts, axis=-1), [str(n) for n in group[DATASET].values]
+    return np.concatenate(parts, axis=-1), names, shapes

@@ -133,6 +133,11 @@ def prior_of(names: list[str], prior: Mapping[str, float] | None) -> np.ndarray:
 
 def _checked(idatas: Mapping[str, xr.DataTree]) -> list[str]:
     """Names of the datasets, which have to be the same ones with the same observations."""
+    if not isinstance(idatas, Mapping):
+        raise TypeError(
+            "compare_models: expected a mapping from the models' names to their results, got "
+            f"{type(idatas).__name__}."
+        )
     if len(idatas) < 2:
         raise ValueError(f"compare_models: expected two models or more, got {list(idatas)}.")
     for model, tree in idatas.items():
@@ -181,12 +186,13 @@ def _evidence(
         stats = tree["dataset_stats"].to_dataset()
         value, error = stats["log_evidence"].values, stats["log_evidence_error"].values
         note = _text(stats, "note") if "note" in stats else np.full(len(value), "")
-        improper = np.char.find(note, "improper prior") >= 0
+        improper = np.char.find(note, "no evidence: ") >= 0
         if improper.any():
             said = str(note[improper][0]).split("no evidence: ")[-1]
             raise ValueError(
                 f"compare_models: model {model!r} has no evidence ({said}): it would depend on a "
-                "constant that the prior leaves open. Give it proper priors."
+                "constant that the prior leaves open. Give it proper priors, and densities of your "
+                "own all their constants."
             )
         why = np.where(
             _text(stats, "engine") == "nuts",

@@ -8,7 +8,7 @@ import xarray as xr
 from pmcl.compile import CompiledModel
 from pmcl.data.task import DATASET
 from pmcl.draws.densities import unconstrain
-from pmcl.draws.results import SAMPLE, flat_z, one
+from pmcl.draws.results import SAMPLE, flat_z, in_order, one
 from pmcl.runtime import precision
 
 UNCONSTRAINED = "unconstrained_posterior"
@@ -105,6 +105,7 @@ def z_of(compiled: CompiledModel, tree: xr.DataTree, what: str) -> np.ndarray:
         ):
             return flat_z(compiled, tree)
     posterior = tree["posterior"].to_dataset() if "posterior" in tree.children else xr.Dataset()
+    posterior = in_order(posterior, compiled.coords)
     if DATASET not in posterior.dims:
         posterior = posterior.expand_dims({DATASET: 1}, axis=2)
     wrong = [

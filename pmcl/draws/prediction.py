@@ -141,8 +141,10 @@ def covariates_of(
     each = new.values() if by_name else [new]
     missing = [i.name for i in infos if any(i.name not in one for one in each)]
     if missing:
+        by_name = " Those of several datasets come as a Dataset or a table with a `dataset`."
         raise ValueError(
             f"new_covariates: expected {[i.name for i in infos]}, {missing} did not come."
+            f"{by_name if {*map(str, new)} & {*task.names} else ''}"
         )
     plain = isinstance(new, Mapping) and not by_name
     given = {i.name: new[i.name] for i in infos} if plain else new
@@ -152,7 +154,8 @@ def covariates_of(
         raise DataError(f"new_covariates: {error}") from None
     if len(read) not in (1, len(task)):
         raise DataError(f"new_covariates: expected {len(task)} datasets, got {len(read)}.")
-    if len(read) == 1:
+    nameless = numbers(1) in ([*read.names], [*task.names])
+    if len(read) == 1 and (nameless or read.names == task.names):
         return [read.dataset(0) for _ in task.names]
     if [*read.names] == numbers(len(read)):
         return [read.dataset(i) for i in range(len(task))]

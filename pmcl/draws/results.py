@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo
+from pmcl.data.labels import few, is_turned, numbers, text
 from pmcl.data.one_dataset import LENGTH, dims_of, one_dataset
 from pmcl.data.task import DATASET, Task
 from pmcl.draws.drawn import Drawn
@@ -140,11 +141,21 @@ def unconstrained_dataset(
 def flat_z(compiled: CompiledModel, tree: xr.DataTree | xr.Dataset) -> np.ndarray:
     """Return z of shape (chain, draw, dataset, dim) of a results tree."""
     group = tree["unconstrained_posterior"].to_dataset() if isinstance(tree, xr.DataTree) else tree
+    group = in_order(group, compiled.coords)
     parts = []
     for v in compiled.values:
         value = group[v.name].transpose(*SAMPLE, ...)
         parts.append(value.values.reshape(*value.shape[:3], -1))
     return np.concatenate(parts, axis=-1)
+
+
+def in_order(group: xr.Dataset, labels: Mapping[str, Sequence | np.ndarray]) -> xr.Dataset:
+    """Put elements in the order of these labels, by dim, where it has the same in another one."""
+    for dim in {*labels} & {*group.dims} & {*group.coords}:
+        ours, theirs = text(labels[str(dim)]), text(group[dim].values)
+        if is_turned(theirs, ours):
+            group = group.isel({dim: [theirs.index(label) for label in ours]})
+    return group
 
 
 def log_q_at(
@@ -154,9 +165,24 @@ def log_q_at(
     log_q: Callable[[np.ndarray], np.ndarray],
 ) -> xr.DataArray:
     """Log density, by chain, draw and dataset, that `log_q` gives for z (dataset, draw, dim)."""
-    z = flat_z(compiled, parameters)
+    if isinstance(parameters, xr.DataTree):
+        parameters = parameters["unconstrained_posterior"].to_dataset()
+    if not isinstance(parameters, xr.Dataset):
+        raise TypeError(
+            "log_prob: expected results of `sample`, or their group `unconstrained_posterior`, got "
+            f"{type(parameters).__name__}."
+        )
+    if DATASET not in parameters.dims:
+        alone = DATASET if DATASET in parameters.coords else {DATASET: [*names[:1]]}
+        parameters = parameters.expand_dims(alone)
+    z = flat_z(compiled, in_order(parameters, {DATASET: names}))
     if z.shape[2] != len(names):
         raise ValueError(f"log_prob: expected draws of {len(names)} datasets, got {z.shape[2]}.")
+    came = text(parameters[DATASET].values) if DATASET in parameters.coords else [*names]
+    if {*came} != {*names} and numbers(len(names)) not in (came, [*names]):
+        raise ValueError(
+            f"log_prob: expected draws of the datasets {few([*names])}, got those of {few(came)}."
+        )
     chains, draws = z.shape[:2]
     value = log_q(np.moveaxis(z.reshape(chains * draws, *z.shape[2:]), 0, 1))
     return xr.DataArray(
@@ -235,8 +261,10 @@ def one(tree: xr.DataTree, dataset: str | int | None = None) -> xr.DataTree:
                 f"one: expected the name of a dataset ({listed(names, 10)}), got {dataset!r}."
             )
         position = names.index(dataset)
-    else:
+    elif -len(names) <= dataset < len(names):
         position = range(len(names))[dataset]
+    else:
+        raise KeyError(f"one: expected a position below {len(names)}, got {dataset}.")
     groups = {name: node.to_dataset() for name, node in tree.children.items()}
     return xr.DataTree.from_dict(one_dataset(groups, position, dims_of(tree)))
 
@@ -247,8 +275,8 @@ def warn_of_doubts(names: Sequence[str], tree: xr.DataTree, *, above: int = 3) -
     `above`: levels to the user's call.
     """
     stats = tree["dataset_stats"].to_dataset()
-    for text in doubts(names, {k: stats[k].values for k in ("warning", "engine")}):
-        warnings.warn(text, stacklevel=above)
+    for said in doubts(names, {k: stats[k].values for k in ("warning", "engine")}):
+        warnings.warn(said, stacklevel=above)
 
 
 def doubts(names: Sequence[str], stats: Mapping[str, np.ndarray]) -> list[str]:

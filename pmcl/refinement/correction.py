@@ -167,12 +167,13 @@ def as_tree(
     `constrained`: named variables of z, where somebody knows better.
     """
     diagnostics, treatment = corrected.diagnostics, corrected.treatment
-    if compiled.improper:
+    if compiled.improper or compiled.unnormalised:
         nothing = np.full(len(task), np.nan)
         diagnostics = diagnostics._replace(log_evidence=nothing, log_evidence_error=nothing)
-        treatment = treatment.noted(
-            np.arange(len(task)), f"no evidence: improper prior of {', '.join(compiled.improper)}"
-        )
+        why = f"improper prior of {', '.join(compiled.improper)}"
+        if not compiled.improper:
+            why = f"the prior of {', '.join(compiled.unnormalised)} may not integrate to 1"
+        treatment = treatment.noted(np.arange(len(task)), f"no evidence: {why}")
     z = np.asarray(corrected.drawn.z)
     if constrained is None:
         constrained = constrain(compiled, z, task, asked.names)

@@ -10,6 +10,7 @@ from pmcl.draws.drawn import Drawn
 from pmcl.draws.prediction import Extra
 from pmcl.metrics import FEWEST_DRAWS
 from pmcl.networks import Amortizer
+from pmcl.runtime.arguments import positive
 from pmcl.search.search import Search
 from pmcl.search.starts import from_draws
 
@@ -87,7 +88,7 @@ def ways_of(
         raise ValueError(f"correct: expected 'auto', 'psis' or None, got {correct!r}.")
     if fallback not in ("auto", "nuts", None):
         raise ValueError(f"fallback: expected 'auto', 'nuts' or None, got {fallback!r}.")
-    few = draws < FEWEST_DRAWS
+    few = positive("draws", draws) < FEWEST_DRAWS
     if fallback == "nuts" and few:
         raise ValueError(
             f"draws: with a fallback expected at least {FEWEST_DRAWS}, as of fewer k-hat cannot be "

@@ -23,6 +23,8 @@ def warn(text: str) -> None:
 
 
 def positive(name: str, value: int) -> int:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise TypeError(f"{name}: expected a whole number, got {value!r}.")
     if value < 1:
         raise ValueError(f"{name}: expected at least 1, got {value}.")
     return value
