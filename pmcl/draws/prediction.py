@@ -141,10 +141,10 @@ def covariates_of(
     each = new.values() if by_name else [new]
     missing = [i.name for i in infos if any(i.name not in one for one in each)]
     if missing:
-        by_name = " Those of several datasets come as a Dataset or a table with a `dataset`."
+        how = " Those of several datasets come as a Dataset or a table with a `dataset`."
         raise ValueError(
             f"new_covariates: expected {[i.name for i in infos]}, {missing} did not come."
-            f"{by_name if {*map(str, new)} & {*task.names} else ''}"
+            f"{how if {*map(str, new)} & {*task.names} else ''}"
         )
     plain = isinstance(new, Mapping) and not by_name
     given = {i.name: new[i.name] for i in infos} if plain else new
