@@ -146,8 +146,11 @@ def covariates_of(
             f"new_covariates: expected {[i.name for i in infos]}, {missing} did not come."
             f"{how if {*map(str, new)} & {*task.names} else ''}"
         )
-    plain = isinstance(new, Mapping) and not by_name
-    given = {i.name: new[i.name] for i in infos} if plain else new
+    given = new
+    if isinstance(new, Mapping):  # which may have the observations, too
+        only = lambda one: {i.name: one[i.name] for i in infos}  # noqa: E731
+        taken = lambda one: only(one) if isinstance(one, Mapping) else one  # noqa: E731
+        given = {name: taken(one) for name, one in new.items()} if by_name else only(new)
     try:
         read = as_task(given, alone)
     except DataError as error:
