@@ -186,7 +186,8 @@ def test_predictions_are_at_the_new_covariates_of_their_dataset(made) -> None:
         made[1].predict(two, alone, draws=4)
     with pytest.raises(pmcl.DataError, match="expected the datasets 'u', got 'v'"):
         made[1].predict({"u": data()}, alone, draws=4)
-    by_name = {"v": {**data(), "exposure": large[0]}, "u": {**data(), "exposure": large[1]}}
+    arm = [0] * ROWS
+    by_name = {k: data(arm_of=arm, exposure=e) for k, e in zip("vu", large, strict=True)}
     again = made[1].predict(two, by_name, draws=20, random_seed=1)["predictions"]["y"]
     np.testing.assert_array_equal(again, found["predictions"]["y"])
     by_name["u"].pop("X")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -146,7 +146,7 @@ def covariates_of(
             f"new_covariates: expected {[i.name for i in infos]}, {missing} did not come."
             f"{how if {*map(str, new)} & {*task.names} else ''}"
         )
-    given = new
+    given: Any = new
     if isinstance(new, Mapping):  # which may have the observations, too
         only = lambda one: {i.name: one[i.name] for i in infos}  # noqa: E731
         taken = lambda one: only(one) if isinstance(one, Mapping) else one  # noqa: E731
