@@ -205,7 +205,13 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
     gradient(extra, names_potential)
     arguments, names_observed = [*values, *observed.values()], [rv.name for rv in explicit]
     likelihood, by_term = function(arguments, terms[len(free) :], names_observed)
-    check_terms([about[observed[rv]] for rv in explicit], by_term)
+    check_terms(
+        [
+            (about[observed[rv]], term)
+            for rv, term in zip(explicit, by_term, strict=True)
+            if not isinstance(rv.owner.op, CustomDistRV)
+        ]
+    )
     gradient(likelihood, names_observed)
     by_step = []
     for rv in explicit:
