@@ -276,3 +276,33 @@ def test_a_prior_without_a_sampler_is_searched_all_the_same() -> None:
     np.testing.assert_allclose(draws.mean(axis=0), exact, atol=0.1 * sd.min())
     np.testing.assert_allclose(draws.std(axis=0), sd, rtol=0.08)
     assert idata["dataset_stats"]["warning"].item() == ""
+
+
+def fewer_terms() -> None:
+    density = lambda v, mu: pm.logp(pm.Normal.dist(mu, 1), v)[1:]  # noqa: E731
+    pm.CustomDist("y", pm.Normal("mu"), logp=density, observed=np.zeros(6))
+
+
+def of_its_own_length() -> None:
+    pm.Normal("y", pm.Normal("mu", shape=6), 1, observed=np.zeros(6))
+
+
+def walk() -> None:
+    start = pm.Normal.dist()
+    pm.GaussianRandomWalk("y", mu=pm.Normal("b"), init_dist=start, observed=np.zeros(6))
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (
+            fewer_terms,
+            r"'y': its `logp` returns terms of shape \(5,\).*\(6,\). Return one term a row",
+        ),
+        (of_its_own_length, "'y' of dataset '0': expected length 6 along dim 'y_dim_0', got 9"),
+        (walk, "'y' of dataset '0': expected length 6 along dim 'y_dim_0', got 9"),
+    ],
+)
+def test_lengths_without_terms_are_said(build: Callable[[], None], said: str) -> None:
+    with pytest.raises(pmcl.DataError, match=said):
+        pmcl.refine(model_of(build), {"y": np.zeros(9)}, **QUIET)
