@@ -376,3 +376,11 @@ def test_a_summary_of_the_observations_in_a_prior_is_none_of_the_likelihood() ->
             a, s = pm.Normal("a", y.mean(), 1), pm.Uniform("s", 0, y.std())
             pm.Normal("y", a * y.std() if scaled else a, s, observed=y)
         assert bool(compile_model(model).copies) == scaled
+
+
+def test_a_wave_of_data_is_no_basis() -> None:
+    with pm.Model() as model:
+        x = pm.Data("x", np.linspace(0, 1, 4))
+        pm.Normal("y", pm.Normal("b") * pt.sin(pt.sqrt(3.0) * (x + 0.25)), 1, observed=np.zeros(4))
+    bases = compile_model(model, covariates=["x"]).bases
+    assert bases.outside({"x": np.linspace(0, 50, 4), "y": np.zeros(4)}) == ""
