@@ -22,11 +22,12 @@ from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.resizing import resized
 from pmcl.compile.variables import holders
 from pmcl.data.sources import aligned_sources
-from pmcl.data.task import Task, few_lengths
+from pmcl.data.task import Task
 from pmcl.levels.integrals import Marginal
 from pmcl.levels.reading import Reading, read
 from pmcl.levels.sizes import Groups, Members, grouping_of, reading_at
 from pmcl.networks import Amortizer, InputLayout, Network, build_amortizer
+from pmcl.runtime.jitting import few_lengths
 from pmcl.search.search import Search
 from pmcl.training import Simulated
 from pmcl.training.levels import simulated
