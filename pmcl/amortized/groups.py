@@ -177,7 +177,10 @@ def prepared(model: pm.Model, covariates: SourcesLike | None, groups: tuple[int,
 def _indexed(compiled: CompiledModel, name: str) -> int:
     """How many elements there are in what data index; at least two."""
     beyond = np.iinfo(np.int32).max
-    told = compiled.indices.misplaced({name: np.full(1, beyond)})
+    try:
+        told = compiled.indices.misplaced({name: np.full(1, beyond)})
+    except IndexError:
+        told = None
     return 2 if told is None else max(2, told.size)
 
 
