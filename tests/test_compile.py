@@ -367,3 +367,20 @@ def test_an_angle_has_one_turn() -> None:
     exact = stats.vonmises.pdf(turn, 0.5) * stats.vonmises.pdf(0.3, 2.0, loc=turn)
     np.testing.assert_allclose(np.exp(log_p[np.abs(z) < np.pi]), exact, rtol=1e-6)
     assert (np.exp(log_p[np.abs(z) > np.pi]) == 0).all()
+
+
+def test_a_summary_of_the_observations_in_a_prior_is_none_of_the_likelihood() -> None:
+    y = np.random.default_rng(0).normal(3, 2, 12)
+    for scaled in (False, True):
+        with pm.Model() as model:
+            a, s = pm.Normal("a", y.mean(), 1), pm.Uniform("s", 0, y.std())
+            pm.Normal("y", a * y.std() if scaled else a, s, observed=y)
+        assert bool(compile_model(model).copies) == scaled
+
+
+def test_a_wave_of_data_is_no_basis() -> None:
+    with pm.Model() as model:
+        x = pm.Data("x", np.linspace(0, 1, 4))
+        pm.Normal("y", pm.Normal("b") * pt.sin(pt.sqrt(3.0) * (x + 0.25)), 1, observed=np.zeros(4))
+    bases = compile_model(model, covariates=["x"]).bases
+    assert bases.outside({"x": np.linspace(0, 50, 4), "y": np.zeros(4)}) == ""

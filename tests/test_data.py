@@ -19,8 +19,9 @@ from pmcl.data.covariates import covariates_among
 from pmcl.data.masked import check_masked
 from pmcl.data.reading import as_task, layout_of
 from pmcl.data.stacking import concatenate, stack
-from pmcl.data.task import DataError, Layout, Task, few_lengths
+from pmcl.data.task import DataError, Layout, Task
 from pmcl.runtime import precision
+from pmcl.runtime.jitting import few_lengths
 
 type Arrays = dict[str, np.ndarray]
 

@@ -92,6 +92,31 @@ CUSTOM: dict[str, tuple[Callable, dict, tuple[bool, bool]]] = {
         (False, False),
     ),
     "without its constant": (lambda v: -(v**2) / 2, {"shape": 2}, (False, True)),
+    # proper ones, whose integrals a grid finds, or of which nothing is told
+    "exponential": (lambda v: pm.logp(pm.Exponential.dist(10), v), {"initval": 1}, (False, False)),
+    "uniform": (lambda v: pm.logp(pm.Uniform.dist(0, 1e3), v), {"initval": 1}, (False, False)),
+    "narrow": (lambda v: pm.logp(pm.Normal.dist(0, 0.003), v), {}, (False, False)),
+    "far": (lambda v: pm.logp(pm.Normal.dist(1000, 1), v), {"initval": 1000}, (False, False)),
+    "long tail": (
+        lambda v: pm.logp(pm.InverseGamma.dist(0.001, 0.001), v),
+        {"transform": log},
+        (False, False),
+    ),
+    "random walk": (
+        lambda v: pm.logp(pm.Normal.dist(pt.concatenate([[0.0], v[:-1]]), 1), v),
+        {"shape": 6},
+        (False, False),
+    ),
+    "vector": (
+        lambda v: pm.logp(pm.Normal.dist(), v).sum(),
+        {"shape": 3},
+        (False, False),
+    ),
+    "with draws": (
+        lambda v: -(v**2) / 2,
+        {"random": lambda rng=None, size=None: rng.normal(size=size)},
+        (False, False),
+    ),
 }
 
 
@@ -111,7 +136,7 @@ def test_without_the_constant_there_is_no_evidence() -> None:
         pm.Normal("y", w, 1, observed=Y)
     found = pmcl.refine(model, {"y": Y}, **QUIET)["dataset_stats"].to_dataset()
     assert np.isnan(found["log_evidence"].item())
-    assert "no evidence: the prior of w may not integrate to 1" in found["note"].item()
+    assert "no evidence: the prior of w does not integrate to 1" in found["note"].item()
 
 
 def test_a_potential_of_parameters_is_a_term_of_the_prior() -> None:
@@ -251,3 +276,33 @@ def test_a_prior_without_a_sampler_is_searched_all_the_same() -> None:
     np.testing.assert_allclose(draws.mean(axis=0), exact, atol=0.1 * sd.min())
     np.testing.assert_allclose(draws.std(axis=0), sd, rtol=0.08)
     assert idata["dataset_stats"]["warning"].item() == ""
+
+
+def fewer_terms() -> None:
+    density = lambda v, mu: pm.logp(pm.Normal.dist(mu, 1), v)[1:]  # noqa: E731
+    pm.CustomDist("y", pm.Normal("mu"), logp=density, observed=np.zeros(6))
+
+
+def of_its_own_length() -> None:
+    pm.Normal("y", pm.Normal("mu", shape=6), 1, observed=np.zeros(6))
+
+
+def walk() -> None:
+    start = pm.Normal.dist()
+    pm.GaussianRandomWalk("y", mu=pm.Normal("b"), init_dist=start, observed=np.zeros(6))
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (
+            fewer_terms,
+            r"'y': its `logp` returns terms of shape \(5,\).*\(6,\). Return one term a row",
+        ),
+        (of_its_own_length, "'y' of dataset '0': expected length 6 along dim 'y_dim_0', got 9"),
+        (walk, "'y' of dataset '0': expected length 6 along dim 'y_dim_0', got 9"),
+    ],
+)
+def test_lengths_without_terms_are_said(build: Callable[[], None], said: str) -> None:
+    with pytest.raises(pmcl.DataError, match=said):
+        pmcl.refine(model_of(build), {"y": np.zeros(9)}, **QUIET)

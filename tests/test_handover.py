@@ -9,6 +9,7 @@ from draws import differing
 import pmcl
 from pmcl.compile import make_simulator, read_covariates
 from pmcl.compile.conversion.graphs import host_mode
+from pmcl.draws.handed import z_of
 from pmcl.runtime import precision
 
 N = 4000
@@ -168,3 +169,21 @@ def test_what_is_missing_is_named() -> None:
         pmcl.as_prior(draws, model=old)
     with old, pytest.raises(ValueError, match="expected a new model"):
         pmcl.as_prior(draws, model=old)
+
+
+def test_bounds_that_are_data_go_by_their_labels() -> None:
+    with pm.Model(coords={"g": [*"abc"]}) as model:
+        top = pm.Data("top", np.ones(3), dims="g")
+        pm.Normal("y", pm.Uniform("u", 0, top, dims="g"), 1, observed=np.zeros(3), dims="g")
+    compiled = pmcl.compile_model(model, covariates=["top"])
+    coords = {"g": [*"abc"]}
+    u = xr.DataArray([[[0.5, 1, 1.5]]], dims=("chain", "draw", "g"), coords=coords)
+    upper = xr.DataArray([1.0, 2, 5], dims="g", coords=coords)
+    for order in ([0, 1, 2], [2, 0, 1]):
+        groups = {
+            "posterior": {"u": u.isel(g=order)},
+            "constant_data": {"top": upper.isel(g=order)},
+        }
+        tree = xr.DataTree.from_dict({k: xr.Dataset(v) for k, v in groups.items()})
+        expected = [0, 0, np.log(3 / 7)]
+        np.testing.assert_allclose(z_of(compiled, tree, "draws").ravel(), expected, atol=1e-12)

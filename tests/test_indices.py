@@ -78,6 +78,20 @@ def test_what_is_computed_from_data_is_followed() -> None:
         as_task({**good, "h_of": [0, 1, 2, 1]}, layout)
 
 
+def test_an_array_of_the_model_that_indexes_data_that_index() -> None:
+    with pm.Model() as built:
+        school = pm.Data("school", np.zeros(4, int))
+        rows = np.array([0, 1, 2, 3, 3, 0])
+        pm.Normal("y", pm.Normal("b", shape=4)[school[rows]], 1, observed=np.zeros(6))
+    layout = layout_of(pmcl.compile_model(built, covariates=["school"]))
+    good = {"school": [0, 1, 2, 3], "y": np.zeros(6)}
+    assert len(as_task(good, layout)) == 1
+    with pytest.raises(pmcl.DataError, match="'school', which has 3 elements, by 3"):
+        as_task({**good, "school": [0, 1, 2]}, layout)
+    with pytest.raises(pmcl.DataError, match="'b', which has 4 elements.*got 0 to 4"):
+        as_task({**good, "school": [0, 1, 2, 4]}, layout)
+
+
 def test_what_is_indexed_may_be_as_long_as_the_data() -> None:
     """Rows that name an earlier row: the range is that of each dataset."""
     with pm.Model(coords={"obs": range(4)}) as built:

@@ -316,3 +316,21 @@ def test_data_that_were_set_without_their_observations() -> None:
         pm.set_data({"x": np.ones(n + 2)}, coords={"obs": range(n + 2)})
     with pytest.raises(UnsupportedModelError, match="'y': what the model has for it.*`pm.Data`"):
         compile_model(model, covariates=["x"])
+
+
+def more_terms() -> None:
+    def density(value: pt.TensorVariable, mu: pt.TensorVariable) -> pt.TensorVariable:
+        return pm.logp(pm.Normal.dist(mu, 1), pt.concatenate([value, value]))
+
+    pm.CustomDist("y", pm.Normal("mu"), logp=density, observed=np.zeros(6))
+
+
+def one_for_many() -> None:
+    pm.Normal("y", pm.Normal("mu", shape=6), 1, observed=np.zeros(1))
+
+
+@pytest.mark.parametrize("build", [more_terms, one_for_many])
+def test_likelihoods_of_other_shapes_are_compiled(build: Callable[[], None]) -> None:
+    with pm.Model() as model:
+        build()
+    assert compile_model(model).dim

@@ -306,7 +306,12 @@ def _bank_size(few: Simulated) -> int:
 def _check_indices(compiled: CompiledModel, data: Mapping[str, np.ndarray]) -> None:
     """Refuse sources of covariates that index what is not there."""
     for i in range(min(_LOOKED_AT, len(next(iter(data.values()))))):
-        misplaced = compiled.indices.misplaced({k: v[i] for k, v in data.items()})
+        try:
+            misplaced = compiled.indices.misplaced({k: v[i] for k, v in data.items()})
+        except IndexError as error:
+            raise DataError(
+                f"covariates: simulated values index what is not there: {error}"
+            ) from error
         if misplaced is not None:
             name = misplaced.place.data
             raise DataError(f"covariates: simulated values of {name!r} do not fit: {misplaced}")

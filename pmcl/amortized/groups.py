@@ -22,11 +22,12 @@ from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.resizing import resized
 from pmcl.compile.variables import holders
 from pmcl.data.sources import aligned_sources
-from pmcl.data.task import Task, few_lengths
+from pmcl.data.task import Task
 from pmcl.levels.integrals import Marginal
 from pmcl.levels.reading import Reading, read
 from pmcl.levels.sizes import Groups, Members, grouping_of, reading_at
 from pmcl.networks import Amortizer, InputLayout, Network, build_amortizer
+from pmcl.runtime.jitting import few_lengths
 from pmcl.search.search import Search
 from pmcl.training import Simulated
 from pmcl.training.levels import simulated
@@ -176,7 +177,10 @@ def prepared(model: pm.Model, covariates: SourcesLike | None, groups: tuple[int,
 def _indexed(compiled: CompiledModel, name: str) -> int:
     """How many elements there are in what data index; at least two."""
     beyond = np.iinfo(np.int32).max
-    told = compiled.indices.misplaced({name: np.full(1, beyond)})
+    try:
+        told = compiled.indices.misplaced({name: np.full(1, beyond)})
+    except IndexError:
+        told = None
     return 2 if told is None else max(2, told.size)
 
 

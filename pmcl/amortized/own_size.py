@@ -10,7 +10,7 @@ import xarray as xr
 from pmcl.amortized.groups import Checked, Sized
 from pmcl.compile import CompiledModel, Density
 from pmcl.compile.refuse import UnsupportedModelError
-from pmcl.data.task import DATASET, Layout, Task, few_lengths
+from pmcl.data.task import DATASET, Layout, Task
 from pmcl.draws.densities import constrain
 from pmcl.draws.real_rows import same
 from pmcl.levels.sizes import Groups, kept_terms
@@ -20,6 +20,7 @@ from pmcl.refinement.settings import Asked
 from pmcl.refinement.standalone import RefineJob
 from pmcl.refinement.treatment import at, replaced
 from pmcl.runtime.devices import DevicesLike
+from pmcl.runtime.jitting import few_lengths
 
 _LOOKED_AT = 2  # draws
 _FAR = 8.0  # on the unconstrained scale

@@ -54,17 +54,17 @@ class Bases:
         flat = [v for b in self._bases for v in (b.value.min(), b.value.max(), b.width)]
         self._sums = [*_sums(outputs, data)]
         flat += [v for _, _, v in self._sums]
-        flat += [v for m in self._matches for v in (m.value.min(), m.value.max())]
-        self._found = OfData(flat, inputs, lengths, symbols)
+        self._refused = OfData(flat, inputs, lengths, symbols)
+        compared = [v for m in self._matches for v in (m.value.min(), m.value.max())]
+        self._compared = OfData(compared, inputs, lengths, symbols)
 
     def __reduce__(self) -> tuple:
         return _nothing, ()  # data were checked before they were sent elsewhere
 
     def outside(self, dataset: Mapping[str, np.ndarray]) -> str:
         """Say which data are outside of a basis, or do not sum to 1; "" for none."""
-        found = self._found(dataset) if self._bases or self._sums else []
-        n = 3 * len(self._bases)
-        for (name, expected, _), good in zip(self._sums, found[n:], strict=False):
+        found, n = self._refused(dataset), 3 * len(self._bases)
+        for (name, expected, _), good in zip(self._sums, found[n:], strict=True):
             if not np.all(good):
                 return f"values of {name!r}: expected {expected}, as their distribution does."
         for basis, low, high, width in zip(
@@ -75,15 +75,14 @@ class Bases:
                 return (
                     f"values of {basis.data!r} are up to {away:g} outside of the boundary of the "
                     f"basis of a `pm.gp.HSGP`, which is {width:g} wide: there its functions repeat "
-                    "themselves. `c` takes the boundary from the model's own values: give these "
-                    "the range of all data, or write `L=`."
+                    "themselves. Its middle, and with `c` its width, follow from the model's own "
+                    "values: give these the range of all data, or write a larger `L=`."
                 )
         return ""
 
     def unmatched(self, dataset: Mapping[str, np.ndarray]) -> str:
         """Say which data equal none of the numbers that they are compared with; "" for none."""
-        before = 3 * len(self._bases) + len(self._sums)
-        found = self._found(dataset)[before:] if self._matches else []
+        found = self._compared(dataset)
         for match, low, high in zip(self._matches, found[::2], found[1::2], strict=True):
             if low < 0 or high >= match.number:
                 return (
@@ -109,12 +108,14 @@ def _is_own(var: Variable) -> bool:
 
 
 def _bases(outputs: Sequence[Variable], data: Mapping[Variable, Variable]) -> Iterator[_Basis]:
-    """Find sines and cosines of frequency * (data + boundary), as PyMC writes them."""
+    """Find sines and cosines of frequencies * (data + boundary), as PyMC writes them."""
     for var in ancestors(list(outputs)):
         if not _is(var, Sin, Cos) or not _is(var.owner.inputs[0], Mul):
             continue
         factors = [before_casts(v) for v in var.owner.inputs[0].owner.inputs]
-        if len(factors) != 2 or not any(_is(v, Sqrt) and _is_own(v) for v in factors):
+        if len(factors) != 2 or not any(
+            _is(v, Sqrt) and _is_own(v) and not all(v.type.broadcastable) for v in factors
+        ):
             continue
         for total in (v for v in factors if _is(v, Add)):
             own = [v for v in total.owner.inputs if _is_own(v)]

@@ -205,7 +205,13 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
     gradient(extra, names_potential)
     arguments, names_observed = [*values, *observed.values()], [rv.name for rv in explicit]
     likelihood, by_term = function(arguments, terms[len(free) :], names_observed)
-    check_terms([about[observed[rv]] for rv in explicit], by_term)
+    check_terms(
+        [
+            (about[observed[rv]], term)
+            for rv, term in zip(explicit, by_term, strict=True)
+            if not isinstance(rv.owner.op, CustomDistRV)
+        ]
+    )
     gradient(likelihood, names_observed)
     by_step = []
     for rv in explicit:
@@ -223,6 +229,12 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
     places = [
         *(sized[v] for v in (*free, *model.deterministics, *model.potentials, *model.observed_RVs)),
         *(logp(sized[rv], observed[rv]) for rv in custom),  # data may index there, too
+    ]
+    nodes = [sized[rv].owner for rv in observed]
+    likelihoods = [
+        *(v for node in nodes for v in (*node.inputs, *getattr(node.op, "inner_outputs", ()))),
+        *(sized[p] for p in on_data),
+        *places[len(places) - len(custom) :],
     ]
     indices = Indices(places, *by_data)
     if indices.doubtful:
@@ -266,7 +278,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         support=support,
         copies=(
             *copies_in(model, [v for f in (likelihood, extra, prior) for v in f.call.outputs]),
-            *summaries_in(model, [v for f in (likelihood, extra) for v in f.call.outputs]),
+            *summaries_in(model, likelihoods, [sized[rv] for rv in model.basic_RVs]),
         ),
         holders=(held_by := variables.holders(model)),
         constants=tuple(v.name for v in model.data_vars if v not in data and v.name not in held_by),

@@ -1,6 +1,6 @@
 """Constants of a model that look like data: as long as the observations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from pymc.distributions.distribution import SymbolicRandomVariable
@@ -66,14 +66,18 @@ def _by_value(node: Apply) -> list[Variable]:
     return [v for v in node.inputs if v is not size]
 
 
-def beside_rows(compiled: CompiledModel) -> str:
-    """Say which constants have the observations' length, and the lines to write; "" for none."""
+def beside_rows(compiled: CompiledModel, only: Collection[int] | None = None) -> str:
+    """Say which constants have the observations' length, and the lines to write; "" for none.
+
+    `only`: of these lengths.
+    """
     model = compiled.model
     lengths = {
         n: i.name
         for i in reversed(compiled.observed)
         for d, n in zip(i.dims, i.shape, strict=True)
         if n > 1 and d not in {d for v in compiled.free for d in v.dims}
+        if only is None or n in only
     }
     held, found = {*holders(model)}, []
     arrays = _arrays(compiled, model.observed_RVs)
@@ -87,7 +91,9 @@ def beside_rows(compiled: CompiledModel) -> str:
             start = ", ".join(f"{v:.3g}" for v in value.ravel()[:_SHOWN])
             name = f"the array [{start}, ...]"
             line = 'x = pm.Data("x", ...), and covariates=["x"]'
-        if value.ndim and value.shape[0] in lengths and (value != value.flat[0]).any():
+        if not value.ndim or not value.size or len(value) not in lengths:
+            continue
+        if (value != value.flat[0]).any():
             text = f"{name} beside {len(value)} values of {lengths[len(value)]!r} ({line})"
             found += [text] if text not in found else []
     if not found:

@@ -51,11 +51,16 @@ class Copy(NamedTuple):
         )
 
 
-def summaries_in(model: pm.Model, likelihood: Sequence[Variable]) -> tuple[Copy, ...]:
-    """Find means and standard deviations of observed values among a likelihood's constants."""
+def summaries_in(
+    model: pm.Model, likelihood: Sequence[Variable], variables: Sequence[Variable]
+) -> tuple[Copy, ...]:
+    """Find means and standard deviations of observed values among a likelihood's constants.
+
+    `variables`: random ones; what these follow from, such as the bounds of a prior, is left out.
+    """
     numbers = {
         np.asarray(v.data).item()
-        for v in ancestors(list(likelihood))
+        for v in ancestors(list(likelihood), blockers=variables)
         if isinstance(v, Constant) and np.size(v.data) == 1 and np.asarray(v.data).dtype.kind == "f"
     }
     found = []

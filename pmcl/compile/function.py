@@ -11,6 +11,11 @@ from pmcl.compile.variables import VariableInfo
 
 Dataset = Mapping[str, Array]
 
+LENGTH_OF_ITS_OWN = (
+    "parameters or constants of the model have it; data that vary with the dataset have to be "
+    "covariates, and a series needs `dims=`"
+)
+
 
 class Function(NamedTuple):
     """A compiled graph, and the data it depends on beside its arguments."""
@@ -41,8 +46,7 @@ def read(infos: Sequence[VariableInfo], data: Dataset, fixed: Mapping[str, int])
         for dim, n in zip(info.dims, value.shape, strict=True):
             if lengths.setdefault(dim, n) != n:
                 why = (
-                    "parameters or constants of the model have it; data that vary with the "
-                    "dataset have to be covariates, and a series needs `dims=`"
+                    LENGTH_OF_ITS_OWN
                     if dim in fixed
                     else "another variable of the dataset has it too"
                 )

@@ -1,6 +1,7 @@
 """Data that say which element of something is meant, and how many elements there are."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -133,28 +134,46 @@ class Indices:
         return _nothing, ()  # data were checked before they were sent elsewhere
 
     def misplaced(self, dataset: Mapping[str, np.ndarray]) -> Misplaced | None:
-        """Return the first index of a dataset that is out of range; gaps are none."""
+        """Return the first index of a dataset that is out of range; gaps are none.
+
+        Raises
+        ------
+        IndexError
+            Where one is, and it cannot be told which.
+        """
         if not self.places and not self._own:
             return None
         try:
             found = self._found(dataset)
         except IndexError:  # what one place indexes is the index of another
-            return self._inner(dataset)
+            told = self._inner(dataset)
+            if told is None:
+                raise
+            return told
         n = 4 * len(self.places)
         for i, place in enumerate(self.places):
             told = _told(place, found[4 * i : 4 * i + 4])
             if told is not None:
                 return told
         for (place, values), size in zip(self._own, found[n:], strict=True):
-            if values.min() < (0 if place.data else -size) or values.max() >= size:
-                return Misplaced(place, (float(values.min()), float(values.max())), int(size))
+            told = _told_own(place, values, [size])
+            if told is not None:
+                return told
         return None
 
     def _inner(self, dataset: Mapping[str, np.ndarray]) -> Misplaced | None:
         """Look at each place alone, but for those that another one keeps from being evaluated."""
-        for i, place in enumerate(self.places):
+        n = 4 * len(self.places)
+        asked = [
+            *((partial(_told, p), slice(4 * i, 4 * i + 4)) for i, p in enumerate(self.places)),
+            *(
+                (partial(_told_own, *own), slice(n + i, n + i + 1))
+                for i, own in enumerate(self._own)
+            ),
+        ]
+        for say, which in asked:
             try:
-                told = _told(place, self._found.part(slice(4 * i, 4 * i + 4))(dataset))
+                told = say(self._found.part(which)(dataset))
             except IndexError:
                 continue
             if told is not None:
@@ -182,6 +201,14 @@ def _told(place: Index, found: Sequence[np.ndarray]) -> Misplaced | None:
     if fraction:
         return Misplaced(place, (fraction, fraction), int(size))
     return Misplaced(place, (low, high), int(size)) if low < 0 or high >= size else None
+
+
+def _told_own(place: Index, values: np.ndarray, found: Sequence) -> Misplaced | None:
+    """Say the same of an array of the model's own; it may count from the end."""
+    size = int(found[0])
+    low, high = float(values.min()), float(values.max())
+    out = low < (0 if place.data else -size) or high >= size
+    return Misplaced(place, (low, high), size) if out else None
 
 
 def _nothing() -> Indices:

@@ -53,7 +53,7 @@ class CompiledModel:
     improper : tuple of str
         Free variables whose prior has no finite integral.
     unnormalised : tuple of str
-        Others of which it is not known to be one.
+        Others whose prior has an integral that is not one.
     indices : Indices
         Where data index something.
     bases : Bases

@@ -97,15 +97,18 @@ def trace_or_name(
         ) from error
 
 
-def check_terms(infos: Sequence[VariableInfo], terms: Sequence[jax.ShapeDtypeStruct]) -> None:
+def check_terms(found: Sequence[tuple[VariableInfo, jax.ShapeDtypeStruct]]) -> None:
     """Refuse likelihoods that count values more than once: parameters spread them over more axes.
+
+    A single value may stand for data of another shape.
 
     Raises
     ------
     UnsupportedModelError
     """
-    for info, term in zip(infos, terms, strict=True):
-        if any(n > own for n, own in zip(term.shape, info.shape, strict=False)):
+    for info, term in found:
+        axes = zip(term.shape, info.shape, strict=False)
+        if np.prod(info.shape) > 1 and any(own == 1 < n for n, own in axes):
             raise UnsupportedModelError(
                 f"Variable {info.name!r}: it has values of shape {info.shape}, and parameters that "
                 f"spread these over {term.shape}: each value counts several times. Give the "

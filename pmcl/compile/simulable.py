@@ -81,7 +81,7 @@ def need_density(compiled: CompiledModel, what: str) -> None:
 def can_draw(rv: Variable) -> bool:
     """Whether a random variable has a sampler, given its parameters."""
     op = rv.owner.op
-    return not (isinstance(op, CustomDistRV) and not _has_random(op)) and not is_improper(rv)
+    return not (isinstance(op, CustomDistRV) and not has_random(op)) and not is_improper(rv)
 
 
 def is_improper(rv: Variable) -> bool:
@@ -126,7 +126,7 @@ def _refuse_to_draw(rv: Variable) -> None:
     )
 
 
-def _has_random(op: CustomDistRV) -> bool:
+def has_random(op: CustomDistRV) -> bool:
     # PyMC puts a function of its own, which raises, in the place of a missing `random`.
     random = getattr(op, "_random_fn", None)
     return random is not None and "default_not_implemented" not in getattr(

@@ -8,9 +8,12 @@ import jax
 import numpy as np
 import pytensor
 from jax import Array
+from pymc.distributions.custom import CustomDistRV
 
 from pmcl.compile import CompiledModel, Mask
 from pmcl.compile.constants import beside_rows
+from pmcl.compile.function import LENGTH_OF_ITS_OWN
+from pmcl.compile.variables import VariableInfo
 from pmcl.data.task import DataError, Task
 from pmcl.runtime import precision
 from pmcl.runtime.jitting import jit
@@ -85,6 +88,7 @@ def check_lengths(compiled: CompiledModel, task: Task) -> None:
     DataError
     """
     infos = [i for i in task.layout.variables if i.name in task.values]
+    _check_terms(compiled, infos)
     lengths = [task.width] if task.lengths is None else [*map(int, task.lengths)]
     for which in (np.argmin(lengths), np.argmax(lengths)):
         sizes = [
@@ -97,28 +101,67 @@ def check_lengths(compiled: CompiledModel, task: Task) -> None:
         other = [(i, size) for i, size in zip(infos, sizes, strict=True) if size != i.shape]
         if not other or compiled.implicit:
             continue
-        shapes = tuple((i.name, size, i.dtype) for i, size in zip(infos, sizes, strict=True))
-        if compiled.keep(("fits", shapes), partial(_fits, compiled, shapes)):
+        terms, own = (
+            _terms(compiled, infos, sizes),
+            _terms(compiled, infos, [i.shape for i in infos]),
+        )
+        by_name = {i.name: (i.shape, size) for i, size in zip(infos, sizes, strict=True)}
+        if terms is not None and all(
+            shape == by_name[k][1][: len(shape)]
+            for k, shape in terms.items()
+            if own is None or own[k] == by_name[k][0][: len(shape)]  # not of a density of its own
+        ):
             continue
-        (info, size), own = other[0], beside_rows(compiled)
+        (info, size), where = other[0], f"of dataset {task.names[which]!r}"
+        differ = [(d, m, n) for d, m, n in zip(info.dims, info.shape, size, strict=True) if m != n]
+        beside = beside_rows(compiled, {m for _, m, _ in differ})
+        if not beside:
+            dim, m, n = differ[0]
+            raise DataError(
+                f"Variable {info.name!r} {where}: expected length {m} along dim {dim!r}, got {n} "
+                f"({LENGTH_OF_ITS_OWN})."
+            )
         raise DataError(
-            f"Variable {info.name!r} of dataset {task.names[which]!r}: got shape {size}, which "
-            f"does not go with what the model has beside it, which is for its own {info.shape}: "
-            f"{own or 'write its lengths as those of the data'}."
+            f"Variable {info.name!r} {where}: got shape {size}, which does not go with what the "
+            f"model has beside it, which is for its own {info.shape}: {beside}."
         )
 
 
-def _fits(compiled: CompiledModel, shapes: Sequence[tuple[str, tuple[int, ...], str]]) -> bool:
-    """Whether the likelihood of data of these shapes has a term for each value."""
-    like = {name: jax.ShapeDtypeStruct(size, kind) for name, size, kind in shapes}
-    z = jax.ShapeDtypeStruct((compiled.dim,), float)
-    try:
-        with precision.scope(), pytensor.config.change_flags(on_opt_error="ignore"):
-            terms = jax.eval_shape(compiled.log_likelihood_terms, z, like)
-            jax.eval_shape(compiled.log_joint, z, like)
-    except (ValueError, TypeError, IndexError):
-        return False
-    return all(v.shape == like[k].shape[: v.ndim] for k, v in terms.items())
+def _check_terms(compiled: CompiledModel, infos: Sequence[VariableInfo]) -> None:
+    """Refuse densities of one's own that have fewer terms than there are rows, but not one."""
+    model = compiled.model
+    if compiled.implicit or not any(
+        isinstance(rv.owner.op, CustomDistRV) for rv in getattr(model, "observed_RVs", ())
+    ):
+        return
+    terms = _terms(compiled, infos, [i.shape for i in infos]) or {}
+    for info in infos:
+        shape = terms.get(info.name, ())
+        if any(n < rows for n, rows in zip(shape, info.shape, strict=False)):
+            raise DataError(
+                f"Variable {info.name!r}: its `logp` returns terms of shape {shape} for values of "
+                f"shape {info.shape}. Return one term a row (0 where there is none), or their sum."
+            )
+
+
+def _terms(
+    compiled: CompiledModel, infos: Sequence[VariableInfo], sizes: Sequence[tuple[int, ...]]
+) -> dict[str, tuple[int, ...]] | None:
+    """Shapes of the terms of the likelihood of data of these shapes; None where it has none."""
+    shapes = tuple((i.name, size, i.dtype) for i, size in zip(infos, sizes, strict=True))
+
+    def found() -> dict[str, tuple[int, ...]] | None:
+        like = {name: jax.ShapeDtypeStruct(size, kind) for name, size, kind in shapes}
+        z = jax.ShapeDtypeStruct((compiled.dim,), float)
+        try:
+            with precision.scope(), pytensor.config.change_flags(on_opt_error="ignore"):
+                terms = jax.eval_shape(compiled.log_likelihood_terms, z, like)
+                jax.eval_shape(compiled.log_joint, z, like)
+        except (ValueError, TypeError, IndexError):
+            return None
+        return {k: v.shape for k, v in terms.items() if k in like}
+
+    return compiled.keep(("terms", shapes), found)
 
 
 def _one(task: Task, i: int) -> _Dataset:

@@ -163,7 +163,12 @@ def _check(one: Mapping[str, np.ndarray], name: str, layout: Layout) -> int | No
         if 0 in value.shape:
             raise DataError(f"{where}: expected at least one value, got shape {value.shape}.")
         _check_cast(value, info, where)
-    misplaced = None if layout.indices is None else layout.indices.misplaced(one)
+    try:
+        misplaced = None if layout.indices is None else layout.indices.misplaced(one)
+    except IndexError as error:
+        raise DataError(
+            f"Dataset {name!r}: an index of the model is out of range with these data ({error})."
+        ) from error
     if misplaced is not None:
         raise DataError(f"{misplaced.of(name)}: {misplaced}")
     return sizes[layout.row][1] if layout.row in sizes else None

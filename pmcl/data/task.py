@@ -16,10 +16,10 @@ from pmcl.compile.copies import Copy
 from pmcl.compile.indices import Indices
 from pmcl.compile.support import Support
 from pmcl.compile.variables import own_value
+from pmcl.runtime.jitting import few_lengths
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 type TaskLike = (
     xr.Dataset
@@ -243,10 +243,8 @@ class Task:
             value = self.values[info.name]
             there = self.there.get(info.name, np.ones(value.shape, bool))
             if rows is not None and self.layout.row in info.dims:
-                axis = 1 + info.dims.index(self.layout.row)
-                shape = [1] * value.ndim
-                shape[0], shape[axis] = rows.shape
-                there = there & rows.reshape(shape)
+                others = {*range(1, value.ndim)} - {1 + info.dims.index(self.layout.row)}
+                there = there & np.expand_dims(rows, tuple(others))
             total += there.reshape(len(self), -1).sum(axis=1)
         return total
 
@@ -321,28 +319,26 @@ class Task:
             value = self.with_nan(info.name)
             rows, row = self.rows, self.layout.row
             if rows is not None and row in info.dims:
-                shape = [1] * value.ndim
-                shape[0], shape[1 + info.dims.index(row)] = rows.shape
-                value = np.where(rows.reshape(shape), value, np.nan)
+                others = {*range(1, value.ndim)} - {1 + info.dims.index(row)}
+                value = np.where(np.expand_dims(rows, tuple(others)), value, np.nan)
             found[info.name] = ((DATASET, *info.dims), value)
         return xr.Dataset(found, coords={DATASET: list(self.names)})
 
     def select(self, index: Sequence[int] | np.ndarray) -> "Task":
         """Return the task with only the datasets of `index`."""
         index = np.asarray(index, dtype=int)
-        return Task(
-            self.layout,
-            {k: v[index] for k, v in self.values.items()},
-            tuple(self.names[i] for i in index),
-            None if self.lengths is None else self.lengths[index],
+        return replace(
+            self,
+            values={k: v[index] for k, v in self.values.items()},
+            names=tuple(self.names[i] for i in index),
+            lengths=None if self.lengths is None else self.lengths[index],
+            first=0,
             scattered=None if self.scattered is None else self.scattered[index],
             # kept where nothing of it is missing: the shapes that functions are compiled for stay
             there={k: v[index] for k, v in self.there.items()},
-            maskable=self.maskable,
             place=jax.tree.map(lambda x: x[index], self.place),
             labels=None if self.labels is None else tuple(self.labels[i] for i in index),
             known=jax.tree.map(lambda x: x[index], self.known),
-            beside=self.beside,
         )
 
     def parts(self, size: int) -> Iterator["Task"]:
@@ -350,9 +346,3 @@ class Task:
         for begin in range(0, len(self), size):
             part = self.select(np.arange(begin, min(begin + size, len(self))))
             yield replace(part, first=self.first + begin)
-
-
-def few_lengths(n: int) -> int:
-    """Return the next of 1, 2, 3, 4, 6, 8, 12, 16, 24 ... that is not below `n`."""
-    power = 1 << max(n - 1, 0).bit_length()
-    return power * 3 // 4 if power >= 4 and n <= power * 3 // 4 else power

@@ -39,10 +39,10 @@ def check_values(task: Task) -> Task:
             raise DataError(f"Variable {outside.variable!r} of dataset {name!r}: {outside}")
         if bases is not None and (said := bases.outside(one)):
             raise DataError(f"Dataset {name!r}: {said}")
-    unmatched = {} if bases is None else {n: bases.unmatched(d) for n, d in by_name}
-    name, said = next(((k, v) for k, v in unmatched.items() if v), ("", ""))
-    if said:
-        warn(f"Dataset {name!r}: {said}")
+    for name, one in by_name:
+        if bases is not None and (said := bases.unmatched(one)):
+            warn(f"Dataset {name!r}: {said}")
+            break
     for info in task.layout.variables:
         values = np.asarray(task.values[info.name])
         suspect = (np.abs(values) >= _HUGE) | np.isin(values, _MARKS)

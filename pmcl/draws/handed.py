@@ -116,7 +116,9 @@ def z_of(compiled: CompiledModel, tree: xr.DataTree, what: str) -> np.ndarray:
     if wrong:
         had = [f"{n} {_shape(v)}" for n, v in posterior.data_vars.items()]
         raise ValueError(f"{what}: expected draws of {', '.join(wrong)}, got {', '.join(had)}.")
-    constant = tree.get("constant_data")
+    constant = xr.Dataset()
+    if "constant_data" in tree.children:
+        constant = in_order(tree["constant_data"].to_dataset(), compiled.coords)
     parts = []
     for i in range(posterior.sizes[DATASET]):
         one = posterior.isel({DATASET: i})
@@ -124,7 +126,7 @@ def z_of(compiled: CompiledModel, tree: xr.DataTree, what: str) -> np.ndarray:
         chains, draws = next(iter(values.values())).shape[:2] if values else (1, 1)
         fixed = {}
         for name in compiled.needed_to_unconstrain:
-            data = constant.to_dataset()[name]  # type: ignore[union-attr]
+            data = constant[name]
             fixed[name] = data.isel({DATASET: i}).values if DATASET in data.dims else data.values
         flat = {k: v.reshape(-1, *v.shape[2:]) for k, v in values.items()}
         with precision.scope():

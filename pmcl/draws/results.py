@@ -154,7 +154,8 @@ def in_order(group: xr.Dataset, labels: Mapping[str, Sequence | np.ndarray]) -> 
     for dim in {*labels} & {*group.dims} & {*group.coords}:
         ours, theirs = text(labels[str(dim)]), text(group[dim].values)
         if is_turned(theirs, ours):
-            group = group.isel({dim: [theirs.index(label) for label in ours]})
+            position = {label: i for i, label in enumerate(theirs)}
+            group = group.isel({dim: [position[label] for label in ours]})
     return group
 
 

@@ -172,7 +172,7 @@ def as_tree(
         diagnostics = diagnostics._replace(log_evidence=nothing, log_evidence_error=nothing)
         why = f"improper prior of {', '.join(compiled.improper)}"
         if not compiled.improper:
-            why = f"the prior of {', '.join(compiled.unnormalised)} may not integrate to 1"
+            why = f"the prior of {', '.join(compiled.unnormalised)} does not integrate to 1"
         treatment = treatment.noted(np.arange(len(task)), f"no evidence: {why}")
     z = np.asarray(corrected.drawn.z)
     if constrained is None:

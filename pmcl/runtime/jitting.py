@@ -182,3 +182,9 @@ def forget_oldest(most: int = _MOST_MAPS) -> None:
 
 def _maps() -> int:
     return _MAPS.read_bytes().count(b"\n")
+
+
+def few_lengths(n: int) -> int:
+    """Return the next of 1, 2, 3, 4, 6, 8, 12, 16, 24 ... that is not below `n`."""
+    power = 1 << max(n - 1, 0).bit_length()
+    return power * 3 // 4 if power >= 4 and n <= power * 3 // 4 else power
