@@ -46,6 +46,11 @@ def _padded(
     found = parameters
     if isinstance(found, xr.DataTree):
         found = found["unconstrained_posterior"].to_dataset()
+    if not isinstance(found, xr.Dataset):
+        raise TypeError(
+            "log_prob: expected draws as a DataTree or as a Dataset of `unconstrained_posterior`, "
+            f"got {type(found).__name__}."
+        )
     if DATASET not in found.dims:
         found = found.expand_dims(DATASET, axis=2)
     if sampler.groups is None or given.labels is None:
