@@ -47,10 +47,7 @@ def _padded(
     if isinstance(found, xr.DataTree):
         found = found["unconstrained_posterior"].to_dataset()
     if not isinstance(found, xr.Dataset):
-        raise TypeError(
-            "log_prob: expected draws as a DataTree or as a Dataset of `unconstrained_posterior`, "
-            f"got {type(found).__name__}."
-        )
+        return found  # and is refused by its type
     if DATASET not in found.dims:
         found = found.expand_dims(DATASET, axis=2)
     if sampler.groups is None or given.labels is None:
