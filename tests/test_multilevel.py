@@ -21,7 +21,14 @@ from pmcl.amortized.groups import Sized, prepared
 from pmcl.amortized.level_other import Elsewhere
 from pmcl.amortized.level_sampler import LevelSampler
 from pmcl.amortized.multilevel import Ways
-from pmcl.amortized.own_size import by_known, by_number, of_own_size, of_real_groups, too_many
+from pmcl.amortized.own_size import (
+    OwnSize,
+    by_known,
+    by_number,
+    of_own_size,
+    of_real_groups,
+    too_many,
+)
 from pmcl.archive.multilevel import from_datatree, to_datatree
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.resizing import resized
@@ -688,6 +695,17 @@ def test_another_model_without_the_levels_of_the_network(schools, tmp_path):
     tree = schools.sample(data, 200, **asked)
     assert (pmcl.one(tree, "few")["posterior"]["theta"].values[..., :2] == 1.5).all()
     assert ((tree["posterior"]["mu"] == 2.0).all(("chain", "draw")) == [True, False, False]).all()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets, "TOGETHER", 1)
+        there = schools.sample(data, 200, store=tmp_path / "y.zarr", **asked)
+        same_trees(tree, there)
+        patch.setattr("pmcl.amortized.own_size._SIZES", 2)  # of three models
+        refined = Mock(side_effect=KeyboardInterrupt)
+        patch.setattr(OwnSize, "refined", refined)
+        for fallback, then in (("auto", None), ("nuts", "nuts")):
+            with pytest.raises(KeyboardInterrupt):
+                schools.sample(data, 200, **asked | {"fallback": fallback})
+            assert refined.call_args.args[1].fallback == then
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.data.task import DATASET, Layout, Task, few_lengths
 from pmcl.draws.densities import constrain, densities
 from pmcl.draws.real_rows import same
-from pmcl.draws.results import SAMPLE, labelled
+from pmcl.draws.results import SAMPLE, flat_z, labelled, unconstrained_dataset
 from pmcl.levels.sizes import Groups, kept_terms
 from pmcl.refinement.finishing import Corrected, Weighed, finished
 from pmcl.refinement.known import conditioned
@@ -67,39 +67,46 @@ class OwnSize(NamedTuple):
         Returns
         -------
         compiled, task
-        places : array of int
-            As those of the whole, of what is left.
+        left : array of int
+            Where the entries of z lie in that of these datasets' whole model.
         """
         compiled, known = self.sized.compiled, self.task.known
         values = {} if known is None else known.values
         given = {n: v for n, v in values.items() if not np.isnan(v).all()}
         if not given:
-            return compiled, replace(self.task, known=None), self.places
+            return compiled, replace(self.task, known=None), np.arange(compiled.dim)
         rest = conditioned(compiled, self.task, given)
-        return rest.compiled, rest.task, self.places[rest.left]
+        return rest.compiled, rest.task, rest.left
 
     def refined(
         self, prior: np.ndarray, asked: Asked, *, devices: DevicesLike, progressbar: bool
     ) -> xr.DataTree:
         """Draw without a network, from draws (draw, dim) of the padded model's prior."""
-        compiled, task, places = self.left()
+        compiled, task, left = self.left()
         names = {i.name for i in (*compiled.free, *compiled.deterministics)}
         drawn = asked._replace(names=tuple(n for n in asked.names if n in names), everywhere=True)
-        job = RefineJob(compiled, prior[:, places], drawn, devices, None, task.layout.row)
+        start, row = prior[:, self.places[left]], task.layout.row
+        job = RefineJob(compiled, start, drawn, devices, None, row)
         tree = job.refined(task, None, progressbar=progressbar)
-        return self._with_known(tree, {*asked.names} - names)
+        if self.task.known is None:
+            return tree
+        self._with_known(tree, {*asked.names} - names)
+        rest = flat_z(compiled, tree)
+        z = np.full((*rest.shape[:-1], len(self.places)), np.nan)  # what is known is not drawn
+        z[..., left] = rest
+        data = unconstrained_dataset(self.sized.compiled, self.task, z)
+        tree["unconstrained_posterior"] = xr.DataTree(data)
+        return tree
 
-    def _with_known(self, tree: xr.DataTree, names: Collection[str]) -> xr.DataTree:
+    def _with_known(self, tree: xr.DataTree, names: Collection[str]) -> None:
         """Put in the posterior what is known of these datasets, and not of others."""
         posterior, known = tree["posterior"].to_dataset(), self.task.known
-        if known is not None and names:
-            compiled, leading = self.sized.compiled, [posterior.sizes[d] for d in SAMPLE[:2]]
-            held = {n: v for n, v in known.values.items() if n in names}
-            held = {n: np.broadcast_to(v, (*leading, *v.shape)) for n, v in held.items()}
-            infos = {i.name: i for i in compiled.free}
-            more = labelled(compiled, self.task, infos, held, SAMPLE)
-            tree["posterior"] = xr.DataTree(posterior.assign(more.data_vars))
-        return tree
+        compiled, leading = self.sized.compiled, [posterior.sizes[d] for d in SAMPLE[:2]]
+        held = {n: v for n, v in known.values.items() if n in names}
+        held = {n: np.broadcast_to(v, (*leading, *v.shape)) for n, v in held.items()}
+        infos = {i.name: i for i in compiled.free}
+        more = labelled(compiled, self.task, infos, held, SAMPLE)
+        tree["posterior"] = xr.DataTree(posterior.assign(more.data_vars))
 
     def whole(self, tree: xr.DataTree, size: int) -> xr.DataTree:
         """Results with so many groups, NaN where there are none."""
@@ -306,9 +313,8 @@ def finished_by_size(
     alone = asked._replace(fallback=None)
     found = finished(density, task, weighed, alone, progressbar=progressbar)
     which = weighed.found.fallen(asked)
-    if which is None or too_many(
-        asked, sum(np.isin(rows, which).any() for rows in by_known(given))
-    ):
+    kinds = [] if which is None else [k for k in by_known(given) if np.isin(k, which).any()]
+    if which is None or too_many(asked, len(kinds)):
         return found
     nothing = np.full(len(task), np.nan)
     treatment = found.treatment._replace(rhat=nothing, ess=nothing, divergences=nothing)
@@ -318,7 +324,8 @@ def finished_by_size(
         known = own.task.known
         if known is not None and np.isfinite(known.of_z.z).all():
             continue  # nothing to sample
-        compiled, left, places = own.left()
+        compiled, alone_task, left = own.left()
+        places = own.places[left]
         before, best = at((weighed.found, weighed.best), own.rows)
         whole = before.drawn.z
         part = Weighed(
@@ -326,7 +333,7 @@ def finished_by_size(
             best._replace(z=best.z[..., places]),
         )
         nuts = asked._replace(fallback="nuts")
-        done = finished(Density(compiled, row), left, part, nuts, progressbar=progressbar)
+        done = finished(Density(compiled, row), alone_task, part, nuts, progressbar=progressbar)
         whole[..., places] = done.drawn.z
         drawn = done.drawn._replace(z=whole)
         if known is not None:  # its own density is of the prior, as for other datasets
