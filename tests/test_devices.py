@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import get_ident
 
@@ -170,3 +171,26 @@ def test_chunks_on_several_cores_are_those_of_one(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(devices, "cores", lambda: 4)
     with pytest.raises(ZeroDivisionError):
         over_chunks(lambda _, x: 1 / int(x[0] < 6), batch, order, order, size=3)
+
+
+def test_threads_have_all_settings_of_the_one_that_starts_them() -> None:
+    names = ("debug_infs", "default_prng_impl", "numpy_dtype_promotion", "disable_jit")
+
+    def now() -> list:
+        return [getattr(jax.config, f"jax_{name}") for name in names]
+
+    with jax.debug_infs(True), jax.default_prng_impl("rbg"), jax.disable_jit():
+        with jax.numpy_dtype_promotion("strict"):
+            scope, expected = devices.scope_of_threads(), now()
+
+    def seen() -> list:
+        with scope():
+            return now()
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(seen).result() == expected != now()
+
+
+def test_a_worker_has_its_share_of_the_cores() -> None:
+    with devices.at_most(1):
+        assert devices.cores() == 1

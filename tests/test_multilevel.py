@@ -21,13 +21,22 @@ from pmcl.amortized.groups import Sized, prepared
 from pmcl.amortized.level_other import Elsewhere
 from pmcl.amortized.level_sampler import LevelSampler
 from pmcl.amortized.multilevel import Ways
-from pmcl.amortized.own_size import by_number, of_own_size, of_real_groups
+from pmcl.amortized.own_size import (
+    OwnSize,
+    by_known,
+    by_number,
+    of_own_size,
+    of_real_groups,
+    too_many,
+)
 from pmcl.archive.multilevel import from_datatree, to_datatree
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.resizing import resized
+from pmcl.data.new_rows import new_rows
 from pmcl.draws.results import value_infos
 from pmcl.levels.sizes import Members, check_padding, reading_at
 from pmcl.parts import datasets
+from pmcl.refinement.finishing import Corrected
 from pmcl.runtime import precision
 
 RNG = np.random.default_rng(8)
@@ -285,6 +294,45 @@ def test_predictions_of_datasets_with_groups_of_their_own(counties):
             counties.predict(data, new, draws=20)
 
 
+def test_new_rows_go_by_labels(counties):
+    """Of groups and of datasets, whatever holds them; by position where these are numbers."""
+    one = of_counties(4, 24)
+    table = pd.DataFrame({"county": list("abcd"), "uranium": one["uranium"]})
+    table = table.iloc[one["in_county"]].assign(y=one["y"])
+    task = counties.sampler.checked({"north": table, "south": table}).task
+
+    def read(new) -> dict[str, tuple[list, list]]:
+        found = new_rows(new, task, "county", "in_county")
+        assert [*found] == ["north", "south"]
+        return {k: (v["in_county"].tolist(), v["uranium"][:4].tolist()) for k, v in found.items()}
+
+    new = xr.Dataset(
+        {"in_county": ("row", ["b"]), "uranium": ("county", [4.0, 3, 2, 1])},
+        coords={"county": list("dcba")},
+    )
+    turned = ([1], [1.0, 2, 3, 4])
+    series = pd.Series([4.0, 3, 2, 1], list("dcba"))
+    for form in (
+        new, new.assign_coords(dataset="north"), {"in_county": ["b"], "uranium": series},
+        {"in_county": ["b"], "uranium": new["uranium"]}, [new],
+    ):  # fmt: skip
+        if isinstance(form, list):
+            form = form * 2
+        assert read(form) == {"north": turned, "south": turned}
+    each = xr.Dataset({"in_county": (("row", "dataset"), [["b", "c"], ["a", "d"]])})
+    own = one["uranium"].tolist()
+    assert read(each) == {"north": ([1, 0], own), "south": ([2, 3], own)}
+    names = each.assign_coords(dataset=["south", "north"])
+    for form in (names, {"in_county": names["in_county"]}):
+        assert read(form) == {"south": ([1, 0], own), "north": ([2, 3], own)}
+    rows = pd.DataFrame({"county": [*"bacd"], "dataset": [0, 0, 1, 1]})
+    assert read(rows) == read(each)
+    by_index = {n: t.set_index("county") for n, t in rows.groupby("dataset")}
+    assert read(by_index) == read(each)
+    with pytest.raises(pmcl.DataError, match="'north': expected 'uranium' of the groups 'a', 'b'"):
+        read(new.assign_coords(county=list("dcbx")))
+
+
 def test_a_state_is_the_posterior_again(counties, tmp_path):
     path = tmp_path / "counties.zarr.zip"
     pmcl.save(counties, path)
@@ -412,6 +460,67 @@ def test_known_values_are_of_the_datasets_own_groups(schools):
         schools.sample(labelled, given={"theta": theta[:, :4]})
     with pytest.raises(ValueError, match="expected an array without labels"):
         schools.sample(labelled, given={"theta": pd.Series(theta[0], names)})
+
+
+@pytest.mark.parametrize(
+    ("theta", "said"),
+    [
+        (np.ones((3, 5)), "expected values of 1 datasets .* got 3"),
+        (np.ones((1, 6)), "expected values of 5 groups .* NaN beyond these, got 6"),
+    ],
+)
+def test_known_values_of_another_number_are_refused(schools, theta, said):
+    with pytest.raises(ValueError, match=rf"'theta'.: {said}"):
+        schools.sample(of_schools(5), given={"theta": theta})
+
+
+def test_datasets_of_which_the_same_is_known_share_a_model(schools):
+    data = {n: of_schools(int(n[0])) for n in ("5a", "5b", "7", "5c", "5d", "6")}
+    theta = np.full((6, 7), np.nan)
+    theta[[0, 3], 1] = 1.0
+    sampler, asked = schools.sampler, schools._asked(10, Ways(False))
+    read = schools._read(data, set())
+    assert [[*r] for r in by_known(read)] == [[0, 1, 3, 4], [5], [2]]
+    _, read, _ = Elsewhere(data, None, {"theta": theta}, None).of(sampler, read, asked)
+    assert {(*r,) for r in by_known(read)} == {(0, 3), (1, 4), (5,), (2,)}
+    auto = asked._replace(fallback="auto")
+    assert [too_many(auto, n) for n in (4, 5)] == [False, True]
+    assert not too_many(asked._replace(fallback="nuts"), 9)
+
+
+def fall(monkeypatch, which: int) -> None:
+    """Give a dataset of several, and any alone, to NUTS."""
+    monkeypatch.setattr(
+        Corrected,
+        "fallen",
+        lambda self, asked: np.arange(len(self.log_weights))[which:] if asked.fallback else None,
+    )
+
+
+@pytest.mark.slow
+def test_nuts_takes_datasets_of_which_less_is_known(schools, monkeypatch):
+    data, given = {n: of_schools(int(n)) for n in "57"}, some_known((5, 7), entries=True)
+    given["theta"][1] = np.nan
+    asked = {"given": given, "random_seed": 3}
+    fall(monkeypatch, -1)
+    tree = schools.sample(data, 2000, **asked)
+    assert tree["dataset_stats"]["engine"].values.tolist() == ["amortized", "nuts"]
+    one = data["7"]
+    np.testing.assert_allclose(
+        pmcl.one(tree, "7")["posterior"]["theta"].mean(("chain", "draw")),
+        known(one, given["tau"][1], given["theta"][1])[0],
+        atol=0.6,
+    )
+    monkeypatch.undo()
+    others = schools.sample(data, 2000, fallback=None, **asked)
+    for name in ("log_prior", "log_likelihood"):  # a known value's own density is of the prior
+        a, b = (t["sample_stats"][name].mean(("chain", "draw")).values for t in (tree, others))
+        np.testing.assert_allclose(a, b, atol=0.25)
+    given["theta"][1] = 1.0  # nothing is left
+    given["mu"] = np.array([np.nan, 2.0])
+    fall(monkeypatch, -1)
+    tree = schools.sample(data, 100, **asked)
+    assert (pmcl.one(tree, "7")["posterior"]["mu"] == 2.0).all()
 
 
 def other_schools(sd: float, *, mean: bool = False) -> pm.Model:
@@ -580,6 +689,23 @@ def test_another_model_without_the_levels_of_the_network(schools, tmp_path):
         patch.setattr(datasets, "TOGETHER", 2)
         there = schools.sample(data, 2000, store=tmp_path / "x.zarr", **asked)
     same_trees(tree, there)
+    theta = np.full((3, 7), np.nan)
+    theta[0, :2] = 1.5
+    asked["given"] = given | {"theta": theta, "mu": [2.0, np.nan, np.nan]}
+    tree = schools.sample(data, 200, **asked)
+    assert (pmcl.one(tree, "few")["posterior"]["theta"].values[..., :2] == 1.5).all()
+    assert ((tree["posterior"]["mu"] == 2.0).all(("chain", "draw")) == [True, False, False]).all()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets, "TOGETHER", 1)
+        there = schools.sample(data, 200, store=tmp_path / "y.zarr", **asked)
+        same_trees(tree, there)
+        patch.setattr("pmcl.amortized.own_size._SIZES", 2)  # of three models
+        refined = Mock(side_effect=KeyboardInterrupt)
+        patch.setattr(OwnSize, "refined", refined)
+        for fallback, then in (("auto", None), ("nuts", "nuts")):
+            with pytest.raises(KeyboardInterrupt):
+                schools.sample(data, 200, **asked | {"fallback": fallback})
+            assert refined.call_args.args[1].fallback == then
 
 
 @pytest.mark.slow

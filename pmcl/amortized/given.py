@@ -68,9 +68,9 @@ def sample_given(
     )
 
 
-def _arguments(asked: Asked, given: Mapping[str, ArrayLike] | None) -> dict[str, Any]:
+def _arguments(asked: Asked, given: Mapping[str, ArrayLike]) -> dict[str, Any]:
     """What was asked of draws, in the words of :func:`pmcl.refine`."""
-    known = whole_names({} if given is None else given)
+    known = whole_names(given)
     return {
         "draws": asked.draws,
         "given": given,

@@ -46,6 +46,8 @@ def _padded(
     found = parameters
     if isinstance(found, xr.DataTree):
         found = found["unconstrained_posterior"].to_dataset()
+    if not isinstance(found, xr.Dataset):
+        return found  # and is refused by its type
     if DATASET not in found.dims:
         found = found.expand_dims(DATASET, axis=2)
     if sampler.groups is None or given.labels is None:

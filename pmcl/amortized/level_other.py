@@ -148,11 +148,12 @@ def _filled(groups: Groups, read: Checked, given: Mapping[str, ArrayLike]) -> di
     Raises
     ------
     ValueError
-        Where values have labels, or are of fewer groups than there are.
+        Where values have labels, or are of another number of datasets or groups than there are.
     """
     infos, found = {i.name: i for i in read.sized.compiled.free}, {}
     size, dim = read.sized.reading.like.groups, groups.grouping.dim
     last = np.minimum(np.arange(size), read.numbers[:, None] - 1)
+    most = int(read.numbers.max())
     for name, value in given.items():
         array, info = np.asarray(value), infos.get(name)
         if array.ndim and hasattr(value, "reindex"):  # its labels would be passed over
@@ -164,12 +165,19 @@ def _filled(groups: Groups, read: Checked, given: Mapping[str, ArrayLike]) -> di
         if info is not None and dim in info.dims and array.ndim >= len(info.dims):
             axis = 1 + info.dims.index(dim)
             array = array if array.ndim > len(info.dims) else array[None]
-            array = np.broadcast_to(array, (len(last), *array.shape[1:]))
-            if array.shape[axis] < read.numbers.max():
+            if len(array) not in (1, len(last)):
                 raise ValueError(
-                    f"given[{name!r}]: expected values of {read.numbers.max()} groups along "
-                    f"{dim!r}, got {array.shape[axis]}."
+                    f"given[{name!r}]: expected values of {len(last)} datasets along the leading "
+                    f"dim, got {len(array)}."
                 )
+            came, array = array.shape[axis], np.asarray(array, float)
+            beyond = array.take(np.arange(most, max(came, most)), axis=axis, mode="clip")
+            if came < most or not np.isnan(beyond).all():
+                raise ValueError(
+                    f"given[{name!r}]: expected values of {most} groups along {dim!r}, and NaN "
+                    f"beyond these, got {came}."
+                )
+            array = np.broadcast_to(array, (len(last), *array.shape[1:]))
             pairs = zip(array, last, strict=True)
             array = np.stack([one.take(index, axis=axis - 1) for one, index in pairs])
         found[name] = array

@@ -11,7 +11,14 @@ import numpy as np
 import xarray as xr
 
 from pmcl.amortized.groups import Checked, Sized, skeleton
-from pmcl.amortized.own_size import by_number, finished_by_size, of_own_size, of_real_groups
+from pmcl.amortized.own_size import (
+    by_known,
+    by_number,
+    finished_by_size,
+    of_own_size,
+    of_real_groups,
+    too_many,
+)
 from pmcl.compile import Density
 from pmcl.data.grouped import Grouped, GroupedReader
 from pmcl.data.masked import check_masked
@@ -143,10 +150,13 @@ class LevelSampler(NamedTuple):
 
     def _by_number(self, given: Checked, asked: Asked, **shown: Any) -> xr.DataTree:
         """Draw from the datasets of every number of groups in a model of that number."""
+        alike = by_number(given) if self.prior is None else by_known(given)
+        if too_many(asked, len(by_known(given))):
+            asked = asked._replace(fallback=None)
         size = given.sized.reading.like.groups
         trees: list[xr.DataTree] = []
         order: list[int] = []
-        for rows in by_number(given):
+        for rows in alike:
             own = of_own_size(self.groups, given, rows)
             if self.prior is None:
                 alone = self.at(own.sized)._replace(padding=True)

@@ -1,6 +1,6 @@
 """Datasets in a model of their own number of groups: what has no use for padding."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,8 +11,9 @@ from pmcl.amortized.groups import Checked, Sized
 from pmcl.compile import CompiledModel, Density
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.data.task import DATASET, Layout, Task
-from pmcl.draws.densities import constrain
+from pmcl.draws.densities import constrain, densities
 from pmcl.draws.real_rows import same
+from pmcl.draws.results import SAMPLE, flat_z, labelled, unconstrained_dataset
 from pmcl.levels.sizes import Groups, kept_terms
 from pmcl.refinement.finishing import Corrected, Weighed, finished
 from pmcl.refinement.known import conditioned
@@ -24,7 +25,7 @@ from pmcl.runtime.jitting import few_lengths
 
 _LOOKED_AT = 2  # draws
 _FAR = 8.0  # on the unconstrained scale
-_SIZES = 4  # numbers of groups for which models are compiled for NUTS unasked
+_SIZES = 4  # models that are compiled for NUTS unasked: of numbers of groups, of what is known
 
 
 class OwnSize(NamedTuple):
@@ -61,18 +62,52 @@ class OwnSize(NamedTuple):
             groups[name] = data
         return xr.DataTree.from_dict(groups)
 
+    def left(self) -> tuple[CompiledModel, Task, np.ndarray]:
+        """Condition on what is known of these datasets, the same entries of each.
+
+        Returns
+        -------
+        compiled, task
+        left : array of int
+            Where the entries of z lie in that of these datasets' whole model.
+        """
+        compiled, known = self.sized.compiled, self.task.known
+        values = {} if known is None else known.values
+        given = {n: v for n, v in values.items() if not np.isnan(v).all()}
+        if not given:
+            return compiled, replace(self.task, known=None), np.arange(compiled.dim)
+        rest = conditioned(compiled, self.task, given)
+        return rest.compiled, rest.task, rest.left
+
     def refined(
         self, prior: np.ndarray, asked: Asked, *, devices: DevicesLike, progressbar: bool
     ) -> xr.DataTree:
         """Draw without a network, from draws (draw, dim) of the padded model's prior."""
-        compiled, task, start = self.sized.compiled, self.task, prior[:, self.places]
-        if task.known is not None:
-            left = conditioned(compiled, task, task.known.values)
-            compiled, task, start = left.compiled, left.task, start[:, left.left]
+        compiled, task, left = self.left()
         names = {i.name for i in (*compiled.free, *compiled.deterministics)}
-        asked = asked._replace(names=tuple(n for n in asked.names if n in names), everywhere=True)
-        job = RefineJob(compiled, start, asked, devices, None, task.layout.row)
-        return job.refined(task, None, progressbar=progressbar)
+        drawn = asked._replace(names=tuple(n for n in asked.names if n in names), everywhere=True)
+        start, row = prior[:, self.places[left]], task.layout.row
+        job = RefineJob(compiled, start, drawn, devices, None, row)
+        tree = job.refined(task, None, progressbar=progressbar)
+        if self.task.known is None:
+            return tree
+        self._with_known(tree, {*asked.names} - names)
+        rest = flat_z(compiled, tree)
+        z = np.full((*rest.shape[:-1], len(self.places)), np.nan)  # what is known is not drawn
+        z[..., left] = rest
+        data = unconstrained_dataset(self.sized.compiled, self.task, z)
+        tree["unconstrained_posterior"] = xr.DataTree(data)
+        return tree
+
+    def _with_known(self, tree: xr.DataTree, names: Collection[str]) -> None:
+        """Put in the posterior what is known of these datasets, and not of others."""
+        posterior, known = tree["posterior"].to_dataset(), self.task.known
+        compiled, leading = self.sized.compiled, [posterior.sizes[d] for d in SAMPLE[:2]]
+        held = {n: v for n, v in known.values.items() if n in names}
+        held = {n: np.broadcast_to(v, (*leading, *v.shape)) for n, v in held.items()}
+        infos = {i.name: i for i in compiled.free}
+        more = labelled(compiled, self.task, infos, held, SAMPLE)
+        tree["posterior"] = xr.DataTree(posterior.assign(more.data_vars))
 
     def whole(self, tree: xr.DataTree, size: int) -> xr.DataTree:
         """Results with so many groups, NaN where there are none."""
@@ -256,6 +291,15 @@ def by_number(given: Checked) -> list[np.ndarray]:
     return [np.flatnonzero(given.numbers == n) for n in np.unique(given.numbers)]
 
 
+def by_known(given: Checked) -> list[np.ndarray]:
+    """Positions of the datasets of each number of groups and set of entries that are known."""
+    known = given.task.known
+    open_ = np.zeros((len(given.task), 0)) if known is None else np.isnan(known.of_z.z)
+    kinds = np.column_stack([given.numbers, open_])
+    kind = np.unique(kinds, axis=0, return_inverse=True)[1].ravel()
+    return [np.flatnonzero(kind == k) for k in range(kind.max() + 1)]
+
+
 def finished_by_size(
     groups: Groups | None, given: Checked, weighed: Weighed, asked: Asked, *, progressbar: bool
 ) -> Corrected:
@@ -270,32 +314,37 @@ def finished_by_size(
     alone = asked._replace(fallback=None)
     found = finished(density, task, weighed, alone, progressbar=progressbar)
     which = weighed.found.fallen(asked)
-    if which is None or (
-        asked.fallback == "auto" and len(np.unique(given.numbers[which])) > _SIZES
-    ):
+    kinds = [] if which is None else [k for k in by_known(given) if np.isin(k, which).any()]
+    if which is None or too_many(asked, len(kinds)):
         return found
     nothing = np.full(len(task), np.nan)
     treatment = found.treatment._replace(rhat=nothing, ess=nothing, divergences=nothing)
     found = found._replace(treatment=treatment)
     for i in which:
         own = of_own_size(groups, given, [int(i)])
-        compiled, alone_task, places = own.sized.compiled, own.task, own.places
-        if alone_task.known is not None:
-            left = conditioned(compiled, alone_task, alone_task.known.values)
-            compiled, alone_task, places = left.compiled, left.task, places[left.left]
+        known = own.task.known
+        if known is not None and np.isfinite(known.of_z.z).all():
+            continue  # nothing to sample
+        compiled, alone_task, left = own.left()
+        places = own.places[left]
         before, best = at((weighed.found, weighed.best), own.rows)
         whole = before.drawn.z
         part = Weighed(
             before._replace(drawn=before.drawn._replace(z=whole[..., places])),
             best._replace(z=best.z[..., places]),
         )
-        done = finished(
-            Density(compiled, row),
-            alone_task,
-            part,
-            asked._replace(fallback="nuts"),
-            progressbar=progressbar,
-        )
+        nuts = asked._replace(fallback="nuts")
+        done = finished(Density(compiled, row), alone_task, part, nuts, progressbar=progressbar)
         whole[..., places] = done.drawn.z
-        found = replaced(found, own.rows, done._replace(drawn=done.drawn._replace(z=whole)))
+        drawn = done.drawn._replace(z=whole)
+        if known is not None:  # its own density is of the prior, as for other datasets
+            prior, likelihood = densities(own.sized.compiled, whole[..., own.places], own.task)
+            prior = prior - np.asarray(known.of_z.log_jacobian)[:, None]
+            drawn = drawn._replace(log_prior=prior, log_likelihood=likelihood)
+        found = replaced(found, own.rows, done._replace(drawn=drawn))
     return found
+
+
+def too_many(asked: Asked, kinds: int) -> bool:
+    """Whether NUTS would have so many models to compile that it has to be asked for."""
+    return asked.fallback == "auto" and kinds > _SIZES

@@ -1,13 +1,14 @@
 """New covariates for datasets that have groups of their own."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from pmcl.compile import VariableInfo
 from pmcl.data.forms import in_form, is_frame, several, with_index
-from pmcl.data.labels import text
+from pmcl.data.labels import labels_of, name_of, numbers, text, with_labels
 from pmcl.data.plain import array_of
 from pmcl.data.task import DATASET, DataError, Task
 from pmcl.runtime.arguments import listed
@@ -45,30 +46,65 @@ def new_rows(new: Any, task: Task, dim: str, by: str) -> dict[str, dict[str, np.
 
 def _by_dataset(new: Any, task: Task) -> list[Any]:
     """A set for each dataset of a task."""
-    number = len(task)
     if is_frame(new):
         new = with_index(new)
         if DATASET not in new.columns:
-            return [new] * number
-        found = {str(n): rows for n, rows in new.groupby(DATASET, sort=False)}
-    elif several(new, task.layout.names):
-        found = {str(n): in_form(one) for n, one in new.items()}
-    elif isinstance(new, xr.Dataset) and DATASET in new.coords:
-        found = {str(n): new.sel({DATASET: n}) for n in new[DATASET].values}
-    else:
-        ndim = {i.name: len(i.dims) for i in task.layout.variables}
-        arrays = {str(n): np.asarray(v) for n, v in new.items()}
-        own = [n for n, v in arrays.items() if v.ndim > ndim.get(n, v.ndim)]
-        wrong = {n: len(arrays[n]) for n in own if len(arrays[n]) not in (1, number)}
-        if wrong:
-            raise DataError(f"new_covariates: expected {number} datasets, got {wrong}.")
-        whole = {n: np.broadcast_to(arrays[n], (number, *arrays[n].shape[1:])) for n in own}
-        return [{**arrays, **{n: v[i] for n, v in whole.items()}} for i in range(number)]
-    if {*found} != {*task.names}:
+            return [new] * len(task)
+        return _in_order({str(n): rows for n, rows in new.groupby(DATASET, sort=False)}, task)
+    if several(new, task.layout.names):
+        return _in_order({str(n): in_form(one) for n, one in new.items()}, task)
+    infos = {i.name: i for i in task.layout.variables}
+    each = {str(n): _of_each(str(n), v, infos.get(str(n)), task) for n, v in new.items()}
+    return [{n: values[i] for n, values in each.items()} for i in range(len(task))]
+
+
+def _in_order(found: dict[str, Any], task: Task) -> list[Any]:
+    """By datasets' names, or by position where these are numbers; one without a name is for all."""
+    number = len(task)
+    if {*found} == {*task.names}:
+        return [found[name] for name in task.names]
+    if len(found) == 1 and numbers(1) in ([*found], [*task.names]):
+        return [*found.values()] * number
+    if {*found} == {*numbers(number)}:
+        return [found[n] for n in numbers(number)]
+    raise DataError(
+        f"new_covariates: expected the datasets {listed(task.names)}, got {listed([*found])}."
+    )
+
+
+def _of_each(name: str, value: Any, info: VariableInfo | None, task: Task) -> list[Any]:
+    """The value of one variable for each dataset: one for all, or one each."""
+    value = value if info is None else with_labels(value, info)
+    if isinstance(value, xr.DataArray) and DATASET in value.dims:
+        names = [name_of(n) for n in value[DATASET].values]
+        return _in_order({n: value.isel({DATASET: i}) for i, n in enumerate(names)}, task)
+    if info is None or np.ndim(value) <= len(info.dims):
+        return [value] * len(task)
+    value = np.asarray(value)
+    if len(value) not in (1, len(task)):
         raise DataError(
-            f"new_covariates: expected the datasets {listed(task.names)}, got {listed([*found])}."
+            f"new_covariates: expected {len(task)} datasets, got {len(value)} of {name!r}."
         )
-    return [found[name] for name in task.names]
+    return [value[i % len(value)] for i in range(len(task))]
+
+
+def _by_label(value: Any, info: VariableInfo | None, dim: str, names: Sequence[str]) -> np.ndarray:
+    """Values whose groups are in the order of the data's, by their labels where both have some."""
+    value = value if info is None else with_labels(value, info)
+    if info is None or not isinstance(value, xr.DataArray):
+        return np.asarray(value)
+    if {*value.dims} == {*info.dims}:
+        value = value.transpose(*info.dims)
+    if dim in value.dims and dim in value.coords:
+        theirs = labels_of(value, dim)
+        if {*theirs} >= {*names}:
+            value = value.isel({dim: [theirs.index(n) for n in names]})
+        elif numbers(len(theirs)) != theirs and numbers(len(names)) != [*names]:
+            raise DataError(
+                f"expected {info.name!r} of the groups {listed(names)} along {dim!r}, got "
+                f"{listed(theirs)}."
+            )
+    return np.asarray(value)
 
 
 def _of_one(new: Any, task: Task, i: int, dim: str, by: str) -> dict[str, np.ndarray]:
@@ -76,7 +112,15 @@ def _of_one(new: Any, task: Task, i: int, dim: str, by: str) -> dict[str, np.nda
     assert task.labels is not None
     labels, frame = task.labels[i], is_frame(new)
     where = "new_covariates" if len(task) == 1 else f"new_covariates of dataset {task.names[i]!r}"
-    found = {str(n): array_of(new[n]) if frame else np.asarray(new[n]) for n in new}
+    new = with_index(new) if frame else new
+    infos = {v.name: v for v in task.layout.variables}
+    try:
+        found = {
+            str(n): array_of(new[n]) if frame else _by_label(new[n], infos.get(n), dim, labels)
+            for n in new
+        }
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
     if by and by not in found and dim in found:
         found[by] = found.pop(dim)
     if by in found:
@@ -89,8 +133,8 @@ def _of_one(new: Any, task: Task, i: int, dim: str, by: str) -> dict[str, np.nda
                 "different groups have rows of their own, by a column 'dataset' or a mapping."
             )
         found[by] = np.array([places[n] for n in text(old.ravel())]).reshape(old.shape)
-    infos, own = task.layout.variables[task.layout.n_observed :], task.dataset(i)
-    for info in infos:
+    covariates, own = task.layout.variables[task.layout.n_observed :], task.dataset(i)
+    for info in covariates:
         if dim not in info.dims or (info.name not in found and info.dims != (dim,)):
             continue
         axis = info.dims.index(dim)
@@ -103,4 +147,4 @@ def _of_one(new: Any, task: Task, i: int, dim: str, by: str) -> dict[str, np.nda
                 f"{came}."
             )
         found[info.name] = found[info.name].take(np.minimum(np.arange(size), came - 1), axis=axis)
-    return {i.name: found[i.name] for i in infos if i.name in found}
+    return {i.name: found[i.name] for i in covariates if i.name in found}

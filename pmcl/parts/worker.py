@@ -10,6 +10,7 @@ from distributed import Worker, WorkerPlugin, get_worker
 from pmcl.parts.datasets import Part
 from pmcl.parts.folder import Folder
 from pmcl.parts.job import Job, run_part
+from pmcl.runtime.devices import at_most
 
 
 class Prepared(WorkerPlugin):
@@ -56,9 +57,10 @@ def work_on(
     if here and folder.is_done(part.number):
         # written by a worker that died before it could say so
         return part.number, None, {}
-    plugin = get_worker().plugins[name]
+    worker = get_worker()
+    plugin = worker.plugins[name]
     assert isinstance(plugin, Prepared)
-    with plugin.lock:
+    with plugin.lock, at_most(worker.state.nthreads):  # other workers may be on this machine
         tree, note = run_part(plugin.job(), part)
     if here or folder.is_open(name):
         folder.write(part.number, tree, **note)

@@ -71,7 +71,7 @@ def vectorised(
     chains : Chains
         With a leading dataset.
     seconds : array of shape (dataset,)
-        An equal share of what each chunk took.
+        An equal share of what all took: chunks run beside one another.
 
     References
     ----------
@@ -87,26 +87,19 @@ def vectorised(
     )
     how = {"draws": settings.draws, "tune": settings.tune, "target": settings.target_accept}
     with precision.scope():
-        begin = [perf_counter()]
-        seconds: list[float] = []
+        begin = perf_counter()
         with progress_bar("NUTS", len(which), enabled=progressbar) as bar:
-
-            def advance(n: int) -> None:
-                now = perf_counter()
-                seconds.extend([(now - begin[0]) / n] * n)
-                begin[0] = now
-                bar.advance(n)
-
             u, stats = over_chunks(
                 lambda batch, *start: _run(density, batch, Start(*start), **how),
                 task.batch()._replace(place=None),
                 which,
                 *starts,
                 size=devices.together(_TOGETHER),
-                advance=advance,
+                advance=bar.advance,
             )
+        seconds = np.full(len(which), (perf_counter() - begin) / len(which))
     z = np.stack([b.metric.back(v) for b, v in zip(begins, u, strict=True)])
-    return Chains(z, stats), np.asarray(seconds)
+    return Chains(z, stats), seconds
 
 
 def begins(density: Density, task: Task) -> list[Begin]:

@@ -131,7 +131,13 @@ def conditional_model(compiled: CompiledModel, known: Mapping[str, np.ndarray]) 
 def values_of(
     compiled: CompiledModel, task: Task, given: Mapping[str, ArrayLike]
 ) -> dict[str, np.ndarray]:
-    """Values by name, of shape (dataset, ...)."""
+    """Values by name, of shape (dataset, ...), with labels in the model's order.
+
+    Raises
+    ------
+    ValueError
+        Where names, shapes or values are none that can be known, or all variables have one.
+    """
     infos = {i.name: i for i in compiled.free}
     unknown = [n for n in given if n not in infos]
     if unknown or not given:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -13,9 +14,20 @@ from pmcl.runtime.jitting import jit
 
 type DevicesLike = int | Sequence[jax.Device] | Mesh | None
 _AXIS = "dataset"
-_MOST_CORES = 8  # each has a chunk in memory
+_most_cores = ContextVar("most cores", default=8)  # each has a chunk in memory
 # settings of JAX that a `with` makes for one thread
-_OF_A_THREAD = ("enable_x64", "default_device", "default_matmul_precision", "debug_nans")
+_OF_A_THREAD = (
+    "enable_x64",
+    "default_device",
+    "default_matmul_precision",
+    "default_prng_impl",
+    "threefry_partitionable",
+    "numpy_dtype_promotion",
+    "debug_nans",
+    "debug_infs",
+    "disable_jit",
+    "check_tracer_leaks",
+)
 
 
 def mesh_of(devices: DevicesLike) -> Mesh | None:
@@ -83,7 +95,17 @@ def cores() -> int:
     if not jax.sharding.get_mesh().empty or accelerated():
         return 1
     allowed = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
-    return min(_MOST_CORES, len(allowed(0)))
+    return min(_most_cores.get(), len(allowed(0)))
+
+
+@contextmanager
+def at_most(cores: int) -> Iterator[None]:
+    """Context in which no more programs run beside one another: others have the other cores."""
+    before = _most_cores.set(cores)
+    try:
+        yield
+    finally:
+        _most_cores.reset(before)
 
 
 def scope_of_threads() -> Callable[[], ExitStack]:

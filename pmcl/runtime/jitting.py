@@ -169,11 +169,14 @@ def forget_oldest(most: int = _MOST_MAPS) -> None:
     """
     if not _MAPS.exists() or _maps() <= max(most, _left[0]):
         return
-    while _maps() > most and len(_functions) > 1:
-        for _ in range(-(-len(_functions) // 4)):
-            with _lock:
-                oldest = _functions.popitem(last=False)[1]
-            oldest.clear_cache()
+    while _maps() > most:
+        with _lock:  # other threads forget, too
+            number = -(-len(_functions) // 4) if len(_functions) > 1 else 0
+            oldest = [_functions.popitem(last=False)[1] for _ in range(number)]
+        if not oldest:
+            break
+        for function in oldest:
+            function.clear_cache()
     if _maps() > most:  # small programs of JAX's own, and those of others
         jax.clear_caches()
     # what others hold is not ours to free: not each new function is to be forgotten for it
