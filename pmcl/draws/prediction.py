@@ -160,13 +160,13 @@ def covariates_of(
     nameless = numbers(1) in ([*read.names], [*task.names])
     if len(read) == 1 and (nameless or read.names == task.names):
         return [read.dataset(0) for _ in task.names]
+    if {*read.names} == {*task.names}:
+        return [read.dataset(read.names.index(name)) for name in task.names]
     if [*read.names] == numbers(len(read)):
         return [read.dataset(i) for i in range(len(task))]
-    if {*read.names} != {*task.names}:
-        raise DataError(
-            f"new_covariates: expected the datasets {listed(task.names)}, got {listed(read.names)}."
-        )
-    return [read.dataset(read.names.index(name)) for name in task.names]
+    raise DataError(
+        f"new_covariates: expected the datasets {listed(task.names)}, got {listed(read.names)}."
+    )
 
 
 def _fill(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
