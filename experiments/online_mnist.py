@@ -22,11 +22,12 @@ from pathlib import Path
 import numpy as np
 from continual import Checkpoint, kept
 from online_networks import Images, classifier, mnist, not_mnist, probabilities
+from scipy.stats import sem
 
 import pmcl
 
 HERE = Path(__file__).parent
-SEEDS = (0,)
+SEEDS = (0, 1, 2)
 SWEPT = 0  # the seed of `sweep`
 DRAWS = 30  # of the weights, for a prediction
 
@@ -270,8 +271,9 @@ def written(runs: Path, results: Path) -> None:
             finals = [float(np.mean(r["accuracy"][-1])) for r in several]
             minutes = float(np.mean([sum(r["seconds"]) for r in several])) / 60
             paper = published.get(name)
+            error = f" ± {sem(finals):.3f}" if len(finals) > 1 else ""
             lines.append(
-                f"| {name} | {np.mean(finals):.3f} | {'' if paper is None else paper} "
+                f"| {name} | {np.mean(finals):.3f}{error} | {'' if paper is None else paper} "
                 f"| {len(finals)} | {minutes:.1f} |"
             )
             curve = [[float(np.mean(a)) for a in r["accuracy"]] for r in several]
