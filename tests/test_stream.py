@@ -650,9 +650,15 @@ def test_streams_of_a_model_share_its_narrower_rows(curve):
     assert narrow.compiled.model is None  # what is kept does not keep the model alive
 
 
-def test_a_search_that_begins_narrow_again_ends_where_it_should(curve):
+@pytest.mark.parametrize(
+    ("start", "sd"),
+    [
+        (pmcl.ScatteredStart(means=1 - 1e-4, narrow=True), None),
+        (pmcl.MaximumLikelihoodStart(variance=1e-4, narrow=True), 1e-2),
+    ],
+)
+def test_a_search_that_begins_narrow_again_ends_where_it_should(curve, start, sd):
     """But for what a batch says nothing of: that stays as wide as it was."""
-    start = pmcl.ScatteredStart(means=1 - 1e-4, narrow=True)
     again, wide = with_settings(curve, start=start), with_settings(curve)
     first, second = logistic(30, 0), logistic(30, 1)
     again, wide = (s.update(first, progressbar=False) for s in (again, wide))
@@ -665,7 +671,8 @@ def test_a_search_that_begins_narrow_again_ends_where_it_should(curve):
             again.problem, again.problem.rows, q, batch, again.settings, q, jax.random.key(0)
         ).q
     np.testing.assert_allclose(begun.mean, q.mean)
-    np.testing.assert_allclose(begun.log_sd[0], prior.log_sd[0] + np.log(1e-2), atol=1e-5)
+    narrow = np.log(sd) if sd else prior.log_sd[0] + np.log(1e-2)  # else a part of the prior's
+    np.testing.assert_allclose(begun.log_sd[0], narrow, atol=1e-5)
     assert float(begun.log_sd[1]) == float(q.log_sd[1])
     found = [s.update(second, progressbar=False).approximation() for s in (again, wide)]
     sd = np.exp(found[1].log_sd)
