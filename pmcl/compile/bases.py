@@ -11,8 +11,7 @@ from pytensor.scalar import EQ, Add, Cos, Mul, Sin, Sqrt
 from pytensor.tensor.elemwise import Elemwise
 
 from pmcl.compile.indices import before_casts, data_of
-from pmcl.compile.of_data import OfData
-from pmcl.compile.variables import VariableInfo
+from pmcl.compile.of_data import ByData, OfData
 
 
 class _Basis(NamedTuple):
@@ -37,26 +36,19 @@ class Bases:
     Parameters
     ----------
     outputs : sequence of Variable
-    inputs, lengths, symbols : mapping
-        As :class:`pmcl.compile.of_data.OfData` takes them.
+    by_data : ByData
     """
 
-    def __init__(
-        self,
-        outputs: Sequence[Variable],
-        inputs: Mapping[Variable, Variable],
-        lengths: Mapping[Variable, Variable],
-        symbols: Mapping[Variable, VariableInfo],
-    ) -> None:
-        data = {**inputs, **{symbol: symbol for symbol in symbols}}
+    def __init__(self, outputs: Sequence[Variable], by_data: ByData) -> None:
+        data = by_data.data
         self._bases = [*_bases(outputs, data)]
         self._matches = [*_matches(outputs, data)]
         flat = [v for b in self._bases for v in (b.value.min(), b.value.max(), b.width)]
         self._sums = [*_sums(outputs, data)]
         flat += [v for _, _, v in self._sums]
-        self._refused = OfData(flat, inputs, lengths, symbols)
+        self._refused = OfData(flat, by_data)
         compared = [v for m in self._matches for v in (m.value.min(), m.value.max())]
-        self._compared = OfData(compared, inputs, lengths, symbols)
+        self._compared = OfData(compared, by_data)
 
     def __reduce__(self) -> tuple:
         return _nothing, ()  # data were checked before they were sent elsewhere
@@ -93,7 +85,7 @@ class Bases:
 
 
 def _nothing() -> Bases:
-    return Bases([], {}, {}, {})
+    return Bases([], ByData())
 
 
 def _is(var: Variable, *operations: type) -> bool:

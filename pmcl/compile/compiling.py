@@ -26,6 +26,7 @@ from pmcl.compile.integral import with_integrals
 from pmcl.compile.joining import joined
 from pmcl.compile.labelled import model_or_context
 from pmcl.compile.model import COMPILED, CompiledModel
+from pmcl.compile.of_data import ByData
 from pmcl.compile.refuse import (
     UnsupportedModelError,
     check_differentiable,
@@ -224,7 +225,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
             for term, step in zip(terms[len(free) :], by_step, strict=True)
         ]
         steps, by_term = function(arguments, split, names_observed)
-    by_data = (inputs, lengths, {symbol: about[symbol] for symbol in symbols.values()})
+    by_data = ByData(inputs, lengths, {symbol: about[symbol] for symbol in symbols.values()})
     custom = [rv for rv in explicit if isinstance(rv.owner.op, CustomDistRV)]
     places = [
         *(sized[v] for v in (*free, *model.deterministics, *model.potentials, *model.observed_RVs)),
@@ -236,13 +237,13 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         *(sized[p] for p in on_data),
         *places[len(places) - len(custom) :],
     ]
-    indices = Indices(places, *by_data)
+    indices = Indices(places, by_data)
     if indices.doubtful:
         warn(
             f"An array of the model indexes {', '.join(indices.doubtful)} by -1, which is the last "
             "element. A code of -1 is what pandas gives to a missing category: drop those rows."
         )
-    support = Support({rv.name: sized[rv] for rv in model.observed_RVs}, *by_data)
+    support = Support({rv.name: sized[rv] for rv in model.observed_RVs}, by_data)
     unconstrain, _ = function(list(parameters.values()), forward, names)
     return CompiledModel(
         model=model,
@@ -274,7 +275,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         _constrain=constrain,
         _unconstrain=unconstrain,
         indices=indices,
-        bases=Bases([*places, *terms], *by_data),
+        bases=Bases([*places, *terms], by_data),
         support=support,
         copies=(
             *copies_in(model, [v for f in (likelihood, extra, prior) for v in f.call.outputs]),

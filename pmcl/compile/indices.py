@@ -21,8 +21,7 @@ from pytensor.tensor.subtensor import (
 )
 
 from pmcl.compile.conversion import graphs
-from pmcl.compile.of_data import OfData
-from pmcl.compile.variables import VariableInfo
+from pmcl.compile.of_data import ByData, OfData
 
 
 class Index(NamedTuple):
@@ -105,30 +104,21 @@ class Indices:
     ----------
     outputs : sequence of Variable
         The model's variables, whose graph is looked at; without values for them.
-    inputs, lengths : mapping of Variable to Variable
-        Covariates, and lengths of dims, as functions of the data.
-    symbols : mapping of Variable to VariableInfo
-        Data as inputs of that graph.
+    by_data : ByData
     """
 
-    def __init__(
-        self,
-        outputs: Sequence[Variable],
-        inputs: Mapping[Variable, Variable],
-        lengths: Mapping[Variable, Variable],
-        symbols: Mapping[Variable, VariableInfo],
-    ) -> None:
-        data = {**inputs, **{symbol: symbol for symbol in symbols}}
+    def __init__(self, outputs: Sequence[Variable], by_data: ByData) -> None:
+        data = by_data.data
         places = _places(outputs, data)
         self.places = [index for index, _, _ in places]
-        own = _own(outputs, {*data, *lengths})
+        own = _own(outputs, {*data, *by_data.lengths})
         self._own = [(index, values) for index, values, _ in own]
         flat = [
             v
             for _, index, size in places
             for v in (index.min(), index.max(), size, _fraction(index, data))
         ]
-        self._found = OfData([*flat, *(size for *_, size in own)], inputs, lengths, symbols)
+        self._found = OfData([*flat, *(size for *_, size in own)], by_data)
 
     def __reduce__(self) -> tuple:
         return _nothing, ()  # data were checked before they were sent elsewhere
@@ -212,7 +202,7 @@ def _told_own(place: Index, values: np.ndarray, found: Sequence) -> Misplaced | 
 
 
 def _nothing() -> Indices:
-    return Indices([], {}, {}, {})
+    return Indices([], ByData())
 
 
 def _indexed(outputs: Sequence[Variable]) -> Iterator[tuple[Variable, int, Variable]]:

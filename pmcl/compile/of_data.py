@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from pytensor.graph.basic import Variable
@@ -10,31 +11,44 @@ from pmcl.compile.conversion import graphs
 from pmcl.compile.variables import VariableInfo
 
 
-class OfData:
-    """What of a model's graph follows from data alone, evaluated on the host.
+class ByData(NamedTuple):
+    """How a model's graph depends on data.
 
-    Parameters
+    Attributes
     ----------
-    outputs : sequence of Variable
     inputs, lengths : mapping of Variable to Variable
         Covariates, and lengths of dims, as functions of the data.
     symbols : mapping of Variable to VariableInfo
         Data as inputs of that graph.
     """
 
-    def __init__(
-        self,
-        outputs: Sequence[Variable],
-        inputs: Mapping[Variable, Variable],
-        lengths: Mapping[Variable, Variable],
-        symbols: Mapping[Variable, VariableInfo],
-    ) -> None:
-        self._symbols = dict(symbols)
-        self._outputs = graphs.bind(outputs, {**inputs, **lengths})[0] if outputs else []
+    inputs: Mapping[Variable, Variable] = {}
+    lengths: Mapping[Variable, Variable] = {}
+    symbols: Mapping[Variable, VariableInfo] = {}
+
+    @property
+    def data(self) -> dict[Variable, Variable]:
+        """All variables that are data."""
+        return {**self.inputs, **{symbol: symbol for symbol in self.symbols}}
+
+
+class OfData:
+    """What of a model's graph follows from data alone, evaluated on the host.
+
+    Parameters
+    ----------
+    outputs : sequence of Variable
+    by_data : ByData
+    """
+
+    def __init__(self, outputs: Sequence[Variable], by_data: ByData) -> None:
+        self._symbols = dict(by_data.symbols)
+        known = {**by_data.inputs, **by_data.lengths}
+        self._outputs = graphs.bind(outputs, known)[0] if outputs else []
 
     def part(self, which: slice) -> "OfData":
         """Some of the outputs."""
-        found = OfData([], {}, {}, self._symbols)
+        found = OfData([], ByData(symbols=self._symbols))
         found._outputs = self._outputs[which]
         return found
 

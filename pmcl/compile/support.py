@@ -15,8 +15,7 @@ from pytensor.tensor.random.op import RandomVariable
 
 from pmcl.compile.conversion import graphs
 from pmcl.compile.indices import is_random
-from pmcl.compile.of_data import OfData
-from pmcl.compile.variables import VariableInfo
+from pmcl.compile.of_data import ByData, OfData
 
 type Bound = Variable | np.ndarray | float | None
 
@@ -117,17 +116,10 @@ class Support:
     ----------
     variables : mapping of str to Variable
         The observed variables of the model's graph, without values for the parameters.
-    inputs, lengths, symbols
-        As :class:`pmcl.compile.of_data.OfData` takes them.
+    by_data : ByData
     """
 
-    def __init__(
-        self,
-        variables: Mapping[str, Variable],
-        inputs: Mapping[Variable, Variable],
-        lengths: Mapping[Variable, Variable],
-        symbols: Mapping[Variable, VariableInfo],
-    ) -> None:
+    def __init__(self, variables: Mapping[str, Variable], by_data: ByData) -> None:
         found = {name: _intervals(var) for name, var in variables.items()}
         self._intervals = {k: [*map(_known, v)] for k, v in found.items() if v is not None}
         self._whole = {k for k, v in variables.items() if np.dtype(v.type.dtype).kind in "biu"}
@@ -135,7 +127,7 @@ class Support:
         self._shares = {k for k, op in ops.items() if isinstance(op, basic.DirichletRV)}
         every = [interval for one in self._intervals.values() for interval in one]
         self._graphs = [b for i in every for b in i[:2] if isinstance(b, Variable)]
-        self._bounds = OfData(self._graphs, inputs, lengths, symbols)
+        self._bounds = OfData(self._graphs, by_data)
 
     def __reduce__(self) -> tuple:
         return _nothing, ()  # whoever reads data compiles the model
@@ -179,7 +171,7 @@ class Support:
 
 
 def _nothing() -> Support:
-    return Support({}, {}, {}, {})
+    return Support({}, ByData())
 
 
 # What stands for "missing" in files that know no NaN.
