@@ -122,6 +122,33 @@ def unseen(runs: Runs, size: stroop.Size) -> None:
     runs.kept("unseen", make)
 
 
+def alone(runs: Runs, size: stroop.Size) -> None:
+    """The same people by the network that was only pretrained: nothing refined or adapted."""
+
+    def make() -> dict:
+        posterior = stroop.start(runs.out, "ours", 0, size)
+        found: dict[str, Any] = {}
+        for source in stroop.UNSEEN:
+            everyone = stroop.everyone(source, number=size.participants)
+            data = {name: d[["y"]] for name, d in everyone.items()}
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # k-hat is in the result
+                tree = posterior.sample(data, 1000, refine=False, fallback=None, random_seed=7)
+            stats = tree["dataset_stats"].to_dataset()
+            found[source] = {k: stats[k].values.tolist() for k in ("khat", "efficiency")}
+        khat, efficiency = (
+            np.concatenate([f[k] for f in found.values()]) for k in ("khat", "efficiency")
+        )
+        return {
+            "participants": len(khat),
+            "khat_below_0.7": float((khat < 0.7).mean()),
+            "median_efficiency": float(np.median(efficiency)),
+            "least_efficiency": float(efficiency.min()),
+        }
+
+    runs.kept("alone", make)
+
+
 def quantiles(y: np.ndarray, incongruent: np.ndarray) -> np.ndarray:
     """Quantiles of the times of correct answers and the error rate, by condition.
 
@@ -320,7 +347,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parts = ["continual", "unseen", "recovery", "timing", "fallback", "tables", "all"]
+    parts = ["continual", "unseen", "alone", "recovery", "timing", "fallback", "tables", "all"]
     parser.add_argument("part", choices=parts)
     parser.add_argument("--out", type=Path, help="of runs; out/race by default")
     parser.add_argument("--results", type=Path, help="of tables; experiments/results by default")
@@ -335,7 +362,8 @@ def main() -> None:
         if given.part in ("continual", "all"):
             runs.continual(methods(size), given.seeds, given.methods)
         others = {
-            "unseen": unseen, "recovery": recovery, "timing": timing, "fallback": fallback
+            "unseen": unseen, "alone": alone, "recovery": recovery, "timing": timing,
+            "fallback": fallback,
         }  # fmt: skip
         for part, function in others.items():
             if given.part in (part, "all"):
