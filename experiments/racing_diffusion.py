@@ -123,28 +123,32 @@ def unseen(runs: Runs, size: stroop.Size) -> None:
 
 
 def alone(runs: Runs, size: stroop.Size) -> None:
-    """The same people by the network that was only pretrained: nothing refined or adapted."""
+    """The same people by the network that was only pretrained: nothing refined or adapted.
 
-    def make() -> dict:
-        posterior = stroop.start(runs.out, "ours", 0, size)
-        found: dict[str, Any] = {}
+    With more draws, too: k-hat of a thousand is an estimate of what the shape of the tail is.
+    """
+
+    def one(posterior: pmcl.AmortizedPosterior, draws: int) -> dict:
+        parts: dict[str, list] = {"khat": [], "efficiency": []}
         for source in stroop.UNSEEN:
             everyone = stroop.everyone(source, number=size.participants)
             data = {name: d[["y"]] for name, d in everyone.items()}
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # k-hat is in the result
-                tree = posterior.sample(data, 1000, refine=False, fallback=None, random_seed=7)
-            stats = tree["dataset_stats"].to_dataset()
-            found[source] = {k: stats[k].values.tolist() for k in ("khat", "efficiency")}
-        khat, efficiency = (
-            np.concatenate([f[k] for f in found.values()]) for k in ("khat", "efficiency")
-        )
+                tree = posterior.sample(data, draws, refine=False, fallback=None, random_seed=7)
+            for name, part in parts.items():
+                part.extend(tree["dataset_stats"][name].values.tolist())
+        khat, efficiency = map(np.asarray, parts.values())
         return {
             "participants": len(khat),
             "khat_below_0.7": float((khat < 0.7).mean()),
             "median_efficiency": float(np.median(efficiency)),
             "least_efficiency": float(efficiency.min()),
         }
+
+    def make() -> dict:
+        posterior = stroop.start(runs.out, "ours", 0, size)
+        return {f"{n} draws": one(posterior, n) for n in (1000, 10_000)}
 
     runs.kept("alone", make)
 
