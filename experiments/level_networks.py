@@ -2,7 +2,7 @@
 
 Simulated data. A network is trained over 5 to 60 groups of each model and sampled at several
 numbers; `python experiments/level_networks.py schools` runs one model, and without a name all are
-run.
+run. `--many` trains over 100 to 200 groups and samples at 200.
 """
 
 import argparse
@@ -249,12 +249,15 @@ def thousand(case: Case, posterior: pmcl.MultilevelPosterior, groups: int) -> di
 def run(case: Case, options: argparse.Namespace) -> dict:
     """Train a network, and sample."""
     begin = time.perf_counter()
-    rows = 10 if case.lengths is None else case.lengths[0]
+    trained, lengths, sampled = (5, 60), case.lengths, case.groups
+    if options.many:  # rows for as many a group
+        trained, sampled = (100, 200), (200,)
+        lengths = lengths and (20 * lengths[0], 10 * lengths[1] // 3)
     posterior = pmcl.fit_amortized(
-        case.build(5, rows, True),
+        case.build(5, 10 if lengths is None else lengths[0], True),
         covariates=case.covariates,
-        groups=(5, 60),
-        lengths=case.lengths,
+        groups=trained,
+        lengths=lengths,
         steps=options.steps,
         simulations=options.simulations,
         random_seed=1,
@@ -263,7 +266,7 @@ def run(case: Case, options: argparse.Namespace) -> dict:
     record = posterior.pretraining[0]
     found: dict = {"fit_s": time.perf_counter() - begin, "steps": record.steps}
     found["groups"] = {}
-    for groups in case.groups:
+    for groups in sampled:
         found["groups"][groups] = at_size(case, posterior, groups, options.datasets)
         print(groups, found["groups"][groups], flush=True)  # noqa: T201
     if options.thousand:
@@ -279,6 +282,7 @@ def main() -> None:
     parser.add_argument("--datasets", type=int, default=8)
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--simulations", type=int, default=4096)
+    parser.add_argument("--many", action="store_true", help="groups, 200 of them")
     parser.add_argument("--thousand", type=int, help="also a thousand datasets of so many groups")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     given = parser.parse_args()
@@ -287,7 +291,7 @@ def main() -> None:
     kept = json.loads(path.read_text()) if path.exists() else {}
     found: dict[str, dict] = kept.get("models", {})
     for name in given.names or CASES:
-        found[name] = run(CASES[name], given)
+        found[f"{name}, many" if given.many else name] = run(CASES[name], given)
         about = {
             "command": "python experiments/level_networks.py",
             "datasets": given.datasets,
