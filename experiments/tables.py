@@ -11,13 +11,14 @@ MEASURES = (
     "unadapted_ratio",
     "adapted_mmd2",
     "unadapted_mmd2",
+    "adapted_efficiency",
     "unadapted_efficiency",
     "adapted_bias_mean",
     "adapted_bias_sd",
     "refined_ratio",
 )
 SWEEPS = ("strength",)
-ALONE = ("long", "test-time", "forecast", "unseen", "recovery", "timing", "fallback")
+ALONE = ("long", "test-time", "forecast", "unseen", "alone", "recovery", "timing", "fallback")
 
 
 def write(
