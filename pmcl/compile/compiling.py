@@ -253,7 +253,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         deterministics=tuple(described[len(free) :]),
         observed=tuple(about[symbol] for symbol in observed.values()),
         covariates=tuple(about[symbol] for symbol in inputs.values()),
-        coords={k: np.asarray(v) for k, v in model.coords.items() if v is not None},
+        coords={k: variables.labels(v) for k, v in model.coords.items() if v is not None},
         data_dims=_data_dims(model, about.values()),
         _fixed=fixed,
         potentials=tuple(

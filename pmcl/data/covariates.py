@@ -23,7 +23,7 @@ def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
     if isinstance(data, Task):
         came: Iterable = data.values
     elif isinstance(data, xr.Dataset):
-        came = names_in(data)
+        came = names_in(data, {DATASET, *model.coords})
     elif is_frame(data):
         came = {str(c).split("[")[0] for c in data.columns} - {DATASET}  # type: ignore[union-attr]
     else:
