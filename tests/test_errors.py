@@ -218,6 +218,8 @@ CASES: dict[str, tuple[Callable, type[Exception], str]] = {
     "forget: an unknown task": (lambda m: m.q.forget("second"), V, r"one of \['first'\].*'second'"),
     "predict: unknown covariate": (
         lambda m: m.p.predict(task(), {"q": np.zeros(3)}), V, r"\['x'\].*did not come"),
+    "predict: no names": (
+        lambda m: m.p.predict(task(), np.zeros(3)), V, "new_covariates: data: expected values by"),
     "predict: wrong shape": (
         lambda m: m.p.predict(task(), {"x": np.zeros((2, 3, 4))}),
         V, "new_covariates: Variable 'x': expected shape"),
