@@ -282,7 +282,11 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
             *summaries_in(model, likelihoods, [sized[rv] for rv in model.basic_RVs]),
         ),
         holders=(held_by := variables.holders(model)),
-        constants=tuple(v.name for v in model.data_vars if v not in data and v.name not in held_by),
+        constants={
+            v.name: variables.own_value(model, v.name)
+            for v in model.data_vars
+            if v not in data and v.name not in held_by
+        },
     )
 
 

@@ -12,11 +12,10 @@ from jax import Array
 from pmcl.compile import CompiledModel, Mask, VariableInfo
 from pmcl.compile.bases import Bases
 from pmcl.compile.causal import dims_of_time
-from pmcl.compile.constants import lengths_of_constants
+from pmcl.compile.constants import lengths_of_constants, values_of_constants
 from pmcl.compile.copies import Copy
 from pmcl.compile.indices import Indices
 from pmcl.compile.support import Support
-from pmcl.compile.variables import own_value
 from pmcl.runtime.jitting import few_lengths
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ class Layout:
             bases=compiled.bases,
             copies=compiled.copies,
             holders=compiled.holders,
-            constants={n: own_value(compiled.model, n) for n in compiled.constants},
+            constants=values_of_constants(compiled),
             dims_of_constants={n: named[n] for n in compiled.constants if named.get(n)},
             tied=frozenset(d for d, n in pairs if d in compiled.data_dims and n in fixed),
             times=dims_of_time(compiled.model, compiled.observed) & compiled.data_dims,
