@@ -136,6 +136,17 @@ def read_results(path: Path) -> xr.DataTree:
         raise DataError(f"{path}: could not be read as results ({error}).") from error
 
 
+def check_new(path: Path) -> None:
+    """Refuse a place for results where there is something already, before any are made.
+
+    Raises
+    ------
+    DataError
+    """
+    if path.exists():
+        raise DataError(f"{path}: is there already; choose another name, or remove it.")
+
+
 def write_results(path: Path, tree: xr.DataTree) -> None:
     """Write results: netCDF where the name ends in ``.nc``, else a Zarr folder.
 
@@ -144,8 +155,7 @@ def write_results(path: Path, tree: xr.DataTree) -> None:
     DataError
         Where there is something already.
     """
-    if path.exists():
-        raise DataError(f"{path}: is there already; choose another name, or remove it.")
+    check_new(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     tree = tree.map_over_datasets(storable)
     if path.name.endswith(".nc"):
