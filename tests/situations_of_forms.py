@@ -356,6 +356,11 @@ CASES: dict[str, Situation] = {
         {"y": pd.Series(Y, index=[2004, 2003, 2002, 2001])},
         Warned("'y': labels along 'year' are .'2004'.* do not rise.*likelihood is a series"),
     ),
+    "order: a table of a series, the newest first": Situation(
+        series,
+        pd.DataFrame({"y": Y}, index=pd.date_range("2020", periods=4, name="Date")[::-1]),
+        Warned("'year' are .'2020-01-04T00:00:00'.* do not rise"),
+    ),
     "labels: of two levels": Situation(
         Columns(LEVELS), frame(pd.MultiIndex.from_tuples(LEVELS[::-1])), BACK
     ),
