@@ -209,6 +209,10 @@ def series() -> pm.Model:
     return made
 
 
+def taken_from(name: str, values: np.ndarray) -> xr.DataArray:
+    return xr.DataArray(values, dims="obs", coords={"dataset": name})
+
+
 LEVELS = [("a", 1), ("a", 2), ("b", 1)]
 
 
@@ -360,6 +364,11 @@ CASES: dict[str, Situation] = {
         series,
         pd.DataFrame({"y": Y}, index=pd.date_range("2020", periods=4, name="Date")[::-1]),
         Warned("'year' are .'2020-01-04T00:00:00'.* do not rise"),
+    ),
+    "order: lists that are taken from datasets in different orders": Situation(
+        line,
+        {k: [taken_from(n, v) for n in order] for k, v, order in (("x", X, "uv"), ("y", Y, "vu"))},
+        Refused("dataset '0': expected variables of one dataset, got .'x': 'u', 'y': 'v'"),
     ),
     "labels: of two levels": Situation(
         Columns(LEVELS), frame(pd.MultiIndex.from_tuples(LEVELS[::-1])), BACK

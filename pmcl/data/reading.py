@@ -119,6 +119,7 @@ def read_arrays(
     for name, value in data.items():
         _check_long(value, infos[str(name)], where)
     values = {str(k): with_labels(v, infos[str(k)]) for k, v in data.items()}
+    _check_one_name(values, where)
     values |= together({k: v for k, v in values.items() if isinstance(v, xr.DataArray)}, where)
     fixed = with_labels_of_constants({k: v for k, v in came.items() if k not in data}, layout)
     check_order(values | fixed, layout, where)
@@ -137,6 +138,15 @@ def read_arrays(
         {k: plain((v[{DATASET: i}] if DATASET in v.dims else v).values) for k, v in found.items()}
         for i in range(n)
     ], names
+
+
+def _check_one_name(values: Mapping[str, Any], where: str) -> None:
+    """Refuse variables that were taken out of datasets of different names."""
+    arrays = {k: v for k, v in values.items() if isinstance(v, xr.DataArray)}
+    alone = {k: v.coords[DATASET] for k, v in arrays.items() if DATASET in v.coords}
+    names = {k: name_of(v.values[()]) for k, v in alone.items() if v.ndim == 0}
+    if len({*names.values()}) > 1:
+        raise DataError(f"data{where}: expected variables of one dataset, got {names}.")
 
 
 def _check_long(value: Any, info: VariableInfo, where: str) -> None:
