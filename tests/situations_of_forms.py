@@ -10,7 +10,19 @@ import pytensor.tensor as pt
 import xarray as xr
 from pytensor.tensor.extra_ops import to_one_hot
 from situation import Read, Refused, Situation, Warned, reals
-from situations_of_labels import BACK, MATRIX, TEXT, UNLIKE, X, Y, line, schools
+from situations_of_labels import (
+    BACK,
+    MATRIX,
+    TEXT,
+    UNLIKE,
+    Columns,
+    X,
+    Y,
+    frame,
+    line,
+    nameless,
+    schools,
+)
 from situations_of_values import MODELS
 
 NAMES = ["ann", "bob"]
@@ -190,6 +202,20 @@ def trials() -> pm.Model:
     return made
 
 
+def series() -> pm.Model:
+    with pm.Model(coords={"year": range(4)}) as made:
+        start = pm.Normal.dist(0, 1)
+        pm.AR("y", pm.Normal("rho"), 1, init_dist=start, observed=X + 1, dims="year")
+    return made
+
+
+def taken_from(name: str, values: np.ndarray) -> xr.DataArray:
+    return xr.DataArray(values, dims="obs", coords={"dataset": name})
+
+
+LEVELS = [("a", 1), ("a", 2), ("b", 1)]
+
+
 def in_long(names: list[str]) -> pd.DataFrame:
     return pd.DataFrame(xy(), index=pd.Index(names, name="dataset"))
 
@@ -312,6 +338,43 @@ CASES: dict[str, Situation] = {
         MODELS["normal"],
         {"y": wide(MATRIX, pd.date_range("2020", periods=4), list("uvw"))},
         Warned("4 datasets of 3 rows,.*own has 4 rows.*transpose"),
+    ),
+    "order: a wide table, datasets in its columns": Situation(
+        line,
+        {
+            k: pd.DataFrame({"ann": v, "bob": v + 1}, index=pd.Index(range(4), name="obs"))
+            for k, v in (("x", X), ("y", Y))
+        },
+        Read({"x": [X, X + 1], "y": [Y, Y + 1]}, ("ann", "bob")),
+    ),
+    "order: a square table with its axes turned": Situation(
+        trials,
+        {"y": pd.DataFrame(MATRIX[:3].T, index=pd.Index(list("abc"), name="trial"))},
+        Read({"y": [MATRIX[:3]]}),
+    ),
+    "order: years of a series": Situation(
+        series, {"y": pd.Series(Y, index=[2001, 2002, 2003, 2004])}, Read({"y": [Y]})
+    ),
+    "order: years of a series that go back": Situation(
+        series,
+        {"y": pd.Series(Y, index=[2004, 2003, 2002, 2001])},
+        Warned("'y': labels along 'year' are .'2004'.* do not rise.*likelihood is a series"),
+    ),
+    "order: a table of a series, the newest first": Situation(
+        series,
+        pd.DataFrame({"y": Y}, index=pd.date_range("2020", periods=4, name="Date")[::-1]),
+        Warned("'year' are .'2020-01-04T00:00:00'.* do not rise"),
+    ),
+    "order: lists that are taken from datasets in different orders": Situation(
+        line,
+        {k: [taken_from(n, v) for n in order] for k, v, order in (("x", X, "uv"), ("y", Y, "vu"))},
+        Refused("dataset '0': expected variables of one dataset, got .'x': 'u', 'y': 'v'"),
+    ),
+    "labels: of two levels": Situation(
+        Columns(LEVELS), frame(pd.MultiIndex.from_tuples(LEVELS[::-1])), BACK
+    ),
+    "covariate: what the values are over": Situation(
+        nameless, xr.Dataset({"y": ("x", Y)}, coords={"x": X - 1}), Read({"x": [X - 1], "y": [Y]})
     ),
     "order: one number for each dataset": Situation(
         scalars,

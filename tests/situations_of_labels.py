@@ -453,6 +453,9 @@ CASES |= {
     "covariate: only its length counts": Situation(
         only_counted, {"y": Y, "x": X}, RESERVED("nothing in the model depends on .'x'")
     ),
+    "name: a covariate with brackets, in a table": Situation(
+        partial(named, "x[0]", "data"), pd.DataFrame({"x[0]": X, "y": Y}), Read({"x[0]": [X]})
+    ),
     "unknown: a variable": Situation(
         line, {"y": Y, "x": X, "weight": X}, Refused("'weight'. is neither an observed")
     ),

@@ -16,8 +16,9 @@ from tiny_model import TINY
 import pmcl
 from pmcl.cli import main
 from pmcl.cli.common import label_columns
-from pmcl.cli.files import read_data
+from pmcl.cli.files import read_data, read_results, write_results
 from pmcl.compile import compile_model
+from pmcl.data import labels
 from pmcl.data.grouped import GroupedReader
 from pmcl.data.reading import as_task
 from pmcl.data.task import DataError, Layout
@@ -157,9 +158,11 @@ def test_draws_that_differ_end_with_status_1(work, capsys, tmp_path):
         (["adapt", "STATE", "-m", "MODEL"], "at least one data file"),
         (["adapt", "STATE", "CSV", "-m", "MODEL"], "expected a column 'dataset'"),
         (["adapt", "STATE", "CSV", "-m", "MODEL", "--name", "a", "--name", "b"], "1 names, got 2"),
+        (["adapt", "STATE", "CSV", "CSV", "-m", "MODEL"], "names of their own, got first, first"),
         (["adapt", "STATE", "CSV", "-m", "ar2"], "the state is of another model"),
         (["adapt", "CSV", "CSV", "-m", "MODEL"], "not a pmcl state"),
         (["sample", "STATE", "CSV", "-m", "MODEL", "-o", "CSV"], "is there already"),
+        (["reference", "none.csv", "-m", "MODEL", "-o", "CSV"], "is there already"),
         (["sample", "STATE", "MODEL.py", "-m", "MODEL", "-o", "x.nc"], "expected one of .csv"),
         (["sample", "STATE", "CSV", "-m", "nothing", "-o", "x.nc"], "no published model"),
         (["models", "show", "nothing"], "no published model"),
@@ -312,6 +315,32 @@ def test_the_dim_of_datasets_has_its_name_in_arviz_groups_too(tmp_path):
     assert [*found["observed_data/dataset"].values] == ["a", "b"]
     with pytest.raises(DataError, match="expected a dim 'land'.*'country'"):
         read_data(tmp_path / "d.nc", dataset="land")
+
+
+def test_a_column_called_dataset_gives_way_to_the_one_that_was_named(tmp_path):
+    frame = pd.DataFrame({"dataset": ["u", "v"], "country": ["a", "b"], "y": [1, 2]})
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    found = read_data(tmp_path / "d.csv", dataset="country")
+    assert found["dataset"].tolist() == ["a", "b"] and [*found] == ["dataset", "y"]
+    arrays = frame.set_index("country").to_xarray()
+    arrays.set_coords("dataset").to_netcdf(tmp_path / "d.nc")
+    assert read_data(tmp_path / "d.nc", dataset="country")["dataset"].values.tolist() == ["a", "b"]
+    arrays[["y"]].expand_dims(dataset=2).to_netcdf(tmp_path / "two.nc")
+    with pytest.raises(pmcl.DataError, match="one dim of datasets, got 'country' and 'dataset'"):
+        read_data(tmp_path / "two.nc", dataset="country")
+
+
+@pytest.mark.parametrize("name", ["draws.nc", "draws.zarr"])
+def test_labels_that_files_have_no_type_for_are_written_as_text(tmp_path, name):
+    months = pd.period_range("2020-01", periods=2, freq="M")
+    days = pd.date_range("2020-01-01", periods=2, tz="Europe/Berlin")
+    coords = {"m": [*months], "d": [*days], "text": ["a", "b"]}
+    b = xr.DataArray(np.zeros((2, 2, 2)), dims=[*coords], coords=coords, name="b")
+    write_results(tmp_path / name, xr.DataTree.from_dict({"posterior": b.to_dataset()}))
+    found = read_results(tmp_path / name)["posterior"]
+    assert found["m"].values.tolist() == ["2020-01", "2020-02"]
+    assert labels.text(found["d"].values) == labels.text(days)  # compared as such everywhere
+    assert found["text"].values.tolist() == ["a", "b"]
 
 
 def test_data_files_of_every_kind_are_the_same_data(tmp_path):

@@ -25,8 +25,10 @@ from pymc_models import (
 )
 from scipy import stats
 
+import pmcl
 from pmcl.compile import Mask, compile_model
 from pmcl.compile.conversion.graphs import host_mode
+from pmcl.data.reading import task_of
 from pmcl.runtime import precision
 
 each_model = pytest.mark.parametrize("build", MODELS, ids=[m.__name__ for m in MODELS])
@@ -163,6 +165,10 @@ def test_observations_and_constants_given_as_data() -> None:
         found = compiled.log_likelihood(np.array([0.3]), {"y": y})
     np.testing.assert_allclose(found, stats.norm.logpdf(y, 0.3, 2.0).sum(), rtol=1e-12)
     assert [i.name for i in compiled.data] == ["y"]
+    with pytest.warns(UserWarning, match="'scale' has been set to other values since"):
+        task_of(compiled, {"y": y, "scale": 2.0})
+    with pytest.warns(UserWarning), pytest.raises(pmcl.DataError, match="'scale'.*a constant"):
+        task_of(compiled, {"y": y, "scale": 5.0})
     with pytest.raises(ValueError, match="'y_data' holds the observations of 'y'"):
         compile_model(model, covariates=["y_data"])
     with pytest.raises(ValueError, match=r"'X' is not a `pm.Data`.*\['scale', 'y_data'\]"):

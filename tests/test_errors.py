@@ -24,6 +24,15 @@ NETWORK = pmcl.Network(
 NORMAL = pm.Normal.dist(0, 1)
 
 
+def renamed(group: xr.Dataset) -> xr.Dataset:
+    return group.assign_coords(dataset=["1", "5"]) if "dataset" in group.dims else group
+
+
+def prior_of(tree: xr.DataTree, dataset: int) -> None:
+    with pm.Model():
+        pmcl.as_prior(tree, dataset=dataset, model=build())
+
+
 def build() -> pm.Model:
     with pm.Model(coords={"obs": range(ROWS), "side": ["l", "r"]}) as model:
         x = pm.Data("x", np.ones(ROWS), dims="obs")
@@ -218,10 +227,17 @@ CASES: dict[str, tuple[Callable, type[Exception], str]] = {
     "forget: an unknown task": (lambda m: m.q.forget("second"), V, r"one of \['first'\].*'second'"),
     "predict: unknown covariate": (
         lambda m: m.p.predict(task(), {"q": np.zeros(3)}), V, r"\['x'\].*did not come"),
+    "predict: no names": (
+        lambda m: m.p.predict(task(), np.zeros(3)), V, "new_covariates: data: expected values by"),
     "predict: wrong shape": (
         lambda m: m.p.predict(task(), {"x": np.zeros((2, 3, 4))}),
         V, "new_covariates: Variable 'x': expected shape"),
     "one: an unknown dataset": (lambda m: pmcl.one(m.tree, "north"), KeyError, "'0', '1'.*'north'"),
+    "one: a number that is a name, not its position": (
+        lambda m: pmcl.one(m.tree.map_over_datasets(renamed), 1),
+        KeyError, "one: expected a name as text, or a position; 1 is no position of '1'"),
+    "as_prior: a number that is a name, not its position": (
+        lambda m: prior_of(m.tree.map_over_datasets(renamed), 5), V, "as_prior: expected a name"),
     "compare: other datasets": (
         lambda m: pmcl.compare(m.tree.isel(dataset=[0]), m.tree), V, r"none of \['1'"),
     "load: no such file": (

@@ -190,6 +190,14 @@ def test_predictions_are_at_the_new_covariates_of_their_dataset(made) -> None:
     by_name = {k: data(arm_of=arm, exposure=e) for k, e in zip("vu", large, strict=True)}
     again = made[1].predict(two, by_name, draws=20, random_seed=1)["predictions"]["y"]
     np.testing.assert_array_equal(again, found["predictions"]["y"])
+    tables = {
+        k: pd.DataFrame({"X[drug]": X[:, 1], "X[placebo]": X[:, 0], "arm_of": 0, "exposure": e})
+        for k, e in zip("vu", large, strict=True)
+    }
+    table = pd.concat([one.assign(dataset=k) for k, one in tables.items()])
+    for form in (tables, table, table.groupby("dataset"), [tables["u"], tables["v"]]):
+        again = made[1].predict(two, form, draws=20, random_seed=1)["predictions"]["y"]
+        np.testing.assert_array_equal(again, found["predictions"]["y"])
     by_name["u"].pop("X")
     with pytest.raises(ValueError, match="'X'. did not come. Those of several.*a `dataset`"):
         made[1].predict(two, by_name, draws=4)

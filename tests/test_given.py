@@ -408,6 +408,7 @@ def test_what_cannot_be_given_is_refused(model):
         ({}, "expected values of some free variables"),
         ({"y": Y[0]}, r"expected values of some free variables, \['mu', 'beta', 'theta'\], got"),
         ({"beta": [1.0, 2.0, 3.0]}, r"'beta'.: expected shape \(2,\), or \(3, 2\)"),
+        ({"beta": {"a": 1.0}}, "expected numbers, or labelled ones"),
         ({"beta": [1.0, np.inf]}, "expected finite numbers, or NaN for entries that are not"),
         ({"beta": [np.nan, np.nan]}, "expected finite numbers, or NaN for entries that are not"),
         ({"beta": [[1.0, np.nan]] * 2 + [[np.nan, 1.0]]}, "expected the same entries known in all"),

@@ -445,7 +445,7 @@ class AmortizedPosterior(Adapting):
         ----------
         data : xarray.Dataset, mapping or pandas.DataFrame
             The datasets that the posterior is conditioned on.
-        new_covariates : xarray.Dataset or mapping of arrays, optional
+        new_covariates : xarray.Dataset, mapping of arrays or pandas.DataFrame, optional
             Covariates to predict at, of any length along the dims of the data: one set for all
             datasets, or one each by name or along a dim `dataset`. Those of `data` by default.
         draws : int

@@ -15,7 +15,7 @@ from pmcl.compile import CompiledModel, compile_model
 from pmcl.compile.labelled import model_or_context
 from pmcl.data.task import DATASET, TaskLike
 from pmcl.draws.densities import unconstrain
-from pmcl.draws.results import flat_z
+from pmcl.draws.results import ambiguous, flat_z
 from pmcl.runtime import precision
 from pmcl.runtime.arguments import listed
 
@@ -133,6 +133,8 @@ def _position(posterior: xr.Dataset, dataset: str | int | None) -> int:
         raise ValueError(
             f"as_prior: expected `dataset=`, one of {listed(names, 10)}: there are {len(names)}."
         )
+    if dataset is not None and (said := ambiguous(names, dataset)):
+        raise ValueError(f"as_prior: {said}")
     if isinstance(dataset, str) and dataset not in names:
         raise ValueError(
             f"as_prior: expected the name of a dataset, {listed(names, 10)}, got {dataset!r}."

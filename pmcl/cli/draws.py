@@ -51,11 +51,9 @@ def sample(
     settings
         YAML, JSON or TOML file of these options by name; those of the command line come first.
     """
-    from pmcl.cli.files import read_data, write_results
-    from pmcl.data.task import DataError
+    from pmcl.cli.files import check_new, read_data, write_results
 
-    if out.exists():
-        raise DataError(f"{out}: is there already; choose another name, or remove it.")
+    check_new(out)
     how: dict[str, Any] = {"auto": "auto", "always": True, "never": False}
     with apart():
         netcdf = out.name.endswith(".nc")
@@ -119,10 +117,11 @@ def reference(
     quiet
         No progress.
     """
-    from pmcl.cli.files import read_data, write_results
+    from pmcl.cli.files import check_new, read_data, write_results
     from pmcl.models.definition import named
     from pmcl.reference import sample_reference
 
+    check_new(out)
     with apart():
         built = named(model).model()
         tree = sample_reference(

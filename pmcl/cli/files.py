@@ -10,6 +10,7 @@ import xarray as xr
 
 from pmcl.cli.tables import read_table
 from pmcl.data.forms import with_index
+from pmcl.data.labels import storable
 from pmcl.data.task import DATASET, DataError
 
 if TYPE_CHECKING:
@@ -79,11 +80,17 @@ def read_data(
         )
     if dataset == DATASET:
         return found
-    if tree:
-        return found.map_over_datasets(
-            lambda one: one.rename({dataset: DATASET}) if dataset in _names(one) else one
-        )
-    return found.rename(columns={dataset: DATASET}) if frame else found.rename({dataset: DATASET})
+
+    def rename(one: xr.Dataset) -> xr.Dataset:
+        if dataset not in _names(one):
+            return one
+        if DATASET in one.dims:
+            raise DataError(f"{path}: expected one dim of datasets, got {dataset!r} and 'dataset'.")
+        return one.drop_vars(DATASET, errors="ignore").rename({dataset: DATASET})
+
+    if frame:  # a column `dataset` beside the one that counts is another
+        return found.drop(columns=DATASET, errors="ignore").rename(columns={dataset: DATASET})
+    return found.map_over_datasets(rename) if tree else rename(found)
 
 
 def _names(data: xr.Dataset | xr.DataTree) -> list[str]:
@@ -129,6 +136,17 @@ def read_results(path: Path) -> xr.DataTree:
         raise DataError(f"{path}: could not be read as results ({error}).") from error
 
 
+def check_new(path: Path) -> None:
+    """Refuse a place for results where there is something already, before any are made.
+
+    Raises
+    ------
+    DataError
+    """
+    if path.exists():
+        raise DataError(f"{path}: is there already; choose another name, or remove it.")
+
+
 def write_results(path: Path, tree: xr.DataTree) -> None:
     """Write results: netCDF where the name ends in ``.nc``, else a Zarr folder.
 
@@ -137,9 +155,9 @@ def write_results(path: Path, tree: xr.DataTree) -> None:
     DataError
         Where there is something already.
     """
-    if path.exists():
-        raise DataError(f"{path}: is there already; choose another name, or remove it.")
+    check_new(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    tree = tree.map_over_datasets(storable)
     if path.name.endswith(".nc"):
         tree.to_netcdf(path)
     else:

@@ -134,13 +134,18 @@ def adapt(
         raise DataError("adapt: expected at least one data file, none came.")
     if name and len(name) != len(tasks):
         raise DataError(f"--name: expected {len(tasks)} names, got {len(name)}.")
+    names = name or [_stem(p) for p in tasks]
+    if len({*names}) < len(names):
+        raise DataError(
+            f"--name: expected tasks with names of their own, got {', '.join(names)} (by default "
+            "the files'); `--name a --name b` gives others."
+        )
     target = state if out is None else out
     found = []
     with apart():
         posterior = loaded(target if checkpoint and target.exists() else state, model)
         done = {r.name for r in posterior.records}
         labels = label_columns(posterior.compiled.model, getattr(posterior, "groups", None))
-        names = name or [_stem(p) for p in tasks]
         for i, (label, path) in enumerate(zip(names, tasks, strict=True)):
             part = None
             if checkpoint is not None:

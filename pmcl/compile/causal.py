@@ -3,8 +3,9 @@
 A series that is padded at its end keeps the terms of its own steps: no step depends on a later one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from pymc.distributions.continuous import Normal
@@ -12,6 +13,21 @@ from pymc.distributions.timeseries import GARCH11RV, AutoRegressiveRV, EulerMaru
 from pymc.logprob.basic import logp
 from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
+
+from pmcl.compile.variables import VariableInfo
+
+_SERIES = (RandomWalkRV, AutoRegressiveRV, GARCH11RV, EulerMaruyamaRV)
+
+
+def dims_of_time(model: pm.Model, infos: Iterable[VariableInfo]) -> frozenset[str]:
+    """Dims along which a variable is a series, so that the order of its values counts."""
+    nodes = [(i, getattr(model.named_vars.get(i.name), "owner", None)) for i in infos if i.dims]
+    return frozenset(
+        i.dims[-node.op.ndim_supp]
+        for i, node in nodes
+        if node is not None
+        and (isinstance(node.op, _SERIES) or type(node.op).__name__ == "DiscreteMarkovChainRV")
+    )
 
 
 def steps(op: Op, inputs: Sequence[Variable], value: Variable) -> Variable | None:

@@ -253,7 +253,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         deterministics=tuple(described[len(free) :]),
         observed=tuple(about[symbol] for symbol in observed.values()),
         covariates=tuple(about[symbol] for symbol in inputs.values()),
-        coords={k: np.asarray(v) for k, v in model.coords.items() if v is not None},
+        coords={k: variables.labels(v) for k, v in model.coords.items() if v is not None},
         data_dims=_data_dims(model, about.values()),
         _fixed=fixed,
         potentials=tuple(
@@ -282,7 +282,11 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
             *summaries_in(model, likelihoods, [sized[rv] for rv in model.basic_RVs]),
         ),
         holders=(held_by := variables.holders(model)),
-        constants=tuple(v.name for v in model.data_vars if v not in data and v.name not in held_by),
+        constants={
+            v.name: variables.own_value(model, v.name)
+            for v in model.data_vars
+            if v not in data and v.name not in held_by
+        },
     )
 
 

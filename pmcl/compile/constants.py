@@ -12,9 +12,29 @@ from pytensor.tensor.shape import Shape, Shape_i
 
 from pmcl.compile.conversion import graphs
 from pmcl.compile.model import CompiledModel
-from pmcl.compile.variables import holders
+from pmcl.compile.variables import holders, own_value
+from pmcl.runtime.arguments import warn
 
 _SHOWN = 3  # numbers by which a nameless constant is told
+
+
+def values_of_constants(compiled: CompiledModel) -> dict[str, np.ndarray]:
+    """Values of the `pm.Data` that are no covariates, as they were compiled.
+
+    Warns
+    -----
+    UserWarning
+        Where the model has others by now.
+    """
+    for name, value in compiled.constants.items():
+        now = own_value(compiled.model, name)
+        if not np.array_equal(now, value, equal_nan=value.dtype.kind == "f"):
+            warn(
+                f"{name!r} has been set to other values since the model was compiled, and those of "
+                f"that time are taken. Compile or fit it again; or, if it differs between "
+                f"datasets, with covariates=[{name!r}]."
+            )
+    return dict(compiled.constants)
 
 
 def lengths_of_constants(compiled: CompiledModel) -> frozenset[int]:

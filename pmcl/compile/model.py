@@ -64,8 +64,8 @@ class CompiledModel:
         Observed values that are also constants of the likelihood.
     holders : dict of str to str
         The `pm.Data` that hold observations, and the observed variables.
-    constants : tuple of str
-        Any other `pm.Data` that are no covariates.
+    constants : dict of str to array
+        Any other `pm.Data` that are no covariates, with the values that were compiled.
     joined : str
         Which axes without dims are read as one, in words.
     kept : dict
@@ -100,7 +100,7 @@ class CompiledModel:
     support: Support = field(repr=False)
     copies: tuple[Copy, ...] = field(repr=False)
     holders: Mapping[str, str] = field(repr=False, default_factory=dict)
-    constants: tuple[str, ...] = field(repr=False, default=())
+    constants: Mapping[str, np.ndarray] = field(repr=False, default_factory=dict)
     joined: str = ""
     unnormalised: tuple[str, ...] = ()
     kept: dict[Hashable, Any] = field(repr=False, default_factory=dict)

@@ -108,6 +108,15 @@ def own_value(model: pm.Model, name: str) -> np.ndarray:
     return np.asarray(value.eval(mode=graphs.host_mode()))
 
 
+def labels(values: Sequence) -> np.ndarray:
+    """Labels of a dim as an array of one dim, tuples (of pandas' index of several levels) too."""
+    if not any(isinstance(v, tuple) for v in values):
+        return np.asarray(values)
+    found = np.empty(len(values), dtype=object)
+    found[:] = list(values)
+    return found
+
+
 def is_nameless(dim: str) -> bool:
     """Whether a dim has the name that ArviZ gives to those without one."""
     return re.fullmatch(r".*_dim_\d+", dim) is not None

@@ -23,9 +23,10 @@ def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
     if isinstance(data, Task):
         came: Iterable = data.values
     elif isinstance(data, xr.Dataset):
-        came = names_in(data)
+        came = names_in(data, {DATASET, *model.coords})
     elif is_frame(data):
-        came = {str(c).split("[")[0] for c in data.columns} - {DATASET}  # type: ignore[union-attr]
+        columns = [str(c) for c in data.columns]  # type: ignore[union-attr]
+        came = {*columns, *(c.split("[")[0] for c in columns)} - {DATASET}
     else:
         came = data if isinstance(data, Mapping) else ()
     names = {str(n) for n in came}

@@ -31,12 +31,21 @@ def aligned(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str)
     -----
     UserWarning
         Where they differ along a dim whose length may differ too, so that the model's may be
-        placeholders.
+        placeholders; where times of a series are not in order.
     """
     for dim in info.dims:
-        if dim not in layout.coords or dim not in value.coords:
+        if dim not in value.coords:
             continue
-        ours, theirs = text(layout.coords[dim]), labels_of(value, dim)
+        theirs = labels_of(value, dim)
+        if dim in layout.times and _goes_back(theirs):
+            warn(
+                f"{where}: labels along {dim!r} are {few(theirs)}, which do not rise, and the "
+                "likelihood is a series: its steps are in the order in which values came. Sort "
+                "them first if the labels are times; else leave these out."
+            )
+        if dim not in layout.coords:
+            continue
+        ours = text(layout.coords[dim])
         tied = dim in layout.tied and is_turned(theirs, ours)
         if dim == layout.row and not tied:
             continue
@@ -183,6 +192,16 @@ def _is_whole(label: str) -> bool:
     return label.removeprefix("-").isdecimal()
 
 
+def _goes_back(labels: list[str]) -> bool:
+    """Whether numbers or dates are not in order."""
+    dates = all(label[:4].isdecimal() and not label[4:5].isdecimal() for label in labels)
+    try:
+        values: list[Any] = labels if dates else [*map(float, labels)]
+    except ValueError:
+        return False
+    return any(b < a for a, b in pairwise(values))
+
+
 def _consecutive(labels: list[str]) -> bool:
     """Whether labels are whole numbers one after another, as placeholders are."""
     if not all(map(_is_whole, labels)):
@@ -235,7 +254,8 @@ _NUMBERED, _COLUMNS = "pmcl: numbered", "pmcl: columns"
 def with_labels(value: object, info: VariableInfo) -> object:
     """Give Series and DataFrames the labels that they have; all else stays.
 
-    One with a dim more than the variable has a dataset in each row.
+    One with a dim more than the variable has a dataset in each row. A table whose axes have the
+    names of dims, in the other order, is turned.
     """
     if isinstance(value, xr.DataArray | xr.Dataset | np.ndarray | float | int | list | tuple):
         return value
@@ -249,10 +269,13 @@ def with_labels(value: object, info: VariableInfo) -> object:
     if len(axes) != len(info.dims) and not several:
         return table
     dims = (DATASET, *info.dims) if several else info.dims
+    turned = len(dims) == 2 and (axes[0].name == dims[1] or axes[1].name == dims[0])
+    if turned:  # as `pivot` may give it
+        table, axes = table.T, axes[::-1]
     labels = {d: text(a) for d, a in zip(dims, axes, strict=True) if not _counts(a)}
     about = {
-        _NUMBERED: [d for d in dims[:1] if d not in labels],
-        _COLUMNS: [d for d in dims[1:] if several and d in labels],
+        _NUMBERED: [d for d in dims[turned : turned + 1] if d not in labels],
+        _COLUMNS: [d for d in dims[1:] if several and d in labels and not turned],
     }
     return xr.DataArray(array_of(table), dims=dims, coords=labels, attrs=about)
 
@@ -276,6 +299,12 @@ def labels_of(value: xr.DataArray, dim: Any) -> list[str]:
     """Labels of an array along a dim, as text."""
     index = value.indexes.get(dim)  # pandas' has the zone of dates, and periods
     return text(value.coords[dim].values if index is None else index)
+
+
+def storable(data: xr.Dataset) -> xr.Dataset:
+    """Labels that files have no type for, such as periods and dates with a zone, as text."""
+    odd = {k: v for k, v in data.coords.items() if v.dtype == object and v.ndim == 1}
+    return data.assign_coords({k: (v.dims, text(v.values)) for k, v in odd.items()})
 
 
 def name_of(label: object) -> str:

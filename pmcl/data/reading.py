@@ -1,6 +1,6 @@
 """Users' data, in any of the forms that they have, as a task."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ def as_task(data: TaskLike, layout: Layout) -> Task:
     unlike = task.width == 1 or n == own
     came: Any = data if isinstance(data, Mapping) else {}
     frames = [came[k] for k in layout.names if k in came and is_frame(came[k])]
-    tables = any(frame.index.name != DATASET for frame in frames)
+    tables = any(DATASET not in (frame.index.name, frame.columns.name) for frame in frames)
     nameless = tables or [*task.names] == numbers(n)
     if n > 1 and own > 1 and unlike and task.width != own and nameless:
         rows = "one row" if task.width == 1 else f"{task.width} rows"
@@ -119,6 +119,7 @@ def read_arrays(
     for name, value in data.items():
         _check_long(value, infos[str(name)], where)
     values = {str(k): with_labels(v, infos[str(k)]) for k, v in data.items()}
+    _check_one_name(values, where)
     values |= together({k: v for k, v in values.items() if isinstance(v, xr.DataArray)}, where)
     fixed = with_labels_of_constants({k: v for k, v in came.items() if k not in data}, layout)
     check_order(values | fixed, layout, where)
@@ -137,6 +138,15 @@ def read_arrays(
         {k: plain((v[{DATASET: i}] if DATASET in v.dims else v).values) for k, v in found.items()}
         for i in range(n)
     ], names
+
+
+def _check_one_name(values: Mapping[str, Any], where: str) -> None:
+    """Refuse variables that were taken out of datasets of different names."""
+    arrays = {k: v for k, v in values.items() if isinstance(v, xr.DataArray)}
+    alone = {k: v.coords[DATASET] for k, v in arrays.items() if DATASET in v.coords}
+    names = {k: name_of(v.values[()]) for k, v in alone.items() if v.ndim == 0}
+    if len({*names.values()}) > 1:
+        raise DataError(f"data{where}: expected variables of one dataset, got {names}.")
 
 
 def _check_long(value: Any, info: VariableInfo, where: str) -> None:
@@ -202,13 +212,18 @@ def _with_coordinates(data: Mapping, layout: Layout) -> Mapping:
     """Take covariates that came as coordinates of a Dataset, as they do from many files."""
     if not isinstance(data, xr.Dataset):
         return data
-    wanted = [n for n in layout.names if n in names_in(data) and n in data.coords]
+    dims = {d for info in layout.variables for d in info.dims}
+    wanted = [n for n in layout.names if n in names_in(data, dims) and n in data.coords]
+    data = data.reset_index([n for n in wanted if n in data.indexes])
     return data.reset_coords(wanted) if wanted else data
 
 
-def names_in(data: xr.Dataset) -> list[Hashable]:
-    """Variables of a Dataset, and coordinates that are more than labels of a dim."""
-    return [*data.data_vars, *(n for n in data.coords if n not in data.dims)]
+def names_in(data: xr.Dataset, dims: Collection[Hashable]) -> list[Hashable]:
+    """Variables of a Dataset, and coordinates that are more than labels of one of these dims.
+
+    An array over `x` has the values of `x` as labels.
+    """
+    return [*data.data_vars, *(n for n in data.coords if n not in data.dims or n not in dims)]
 
 
 def _variable(value: object, info: VariableInfo, layout: Layout, where: str) -> xr.Variable:

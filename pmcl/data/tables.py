@@ -27,7 +27,7 @@ def from_frame(data: "pd.DataFrame", layout: Layout) -> Task:
     DataError
         Naming the column, and the dataset.
     """
-    data = with_index(data)
+    data = _with_times(data, layout)
     if DATASET not in data.columns:
         _warn_of_names(data, layout)
         return stack([_rows_of(data, layout, "0")], ["0"], layout)
@@ -50,7 +50,7 @@ def one_table(data: "pd.DataFrame", layout: Layout, name: str) -> dict[str, np.n
     DataError
         Where it has several.
     """
-    data = with_index(data)
+    data = _with_times(data, layout)
     names = data[DATASET].nunique() if DATASET in data else 1
     if names > 1:
         raise DataError(
@@ -58,6 +58,14 @@ def one_table(data: "pd.DataFrame", layout: Layout, name: str) -> dict[str, np.n
             f"{DATASET!r}."
         )
     return _rows_of(data, layout, name)
+
+
+def _with_times(data: "pd.DataFrame", layout: Layout) -> "pd.DataFrame":
+    """Make columns of an index; the one of a series has its times, whatever its name is."""
+    row, index = layout.row, data.index
+    if row in layout.times and row not in data and index.nlevels == 1 and index.name != DATASET:
+        data = data.assign(**{str(row): index})
+    return with_index(data)
 
 
 def _warn_of_names(data: "pd.DataFrame", layout: Layout) -> None:

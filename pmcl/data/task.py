@@ -11,11 +11,11 @@ from jax import Array
 
 from pmcl.compile import CompiledModel, Mask, VariableInfo
 from pmcl.compile.bases import Bases
-from pmcl.compile.constants import lengths_of_constants
+from pmcl.compile.causal import dims_of_time
+from pmcl.compile.constants import lengths_of_constants, values_of_constants
 from pmcl.compile.copies import Copy
 from pmcl.compile.indices import Indices
 from pmcl.compile.support import Support
-from pmcl.compile.variables import own_value
 from pmcl.runtime.jitting import few_lengths
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ class Layout:
         Of those whose dims have names.
     tied : frozenset of str
         Dims of the data as long as a constant of the model: what lies along them is in its order.
+    times : frozenset of str
+        Dims along which an observed variable is a series.
     others : frozenset of str
         Data of another model, which are passed over.
     """
@@ -109,6 +111,7 @@ class Layout:
         default_factory=dict, compare=False, repr=False
     )
     tied: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    times: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     others: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @classmethod
@@ -127,9 +130,10 @@ class Layout:
             bases=compiled.bases,
             copies=compiled.copies,
             holders=compiled.holders,
-            constants={n: own_value(compiled.model, n) for n in compiled.constants},
+            constants=values_of_constants(compiled),
             dims_of_constants={n: named[n] for n in compiled.constants if named.get(n)},
             tied=frozenset(d for d, n in pairs if d in compiled.data_dims and n in fixed),
+            times=dims_of_time(compiled.model, compiled.observed) & compiled.data_dims,
         )
 
     @property
@@ -164,8 +168,7 @@ class Task:
     lengths : array of int of shape (dataset,) or None
         Length of each dataset along the row dim; None where the model has no row dim.
     first : int
-        Position of the first dataset in the task that this one is a part of; random numbers follow
-        from a dataset's position, so that parts give what the whole does.
+        Position of the first dataset in the whole, as random numbers follow from positions.
     scattered : array of int of shape (dataset,), optional
         Positions of datasets that do not adjoin.
     there : dict of array of bool of shape (dataset, ...)
@@ -175,8 +178,7 @@ class Task:
     place : pmcl.search.search.Place, optional
         Where the posterior of each dataset is, once that was searched for.
     labels : tuple of tuple of str, optional
-        Names of each dataset's groups, where models have any number; what else there is of them is
-        padding.
+        Names of each dataset's groups, where models have any number; what is more is padding.
     known : pmcl.refinement.known.KnownValues, optional
         What is known of each dataset's parameters.
     beside : callable, optional
@@ -237,8 +239,7 @@ class Task:
     @property
     def counts(self) -> np.ndarray:
         """Number of observed values of each dataset, without padding and what is missing."""
-        total = np.zeros(len(self), int)
-        rows = self.rows
+        total, rows = np.zeros(len(self), int), self.rows
         for info in self.layout.variables[: self.layout.n_observed]:
             value = self.values[info.name]
             there = self.there.get(info.name, np.ones(value.shape, bool))

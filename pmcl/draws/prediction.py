@@ -9,7 +9,7 @@ import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo
 from pmcl.compile.predictive import lengths_of, predict
-from pmcl.data.forms import several
+from pmcl.data.forms import in_form, several
 from pmcl.data.labels import numbers
 from pmcl.data.one_dataset import LENGTH
 from pmcl.data.reading import as_task
@@ -137,9 +137,13 @@ def covariates_of(
     if not infos:
         raise ValueError("new_covariates: the posterior has no covariates; leave the argument out.")
     alone = replace(layout, variables=infos, n_observed=0, support=None, copies=())
-    by_name = several(new, alone.names)
-    each = new.values() if by_name else [new]
-    missing = [i.name for i in infos if any(i.name not in one for one in each)]
+    try:
+        new = in_form(new)
+    except DataError as error:
+        raise DataError(f"new_covariates: {error}") from None
+    by_name = isinstance(new, Mapping) and several(new, alone.names)
+    each = [one for one in (new.values() if by_name else [new]) if isinstance(one, Mapping)]
+    missing = [i.name for i in infos if any(i.name not in one for one in each)]  # of no tables
     if missing:
         how = " Those of several datasets come as a Dataset or a table with a `dataset`."
         raise ValueError(

@@ -246,7 +246,8 @@ def one(tree: xr.DataTree, dataset: str | int | None = None) -> xr.DataTree:
     Raises
     ------
     KeyError
-        If there is no such dataset; the message names those there are.
+        If there is no such dataset; the message names those there are. If a number is the name of
+        one, and the position of another.
     """
     names = [str(n) for n in tree["posterior"].to_dataset()[DATASET].values]
     if dataset is None:
@@ -256,6 +257,8 @@ def one(tree: xr.DataTree, dataset: str | int | None = None) -> xr.DataTree:
                 f"({listed(names, 10)})."
             )
         position = 0
+    elif said := ambiguous(names, dataset):
+        raise KeyError(f"one: {said}")
     elif isinstance(dataset, str):
         if dataset not in names:
             raise KeyError(
@@ -268,6 +271,14 @@ def one(tree: xr.DataTree, dataset: str | int | None = None) -> xr.DataTree:
         raise KeyError(f"one: expected a position below {len(names)}, got {dataset}.")
     groups = {name: node.to_dataset() for name, node in tree.children.items()}
     return xr.DataTree.from_dict(one_dataset(groups, position, dims_of(tree)))
+
+
+def ambiguous(names: Sequence[str], dataset: str | int) -> str:
+    """What to say of a number that is a dataset's name, and not its position; else nothing."""
+    name = str(dataset)
+    if isinstance(dataset, str) or name not in names or names[dataset : dataset + 1] == [name]:
+        return ""
+    return f"expected a name as text, or a position; {dataset} is no position of {name!r}."
 
 
 def warn_of_doubts(names: Sequence[str], tree: xr.DataTree, *, above: int = 3) -> None:

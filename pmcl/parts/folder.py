@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 from filelock import FileLock, Timeout
 
+from pmcl.data.labels import storable
 from pmcl.data.task import DATASET
 from pmcl.runtime.files import written_whole
 
@@ -222,6 +223,7 @@ def folder_for(path: str | os.PathLike, about: Mapping[str, Any], number: int, s
 
 def _with_text(data: xr.Dataset) -> xr.Dataset:
     """Text of any length: the names of another part may be longer."""
+    data = storable(data)
     text = {k: v.astype(object) for k, v in data.variables.items() if v.dtype.kind == "U"}
     return data.assign({k: v for k, v in text.items() if k in data.data_vars}).assign_coords(
         {k: v for k, v in text.items() if k in data.coords}

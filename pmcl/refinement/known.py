@@ -107,7 +107,16 @@ def conditioned(compiled: CompiledModel, task: Task, given: Mapping[str, ArrayLi
 
 def whole_names(given: Mapping[str, ArrayLike]) -> set[str]:
     """Names of variables all of whose entries are known."""
-    return {n for n, v in given.items() if not np.isnan(plain(v).astype(float)).any()}
+    return {n for n, v in given.items() if not np.isnan(_numbers(n, plain(v), "float64")).any()}
+
+
+def _numbers(name: str, value: np.ndarray, kind: str) -> np.ndarray:
+    if value.dtype.kind not in "biuf":
+        raise ValueError(
+            f"given[{name!r}]: expected numbers, or labelled ones (a Series, a DataArray), got "
+            f"{value.dtype}."
+        )
+    return value.astype(kind)
 
 
 def conditional_model(compiled: CompiledModel, known: Mapping[str, np.ndarray]) -> CompiledModel:
@@ -148,7 +157,8 @@ def values_of(
     for name, value in given.items():
         info = infos[name]
         where = f"given[{name!r}]"
-        array = as_the_model(value, info, task.layout, task.names, where).astype(info.dtype)
+        array = as_the_model(value, info, task.layout, task.names, where)
+        array = _numbers(name, array, info.dtype)
         if array.shape == info.shape:
             array = np.broadcast_to(array, (len(task), *info.shape))
         if array.shape != (len(task), *info.shape):
