@@ -6,7 +6,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from pymc.distributions.transforms import log
+from pymc.distributions.transforms import Interval, log, ordered
 from scipy import stats
 
 import pmcl
@@ -137,6 +137,35 @@ def test_without_the_constant_there_is_no_evidence() -> None:
     found = pmcl.refine(model, {"y": Y}, **QUIET)["dataset_stats"].to_dataset()
     assert np.isnan(found["log_evidence"].item())
     assert "no evidence: the prior of w does not integrate to 1" in found["note"].item()
+
+
+POSITIVE = Interval(0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("prior", "shape", "transform", "share"),
+    [
+        (pm.Normal, 2, ordered, 1 / 2),
+        (pm.Normal, 3, ordered, 1 / 6),
+        (pm.Normal, None, POSITIVE, 1 / 2),
+        (pm.HalfNormal, None, POSITIVE, 1),
+    ],
+)
+def test_the_share_of_a_prior_that_its_transform_leaves(prior, shape, transform, share) -> None:
+    with pm.Model() as model:
+        start = None if shape is None else np.arange(float(shape))
+        named = {"shape": shape, "transform": transform, "default_transform": None}
+        m = prior("m", **named, initval=start)
+        pm.Normal("y", m.sum(), 1, observed=Y)
+    left, error = pmcl.compile_model(model).left
+    assert left == pytest.approx(share, abs=4 * error) and error < 1e-3
+    if shape != 2:
+        return
+    # the sum's distribution does not know of the order, and so the evidence does not
+    found = pmcl.refine(model, {"y": Y}, **QUIET)["dataset_stats"].to_dataset()
+    exact = stats.multivariate_normal.logpdf(Y, np.zeros(N), np.eye(N) + 2 * np.ones((N, N)))
+    assert found["log_evidence"].item() == pytest.approx(exact, abs=0.05)
+    assert "evidence of the 0.5 of the prior" in found["note"].item()
 
 
 def test_a_potential_of_parameters_is_a_term_of_the_prior() -> None:

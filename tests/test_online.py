@@ -10,6 +10,7 @@ import pytensor.tensor as pt
 import pytest
 from scipy import integrate, stats
 
+import pmcl
 from pmcl.compile import UnsupportedModelError, compile_model, localise
 from pmcl.online import (
     BayesianForgetting,
@@ -322,6 +323,24 @@ def test_precisions_of_a_prior_are_those_of_its_entries():
 
         normal, _ = normal_entries(chained, flat, jax.random.key(0))
         assert list(np.asarray(normal)) == [False, False, True, False]
+
+        def camps(z):  # near zero nothing tells of the one at 50
+            return jnp.logaddexp(-(z[0] ** 2), -((z[0] - 50) ** 2)) - (z[1:] ** 2).sum() / 2
+
+        normal, _ = normal_entries(camps, flat, jax.random.key(0))
+        assert list(np.asarray(normal)) == [False, True, True, True]
+
+
+def test_a_prior_of_tiny_scales_is_that_of_units_smaller():
+    found = []
+    for scale in (1.0, 1e-6):
+        with pm.Model(coords={"row": range(1)}) as model:
+            s = pm.HalfNormal("s", scale)
+            pm.Normal("y", 0, s, observed=np.zeros(1), dims="row")
+        prior = pmcl.fit_online(model, random_seed=0, progressbar=False).problem.prior
+        found.append((prior.mean[0] - np.log(scale), prior.log_sd[0]))
+    np.testing.assert_allclose(*found, atol=1e-6)
+    assert -0.7 < found[0][0] < -0.3  # E log |x| is -0.64
 
 
 @pytest.fixture(scope="module")

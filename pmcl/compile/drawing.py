@@ -58,7 +58,7 @@ def joint(
     return bound, generators, explicit
 
 
-def _truncated(compiled: CompiledModel) -> np.ndarray:
+def truncated(compiled: CompiledModel) -> np.ndarray:
     """Elements of z whose transform is not the distribution's own, so may not cover its support."""
     model = compiled.model
     found = np.zeros(compiled.dim, dtype=bool)
@@ -74,7 +74,7 @@ def jax_draw(compiled: CompiledModel, covariates: Covariates, masking: Masking) 
     outputs, generators, explicit = joint(compiled, covariates, masking)
     function = graphs.to_jax([*generators, *explicit.values()], outputs)
     names = [info.name for info in compiled.data]
-    cut = _truncated(compiled)
+    cut = truncated(compiled)
 
     def once(key: Array, given: Mapping[str, Array]) -> tuple[Array, Draws]:
         values = [graphs.as_input(given[n], v.type.dtype) for n, v in explicit.items()]
@@ -105,7 +105,7 @@ def host_draw(
     check_host(outputs, reason)
     seeded = graphs.to_host(list(explicit.values()), outputs, generators)
     names = [Z, *(info.name for info in compiled.data)]
-    cut = _truncated(compiled)
+    cut = truncated(compiled)
 
     def once(function: Callable, arguments: list[np.ndarray]) -> list[np.ndarray]:
         try:

@@ -1,4 +1,4 @@
-"""Whether a density that somebody wrote as a prior integrates to one, by numbers."""
+"""Whether a prior integrates to one: a density that somebody wrote, or one that is cut."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,11 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 from pymc.distributions.custom import CustomDistRV
 
+from pmcl.compile.conversion import graphs
+from pmcl.compile.drawing import truncated
 from pmcl.compile.model import CompiledModel
 from pmcl.compile.simulable import has_random
-from pmcl.compile.variables import own_value
+from pmcl.compile.variables import content, own_value, unconstrained
 
 _STEP = 0.0025  # of asinh z
 _RANGE = 40.0  # asinh of the farthest z that is integrated over, 1e17
@@ -23,14 +26,17 @@ _NEAR_ONE = 0.05
 _MOST = 5000  # dimensions, above which it takes too long
 _ELEMENTS = 100  # of a variable, the first ones, which are integrated
 _ROOM = 2_000_000  # numbers at a time
+_DRAWN = 2**22  # numbers, of a prior that transforms cut
+_AT_ONCE = 2**14  # draws
 
 
 def with_integrals(compiled: CompiledModel) -> CompiledModel:
     """Say which of the priors that are a `pm.CustomDist` with only `logp` are improper.
 
-    And of which others the integral is not one. Elements are integrated over z each, the other
-    variables at the initial point; nothing is said of a density whose integral is not found so: of
-    elements that depend on one another, or with too narrow a peak or too long a tail.
+    And of which others the integral is not one, and how much of the prior its transforms leave.
+    Elements are integrated over z each, the other variables at the initial point; nothing is said
+    of a density whose integral is not found so: of elements that depend on one another, or with too
+    narrow a peak or too long a tail.
     """
     model = compiled.model
     custom = [rv for rv in model.free_RVs if isinstance(rv.owner.op, CustomDistRV)]
@@ -44,7 +50,31 @@ def with_integrals(compiled: CompiledModel) -> CompiledModel:
             for k, v in found.items()
             if not np.isinf(v).any() and (np.abs(v - 1) > _NEAR_ONE).any()
         ),
+        left=_left(compiled) if truncated(compiled).any() else (1.0, 0.0),
     )
+
+
+def _left(compiled: CompiledModel) -> tuple[float, float]:
+    """Share of the prior's draws that have a z, and its error; NaN where it cannot be told."""
+    model, itself = compiled.model, {rv: rv for rv in compiled.model.free_RVs}
+    parts = [unconstrained(model, value, itself).ravel() for value in model.value_vars]
+    cut = np.flatnonzero(truncated(compiled))
+    there, draws = pt.isfinite(pt.concatenate(parts)[cut]).all(), _DRAWN // len(cut)
+    nothing = np.nan, np.nan
+    if {model[i.name] for i in compiled.covariates} & content([there]):
+        return nothing
+    bound, generators = graphs.bind([there], {})
+    try:
+        drawn = graphs.to_jax(generators, bound)
+
+        def one(key: jax.Array) -> jax.Array:
+            return drawn(*graphs.random_states(key, len(generators)))[0]
+
+        keys = jax.random.split(jax.random.key(0), draws)
+        share = float(jax.lax.map(one, keys, batch_size=_AT_ONCE).mean())
+    except (NotImplementedError, TypeError, ValueError, IndexError):  # no sampler in JAX
+        return nothing
+    return (share, float(np.sqrt(share * (1 - share) / draws))) if share else nothing
 
 
 def _integrals(compiled: CompiledModel, model: pm.Model, name: str) -> np.ndarray:

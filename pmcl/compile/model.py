@@ -46,14 +46,13 @@ class CompiledModel:
         Dims of the data that are not dims of parameters: their length may differ from the model's,
         unless a constant `pm.Data` has them too.
     potentials : tuple of VariableInfo
-        Those that are terms of the likelihood: they depend on data, or nothing is observed. Others
-        are terms of the prior.
+        Terms of the likelihood: they hold data, or nothing is observed. Others are the prior's.
     implicit : tuple of str
         Observed variables that can only be simulated: their likelihood is NaN.
-    improper : tuple of str
-        Free variables whose prior has no finite integral.
-    unnormalised : tuple of str
-        Others whose prior has an integral that is not one.
+    improper, unnormalised : tuple of str
+        Free variables whose prior has no finite integral, and others where it is not one.
+    left : tuple of float
+        Share of the prior that transforms (`ordered`, say) leave, and its error; NaN: not told.
     indices : Indices
         Where data index something.
     bases : Bases
@@ -69,8 +68,7 @@ class CompiledModel:
     joined : str
         Which axes without dims are read as one, in words.
     kept : dict
-        What was compiled of the model elsewhere, for later calls. Two of these are equal where they
-        share it.
+        What was compiled of the model elsewhere; two of these are equal where they share it.
     """
 
     model: pm.Model = field(repr=False)
@@ -103,6 +101,7 @@ class CompiledModel:
     constants: Mapping[str, np.ndarray] = field(repr=False, default_factory=dict)
     joined: str = ""
     unnormalised: tuple[str, ...] = ()
+    left: tuple[float, float] = (1.0, 0.0)
     kept: dict[Hashable, Any] = field(repr=False, default_factory=dict)
 
     def __eq__(self, other: object) -> bool:

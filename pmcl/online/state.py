@@ -182,8 +182,10 @@ def prepare(
     standard = MeanField(origin, origin)
     log_prior = Partial(CompiledModel.log_prior, rows.compiled)  # equal where the models are
     normal, factor = normal_entries(log_prior, standard, normal_key)
+    # Adam never forgets the slopes far above a tiny scale, so a search does not begin there.
+    begin = jnp.asarray(rows.compiled.initial, origin.dtype)
     known = MeanField(
-        jnp.where(normal, factor.shift / factor.precision, 0.0),
+        jnp.where(normal, factor.shift / factor.precision, begin),
         jnp.where(normal, -jnp.log(jnp.where(normal, factor.precision, 1.0)) / 2, 0.0),
     )
     problem = RowModel(rows, known, np.asarray(normal), gaussian=False)

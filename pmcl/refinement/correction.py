@@ -174,6 +174,16 @@ def as_tree(
         if not compiled.improper:
             why = f"the prior of {', '.join(compiled.unnormalised)} does not integrate to 1"
         treatment = treatment.noted(np.arange(len(task)), f"no evidence: {why}")
+    elif compiled.left[0] != 1:
+        share, error = compiled.left
+        diagnostics = diagnostics._replace(
+            log_evidence=diagnostics.log_evidence - np.log(share),
+            log_evidence_error=np.hypot(diagnostics.log_evidence_error, error / share),
+        )
+        said = f"evidence of the {share:.2g} of the prior that its transforms leave"
+        if np.isnan(share):
+            said = "no evidence: transforms cut the prior, and how much is left cannot be told"
+        treatment = treatment.noted(np.arange(len(task)), said)
     z = np.asarray(corrected.drawn.z)
     if constrained is None:
         constrained = constrain(compiled, z, task, asked.names)

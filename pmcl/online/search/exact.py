@@ -13,6 +13,7 @@ from pmcl.online.search.bound import Target, log_likelihood
 from pmcl.runtime.jitting import jit
 
 SAME = 1e-6  # of the curvature: what counts as no change
+_FAR = (-100.0, -30.0, -10.0, 10.0, 30.0, 100.0)  # in standard deviations
 LARGEST = 2000  # entries of z whose covariances are solved for
 
 
@@ -64,7 +65,13 @@ def normal_entries(
     precision = found[0]
     near = jnp.abs(found - precision) <= SAME * jnp.abs(precision)
     factor = Factor(precision, slope(at[0]) + precision * at[0])
-    return near.all(axis=0) & (precision > 0), factor
+    normal = near.all(axis=0) & (precision > 0)
+    # Far out as well: a mixture has another camp there, which no slope near zero tells of.
+    precision = jnp.where(normal, precision, 1.0)
+    away = jnp.asarray(_FAR, precision.dtype)[:, None] / jnp.sqrt(precision)
+    rise = jax.vmap(slope)(jnp.where(normal, factor.shift / precision + away, 0.0))
+    alike = jnp.abs(rise + precision * away) <= 1e-3 * jnp.abs(precision * away)
+    return normal & alike.all(axis=0), factor
 
 
 @jit
