@@ -110,6 +110,16 @@ def test_names_in_a_file_are_text_as_they_stand(counties, tmp_path):
         counties(read_data(path, labels={"county": None}))
 
 
+def test_two_columns_that_name_the_group_have_to_agree(counties):
+    codes, uranium = [1, 0, 0], [1.0, 2.0, 2.0]
+    table = pd.DataFrame({"y": B, "uranium": uranium, "county": [*"abb"], "in_county": codes})
+    found = counties(table)
+    assert found.labels == (("a", "b"),) and [*found.datasets["0"]["in_county"]] == [0, 1, 1]
+    for other in ([1, 0, 2], [1, 1, 0], [1, 1, 1]):
+        with pytest.raises(pmcl.DataError, match="'county' and 'in_county' both say of which"):
+            counties(table.assign(in_county=other))
+
+
 ROWS = {"y": np.arange(4.0), "in_county": np.array([2, 2, 1, 0])}
 
 

@@ -193,6 +193,13 @@ class GroupedReader(NamedTuple):
                 f"{int(rows[column].isna().sum())} rows have none."
             )
         names = text(rows[column])
+        if column == self.dim and self.by in rows.columns:
+            pairs = {*zip(names, text(rows[self.by]), strict=True)}
+            if not len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs}):
+                raise DataError(
+                    f"Dataset {name!r}: columns {self.dim!r} and {self.by!r} both say of which "
+                    "group a row is, and not the same: leave one of them out."
+                )
         numbers = rows[column].dtype.kind in "iu"
         labels = text(sorted({*rows[column]})) if numbers else list(dict.fromkeys(names))
         where = {label: j for j, label in enumerate(labels)}
@@ -233,7 +240,8 @@ class GroupedReader(NamedTuple):
         value = array_of(rows[info.name])
         which = group if info.dims == (self.dim,) else np.zeros(len(value), int)
         first = np.array([np.flatnonzero(which == j)[0] for j in range(which.max() + 1)])
-        differs = value != value[first][which]
+        missing = value[first] != value[first]  # in all rows of a group: told of later
+        differs = (value != value[first][which]) & ~((value != value) & missing[which])
         if differs.any():
             whose = f"group {labels[group[np.argmax(differs)]]!r}" if info.dims else "the dataset"
             raise DataError(
@@ -263,7 +271,7 @@ class GroupedReader(NamedTuple):
                     f"Variable {self.by!r} of dataset {name!r}: expected rows, got none."
                 )
             if index.dtype.kind in "biuf":
-                self._check_places(index, labels, name)
+                check_places(index, labels, f"Variable {self.by!r} of dataset {name!r}")
             else:
                 index, labels = self._by_name(index, labels, number, name)
             if number is None:
@@ -284,18 +292,6 @@ class GroupedReader(NamedTuple):
                 f"{self.dim!r}, got {listed(labels)}."
             )
         return values, labels
-
-    def _check_places(self, index: np.ndarray, labels: list[str] | None, name: str) -> None:
-        """Refuse numbers that may be places of groups, and their names as well."""
-        came = {*text(index.ravel())}
-        if labels is None or _are_places(labels):
-            return
-        if came <= {*labels} and came <= {*numbers(len(labels))}:
-            raise DataError(
-                f"Variable {self.by!r} of dataset {name!r}: got {listed(sorted(came))}, which may "
-                f"be places from 0 and names of the groups ({listed(labels)}) as well. Pass names "
-                "as text (`.astype(str)`), or groups without names."
-            )
 
     def _by_name(
         self, index: np.ndarray, labels: list[str] | None, number: int | None, name: str
@@ -320,7 +316,25 @@ class GroupedReader(NamedTuple):
         return np.array([where[n] for n in names]), labels
 
 
-def _are_places(labels: list[str]) -> bool:
+def check_places(index: np.ndarray, labels: Sequence[str] | None, where: str) -> None:
+    """Refuse numbers that may be places of groups, and their names as well.
+
+    Raises
+    ------
+    DataError
+    """
+    came = {*text(index.ravel())}
+    if labels is None or index.dtype.kind not in "biuf" or _are_places(labels):
+        return
+    if came <= {*labels} and came <= {*numbers(len(labels))}:
+        raise DataError(
+            f"{where}: got {listed(sorted(came))}, which may be places from 0 and names of the "
+            f"groups ({listed(labels)}) as well. Pass names as text (`.astype(str)`), or groups "
+            "without names."
+        )
+
+
+def _are_places(labels: Sequence[str]) -> bool:
     return {*labels} == {*numbers(len(labels))}
 
 
