@@ -90,8 +90,8 @@ class Layout:
         Of those whose dims have names.
     tied : frozenset of str
         Dims of the data as long as a constant of the model: what lies along them is in its order.
-    others : frozenset of str
-        Data of another model, which are passed over.
+    others, parameters : frozenset of str
+        Data of another model, which are passed over; the names of free variables.
     """
 
     variables: tuple[VariableInfo, ...]
@@ -110,6 +110,7 @@ class Layout:
     )
     tied: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     others: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    parameters: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @classmethod
     def of(cls, compiled: CompiledModel, row: str | None) -> "Layout":
@@ -130,6 +131,7 @@ class Layout:
             constants={n: own_value(compiled.model, n) for n in compiled.constants},
             dims_of_constants={n: named[n] for n in compiled.constants if named.get(n)},
             tied=frozenset(d for d, n in pairs if d in compiled.data_dims and n in fixed),
+            parameters=frozenset(i.name for i in compiled.free),
         )
 
     @property
