@@ -190,6 +190,16 @@ def test_predictions_are_at_the_new_covariates_of_their_dataset(made) -> None:
     by_name = {k: data(arm_of=arm, exposure=e) for k, e in zip("vu", large, strict=True)}
     again = made[1].predict(two, by_name, draws=20, random_seed=1)["predictions"]["y"]
     np.testing.assert_array_equal(again, found["predictions"]["y"])
+    columns = {f"X[{label}]": X[:, i] for i, label in enumerate(["placebo", "drug"])}
+    table = pd.concat(
+        pd.DataFrame({"dataset": k, "arm_of": 0, "exposure": e, **columns})
+        for k, e in zip("vu", large, strict=True)
+    )
+    for form in (table, table.groupby("dataset")):
+        again = made[1].predict(two, form, draws=20, random_seed=1)["predictions"]["y"]
+        np.testing.assert_array_equal(again, found["predictions"]["y"])
+    with pytest.raises(ValueError, match="'exposure'. did not come"):
+        made[1].predict(two, table.drop(columns="exposure"), draws=4)
     by_name["u"].pop("X")
     with pytest.raises(ValueError, match="'X'. did not come. Those of several.*a `dataset`"):
         made[1].predict(two, by_name, draws=4)

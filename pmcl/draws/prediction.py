@@ -9,7 +9,7 @@ import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo
 from pmcl.compile.predictive import lengths_of, predict
-from pmcl.data.forms import several
+from pmcl.data.forms import in_form, is_frame, several
 from pmcl.data.labels import numbers
 from pmcl.data.one_dataset import LENGTH
 from pmcl.data.reading import as_task
@@ -137,9 +137,11 @@ def covariates_of(
     if not infos:
         raise ValueError("new_covariates: the posterior has no covariates; leave the argument out.")
     alone = replace(layout, variables=infos, n_observed=0, support=None, copies=())
-    by_name = several(new, alone.names)
+    if not isinstance(new, Mapping):  # a table, also of another library or with groups
+        new = in_form(new)
+    by_name = not is_frame(new) and several(new, alone.names)
     each = new.values() if by_name else [new]
-    missing = [i.name for i in infos if any(i.name not in one for one in each)]
+    missing = [i.name for i in infos if any(not _has(one, i.name) for one in each)]
     if missing:
         how = " Those of several datasets come as a Dataset or a table with a `dataset`."
         raise ValueError(
@@ -167,6 +169,11 @@ def covariates_of(
     raise DataError(
         f"new_covariates: expected the datasets {listed(task.names)}, got {listed(read.names)}."
     )
+
+
+def _has(one: Any, name: str) -> bool:
+    """Whether a dataset has a variable; of a matrix a table has a column for each label."""
+    return name in one or (is_frame(one) and any(str(c).startswith(f"{name}[") for c in one))
 
 
 def _fill(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
