@@ -120,6 +120,12 @@ def test_two_columns_that_name_the_group_have_to_agree(counties):
             counties(table.assign(in_county=other))
 
 
+def test_names_that_differ_in_spelling_alone_are_warned_of(counties):
+    table = pd.DataFrame({"y": B, "uranium": A, "county": ["Cook", "cook ", "Cass"]})
+    with pytest.warns(UserWarning, match="groups of dataset '0' differ in case .*'Cook', 'cook '"):
+        assert counties(table).labels == (("Cook", "cook ", "Cass"),)
+
+
 ROWS = {"y": np.arange(4.0), "in_county": np.array([2, 2, 1, 0])}
 
 

@@ -10,7 +10,17 @@ from pmcl.compile import VariableInfo
 from pmcl.compile.indices import likely_cause
 from pmcl.data.constants import check_constants
 from pmcl.data.forms import in_form, is_frame, several, with_index
-from pmcl.data.labels import along, in_order, numbers, own_labels, text, with_labels
+from pmcl.data.labels import (
+    along,
+    are_places,
+    check_places,
+    in_order,
+    numbers,
+    own_labels,
+    text,
+    warn_of_spelling,
+    with_labels,
+)
 from pmcl.data.plain import array_of, plain
 from pmcl.data.reading import in_lists, read_arrays, read_one
 from pmcl.data.tables import by_variable, from_columns
@@ -110,7 +120,7 @@ class GroupedReader(NamedTuple):
         Names 0, 1, 2 ... in any order are the places, as they are where the model has them.
         """
         coords = {k: v for k, v in self.layout.coords.items() if k != self.dim}
-        if labels is not None and _are_places(labels):
+        if labels is not None and are_places(labels):
             coords[self.dim] = np.arange(len(labels))
         dims, row = self.layout.data_dims | {self.dim}, self.layout.row
         row = None if row == self.dim else row  # labels of groups are no rows'
@@ -162,7 +172,7 @@ class GroupedReader(NamedTuple):
         infos |= {held: infos[n] for held, n in self.layout.holders.items() if n in infos}
         values = {str(n): with_labels(v, infos[n]) for n, v in data.items() if n in infos}
         own = {n: own_labels(v, self.dim) for n, v in values.items()}
-        turned = [n for n, v in own.items() if v and _are_places(v) and v != numbers(len(v))]
+        turned = [n for n, v in own.items() if v and are_places(v) and v != numbers(len(v))]
         bare = [n for n, v in own.items() if v is None]
         index = plain(getattr(data[self.by], "values", data[self.by])) if self.by in data else None
         if index is not None and index.dtype.kind in "biuf":
@@ -291,6 +301,7 @@ class GroupedReader(NamedTuple):
                 f"Dataset {name!r}: expected {number} different names of groups along "
                 f"{self.dim!r}, got {listed(labels)}."
             )
+        warn_of_spelling(labels, f"groups of dataset {name!r}")
         return values, labels
 
     def _by_name(
@@ -316,28 +327,6 @@ class GroupedReader(NamedTuple):
         return np.array([where[n] for n in names]), labels
 
 
-def check_places(index: np.ndarray, labels: Sequence[str] | None, where: str) -> None:
-    """Refuse numbers that may be places of groups, and their names as well.
-
-    Raises
-    ------
-    DataError
-    """
-    came = {*text(index.ravel())}
-    if labels is None or index.dtype.kind not in "biuf" or _are_places(labels):
-        return
-    if came <= {*labels} and came <= {*numbers(len(labels))}:
-        raise DataError(
-            f"{where}: got {listed(sorted(came))}, which may be places from 0 and names of the "
-            f"groups ({listed(labels)}) as well. Pass names as text (`.astype(str)`), or groups "
-            "without names."
-        )
-
-
-def _are_places(labels: Sequence[str]) -> bool:
-    return {*labels} == {*numbers(len(labels))}
-
-
 def _in_order(labels: list[str] | None) -> list[str] | None:
     """Names of the groups as values are read with them, where they are places put in order."""
-    return numbers(len(labels)) if labels is not None and _are_places(labels) else labels
+    return numbers(len(labels)) if labels is not None and are_places(labels) else labels
