@@ -68,7 +68,7 @@ def check_order(arrays: Mapping[str, object], layout: Layout, where: str) -> Non
             )
     for place in layout.indices.places if layout.indices else ():
         dim = place.dim
-        along_it = {i.name for i in layout.variables if place.plain and dim in i.dims}
+        along_it = {i.name for i in layout.variables if place.plain and i.dims[:1] == (dim,)}
         own = {n: own_labels(arrays.get(n), dim) for n in along_it}
         ours = text(layout.coords.get(dim, ()))
         turned = [n for n, labels in own.items() if labels and is_turned(labels, ours)]
