@@ -97,6 +97,8 @@ def likely_cause(low: float, high: float, size: int) -> str:
             " A code of -1 is what pandas gives to a missing category: drop those rows. Where "
             f"the last one is meant, write {size - 1}."
         )
+    if low != low:
+        return " Drop the rows that have no group (NaN)."
     if low == 1 and high == size:
         return " Numbers counted from 1 are the likely cause: subtract 1."
     return ""
