@@ -134,6 +134,29 @@ def of_groups(step: float = 0.0) -> pm.Model:
     return made
 
 
+def counted(labels: list[object]) -> pm.Model:
+    """Rows by the place of their group, of which something is known by its label."""
+    with pm.Model(coords={"obs": range(4), "g": labels}) as made:
+        x, z = pm.Data("x", np.zeros(4, int), dims="obs"), pm.Data("z", np.zeros(3), dims="g")
+        b = z + 2 * pm.Normal("b", dims="g")
+        pm.Normal("y", b[x], 1, **reals())
+    return made
+
+
+COUNTED, COUNTED_FROM_1 = (partial(counted, labels) for labels in (list("abc"), [1, 2, 3]))
+
+
+def groups_of_rows(labels: list[object]) -> pm.Model:
+    with pm.Model(coords={"obs": range(4), "g": labels}) as made:
+        x = pm.Data("x", np.zeros(4, int), dims="obs")
+        pm.Normal("y", pm.Normal("b", dims="g")[x], 1, **reals())
+    return made
+
+
+def by_group(labels: list[object], x: list[int]) -> dict[str, object]:
+    return {"x": x, "y": Y, "z": pd.Series([0.1, 0.2, 0.3], index=labels)}
+
+
 def without_use() -> pm.Model:
     with pm.Model(coords={"obs": range(4)}) as made:
         pm.Data("x", np.zeros(4), dims="obs")
@@ -194,6 +217,14 @@ def schools() -> pm.Model:
     return made
 
 
+def of_formula() -> pm.Model:
+    """Data are arrays of the model's own, and parameters are called like columns."""
+    with pm.Model(coords={"obs": range(4)}) as made:
+        own = pm.Normal("1|who", shape=2)[np.array([0, 1, 0, 1])]
+        pm.Normal("y", own + pm.Normal("b") * X, 1, **reals())
+    return made
+
+
 def table(**columns: object) -> pd.DataFrame:
     return pd.DataFrame({"dataset": "u", "x": X, "y": Y, **columns})
 
@@ -217,6 +248,7 @@ def by_bins() -> pm.Model:
     return made
 
 
+DATED = Read({"x": [[2, 0, 1, 0]], "z": [[0.3, 0.2, 0.1]]})
 CASES |= {
     "index: fractions that the model cuts off": Situation(
         by_cast, {"x": [0, 1.5, 2, 1], "y": Y}, Refused("'x'.*indexes 'b'.*whole numbers, got 1.5")
@@ -226,6 +258,46 @@ CASES |= {
     ),
     "index: numbers from 1, as floats": Situation(
         by_cast, {"x": [1.0, 2, 3, 1], "y": Y}, Refused("'x'.*Numbers counted from 1")
+    ),
+    "index: groups in another order than the model's": Situation(
+        COUNTED,
+        partial(by_group, list("cab"), [0, 1, 2, 1]),
+        Refused("'z': labels along 'g' are .*'x' counts along it"),
+    ),
+    "index: groups in the model's order": Situation(
+        COUNTED, partial(by_group, list("abc"), [0, 1, 2, 1]), Read({"z": [[0.1, 0.2, 0.3]]})
+    ),
+    "index: labels": Situation(
+        COUNTED, partial(by_group, list("cab"), list("caba")), Read({"x": [[2, 0, 1, 0]]})
+    ),
+    "index: labels in a column of a table": Situation(
+        partial(groups_of_rows, list("abc")),
+        table(x=pd.Categorical(list("cabb"), categories=list("zbca"))),
+        Read({"x": [[2, 0, 1, 1]]}),
+    ),
+    "index: dates": Situation(
+        partial(counted, DAYS), partial(by_group, DAYS[::-1], DAYS[[2, 0, 1, 0]]), DATED
+    ),
+    "index: labels that there are not": Situation(
+        COUNTED,
+        partial(by_group, list("abc"), list("caxA")),
+        Refused("'x' of dataset '0': expected labels of 'g' ..'a', 'b', 'c'.., .*got .'x', 'A'"),
+    ),
+    "index: labels, one missing": Situation(
+        COUNTED,
+        partial(by_group, list("abc"), ["c", "a", None, "b"]),
+        Refused("'x'.*labels of 'g'"),
+    ),
+    "index: labels as text where they are numbers": Situation(
+        COUNTED_FROM_1, partial(by_group, [1, 2, 3], list("2332")), Read({"x": [[1, 2, 2, 1]]})
+    ),
+    "index: places that are labels, too": Situation(
+        COUNTED_FROM_1,
+        partial(by_group, [1, 2, 3], [1, 2, 2, 1]),
+        Warned("'x': got .'1', '2'., which are places along 'g'.*1 is the group '2'"),
+    ),
+    "index: places that are no labels": Situation(
+        COUNTED_FROM_1, partial(by_group, [1, 2, 3], [0, 1, 2, 1]), Read({"x": [[0, 1, 2, 1]]})
     ),
     "index: bins": Situation(by_bins, {"x": [5, 17, 28, 9], "y": Y}, Read({"x": [[5, 17, 28, 9]]})),
     "index: bins that there are not": Situation(
@@ -291,6 +363,11 @@ CASES |= {
     ),
     "array: column vectors": Situation(
         line, {"x": X[:, None], "y": Y[:, None]}, Warned("4 datasets of one row,.*ravel")
+    ),
+    "table: columns of arrays that the model has, called like parameters": Situation(
+        of_formula,
+        table(b=X, who=list("abab"), z=X).drop(columns="dataset"),
+        Warned("columns 'b', 'who' are called like parameters, and are not read"),
     ),
     "table: a nameless row": Situation(
         line, table(dataset=["u", None, "u", "u"]), Refused("1 rows have none")

@@ -15,13 +15,19 @@ from pmcl.levels.find import find
 from pmcl.levels.structure import Levels
 from pmcl.runtime import precision
 
-FORMULAS = [("y ~ x + (1|g)", "gaussian"), ("n ~ x", "poisson"), ("n ~ x", "negativebinomial")]
+FORMULAS = [
+    ("y ~ x + (1|g)", "gaussian"),
+    ("n ~ x", "poisson"),
+    ("n ~ x", "negativebinomial"),
+    ("p(few, n) ~ x", "binomial"),  # to NumPy a name with a comma may be a dtype
+]
 
 
 def built(formula: str, family: str) -> pm.Model:
     rng = np.random.default_rng(0)
     data = pd.DataFrame({"x": rng.normal(size=30), "g": rng.choice(list("abc"), 30)})
     data["y"], data["n"] = data["x"] + rng.normal(size=30), rng.poisson(2, 30)
+    data["few"] = rng.binomial(data["n"], 0.5)
     model = bambi.Model(formula, data, family=family)
     model.build()
     return model.backend.model

@@ -198,6 +198,8 @@ def test_predictions_are_at_the_new_covariates_of_their_dataset(made) -> None:
     for form in (tables, table, table.groupby("dataset"), [tables["u"], tables["v"]]):
         again = made[1].predict(two, form, draws=20, random_seed=1)["predictions"]["y"]
         np.testing.assert_array_equal(again, found["predictions"]["y"])
+    with pytest.raises(ValueError, match="'exposure'. did not come"):
+        made[1].predict(two, table.drop(columns="exposure"), draws=4)
     by_name["u"].pop("X")
     with pytest.raises(ValueError, match="'X'. did not come. Those of several.*a `dataset`"):
         made[1].predict(two, by_name, draws=4)

@@ -110,6 +110,38 @@ def test_names_in_a_file_are_text_as_they_stand(counties, tmp_path):
         counties(read_data(path, labels={"county": None}))
 
 
+def test_two_columns_that_name_the_group_have_to_agree(counties):
+    codes, uranium = [1, 0, 0], [1.0, 2.0, 2.0]
+    table = pd.DataFrame({"y": B, "uranium": uranium, "county": [*"abb"], "in_county": codes})
+    found = counties(table)
+    assert found.labels == (("a", "b"),) and [*found.datasets["0"]["in_county"]] == [0, 1, 1]
+    for other in ([1, 0, 2], [1, 1, 0], [1, 1, 1]):
+        with pytest.raises(pmcl.DataError, match="'county' and 'in_county' both say of which"):
+            counties(table.assign(in_county=other))
+
+
+def test_names_that_differ_in_spelling_alone_are_warned_of(counties):
+    table = pd.DataFrame({"y": B, "uranium": A, "county": ["Cook", "cook ", "Cass"]})
+    with pytest.warns(UserWarning, match="groups of dataset '0' differ in case .*'Cook', 'cook '"):
+        assert counties(table).labels == (("Cook", "cook ", "Cass"),)
+
+
+def test_draws_are_compared_by_names_of_groups():
+    z = np.random.default_rng(0).normal(size=(2, 200, 2, 3)) + [0.0, 3.0, 6.0]
+    z[:, :, 1, 2] = np.nan  # the second dataset has two groups
+    names = np.array([["a", "b", "c"], ["x", "y", ""]])
+
+    def tree(order: list[list[int]]) -> xr.DataTree:
+        turned = np.stack([z[:, :, i, which] for i, which in enumerate(order)], axis=2)
+        labels = np.stack([names[i, which] for i, which in enumerate(order)])
+        coords = {"dataset": ["u", "v"], "g_label": (("dataset", "g"), labels)}
+        data = xr.Dataset({"t": (("chain", "draw", "dataset", "g"), turned)}, coords)
+        return xr.DataTree.from_dict({"unconstrained_posterior": data})
+
+    found = pmcl.compare(tree([[0, 1, 2], [0, 1, 2]]), tree([[2, 0, 1], [1, 0, 2]]), draws=100)
+    assert (found["bias_mean"] < 1e-12).all() and (found["bias_sd"] < 1e-12).all()
+
+
 ROWS = {"y": np.arange(4.0), "in_county": np.array([2, 2, 1, 0])}
 
 
@@ -122,5 +154,7 @@ def test_numbers_of_rows_are_places_or_names_and_never_guessed(counties):
     assert [*counties(named).datasets["0"]["in_county"]] == [1, 1, 0, 2]
     with pytest.raises(pmcl.DataError, match="got -1 to 2.*missing category"):
         counties({**ROWS, "in_county": np.array([2, 2, 1, -1]), "uranium": B})
+    with pytest.raises(pmcl.DataError, match="got nan to nan. Drop the rows that have no group"):
+        counties({**ROWS, "in_county": np.array([2, 2, 1, np.nan]), "uranium": B})
     with pytest.raises(pmcl.DataError, match=r"'in_county'.*may be places from 0 and names"):
         counties({**ROWS, "in_county": np.array([2, 2, 1, 1]), "uranium": by([1, 2, 3])})

@@ -107,6 +107,20 @@ def test_some_of_the_variables() -> None:
     assert abs(drawn[0].std() - 1) < 0.06
 
 
+@pytest.mark.parametrize(("draws", "new"), [("lr", "rl"), ("rl", "lr"), ("rl", "rl")])
+def test_labels_of_draws_and_of_the_new_model_may_be_in_another_order(draws: str, new: str) -> None:
+    values = {**funnel(), "x": np.random.default_rng(0).normal(size=(N, 2))}
+    values["x"] += [5 * (side == "r") for side in draws]
+    tree = tree_of(values)
+    tree["posterior"] = tree["posterior"].to_dataset().assign_coords(side=list(draws))
+    old = old_model()
+    with pm.Model(coords={"side": list(new)}) as model:
+        x = pmcl.as_prior(tree, model=old, vars=["x"], flow=False)["x"]
+    assert model.named_vars_to_dims["x"] == ("side",)
+    found = pm.draw(x, 400, random_seed=0, mode=host_mode()).mean(axis=0)
+    np.testing.assert_allclose(found, [5 * (side == "r") for side in new], atol=0.3)
+
+
 def known_slopes() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(3)
     x = rng.normal(1.5, 1, size=(10, 6))  # not centred: the two are correlated

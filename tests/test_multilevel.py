@@ -289,6 +289,8 @@ def test_predictions_of_datasets_with_groups_of_their_own(counties):
         (rows[1:2], "expected the datasets 'north', 'south', got 'north'"),
         ({"in_county": [["c"]] * 3}, "expected 2 datasets, got .*3"),
         ({"in_county": ["c"], "uranium": np.zeros(3)}, "expected 'uranium' of 4 groups .* got 3"),
+        ({"in_county": ["c"], "uranium": np.zeros(6)}, "expected 'uranium' of 4 groups .* got 6"),
+        ({"in_county": ["c"], "uranium": 1.0}, "expected 'uranium' of 4 groups .* got shape .."),
     ):
         with pytest.raises(pmcl.DataError, match=said):
             counties.predict(data, new, draws=20)
@@ -325,6 +327,16 @@ def test_new_rows_go_by_labels(counties):
     names = each.assign_coords(dataset=["south", "north"])
     for form in (names, {"in_county": names["in_county"]}):
         assert read(form) == {"south": ([1, 0], own), "north": ([2, 3], own)}
+    what_if = pd.DataFrame({"county": [*"bdb"], "uranium": [5.0, 6.0, 5.0]})
+    assert read(what_if)["north"] == ([1, 3, 1], [own[0], 5.0, own[2], 6.0])
+    with pytest.raises(pmcl.DataError, match="'north': expected one value of 'uranium' for each"):
+        read(what_if.assign(uranium=[5.0, 6.0, 7.0]))
+    numbered = replace(task, labels=(("1", "2", "3", "4"),) * 2)
+    with pytest.raises(pmcl.DataError, match="'in_county': got '1', '2', which may be places"):
+        new_rows({"in_county": [1, 2]}, numbered, "county", "in_county")
+    for form in (pd.DataFrame({"in_county": [1, 2]}), {"in_county": ["1", "2"]}):
+        found = new_rows(form, numbered, "county", "in_county")["north"]
+        assert found["in_county"].tolist() == [0, 1]
     rows = pd.DataFrame({"county": [*"bacd"], "dataset": [0, 0, 1, 1]})
     assert read(rows) == read(each)
     by_index = {n: t.set_index("county") for n, t in rows.groupby("dataset")}
@@ -799,6 +811,14 @@ def test_the_globals_are_a_prior_of_the_next_schools(schools):
     with pm.Model():  # the same schools again, with what is known of each
         again = pmcl.as_prior(schools, old, vars=["theta"], flow=False, random_seed=1)
         assert list(again) == ["theta"] and again["theta"].type.shape == (6,)
+    named = {
+        k: xr.DataArray(v, dims="school", coords={"school": [*"abcdef"]}) for k, v in old.items()
+    }
+    with pm.Model(coords={"school": [*"fedcba"]}) as turned:
+        other = pmcl.as_prior(schools, named, vars=["theta"], flow=False, random_seed=1)
+    assert turned.named_vars_to_dims["theta"] == ("school",)
+    drawn = [pm.draw(v["theta"], 400, random_seed=0).mean(axis=0) for v in (again, other)]
+    np.testing.assert_allclose(drawn[0], drawn[1][::-1], rtol=1e-6)
 
 
 @pytest.mark.parametrize(

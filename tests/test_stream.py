@@ -857,6 +857,11 @@ def test_what_does_not_fit_is_refused(line, curve):
         pm.Normal("y", mean, 1, observed=np.zeros(1), dims="row")
     with pytest.raises(UnsupportedModelError, match="'X': expected that a row's likelihood"):
         pmcl.fit_online(centred, random_seed=0, progressbar=False).update(data)
+    with pm.Model(coords={"row": range(1)}) as of_prior:
+        mu = pm.Normal("mu", pm.Data("level", 0.0))
+        pm.Normal("y", mu, 1, observed=np.zeros(1), dims="row")
+    with pytest.raises(ValueError, match="covariates: .* got .'level'., on which the prior"):
+        pmcl.fit_online(of_prior, covariates=["level"])
     with pm.Model(coords={"row": range(1)}) as shared:
         level = pm.Data("level", 0.0)
         pm.Normal("y", pm.Normal("mu") + level, 1, observed=np.zeros(1), dims="row")

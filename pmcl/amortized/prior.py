@@ -1,6 +1,6 @@
 """Yesterday's posterior as today's prior: a density learned from draws, inside a new PyMC model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import equinox as eqx
 import jax
@@ -26,6 +26,7 @@ from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.amortized.prior_source import source_of
 from pmcl.compile import CompiledModel, ValueSlice
 from pmcl.compile.conversion import graphs
+from pmcl.data.labels import is_turned, text
 from pmcl.data.task import TaskLike
 from pmcl.runtime import precision
 from pmcl.runtime.arguments import seed_of
@@ -92,7 +93,7 @@ def as_prior(
     """
     new = pm.modelcontext(None)
     seed = seed_of(random_seed, 0)
-    old, compiled, z, own = source_of(source, data, dataset, model, seed)
+    old, compiled, z, own, labels = source_of(source, data, dataset, model, seed)
     if new is old:
         raise ValueError("as_prior: expected a new model, got the one whose posterior this is.")
     names, needed = _chosen(old, vars, own)
@@ -105,7 +106,8 @@ def as_prior(
         )
     density = _learn(chosen, seed, flow=flow)
     vector = _vector(name, density, chosen.shape[1])
-    return _variables(old, new, vector, parts, names, name)
+    found = _variables(old, vector, parts, names)
+    return {n: _added(new, n, v, old, labels) if n != name else v for n, v in found.items()}
 
 
 def _chosen(
@@ -220,17 +222,9 @@ def _vector(name: str, density: _Learned, dim: int) -> TensorVariable:
 
 
 def _variables(
-    old: pm.Model,
-    new: pm.Model,
-    vector: TensorVariable,
-    parts: Sequence[ValueSlice],
-    names: Sequence[str],
-    own: str,
+    old: pm.Model, vector: TensorVariable, parts: Sequence[ValueSlice], names: Sequence[str]
 ) -> dict[str, TensorVariable]:
-    """Add the old model's variables, as functions of the vector, to the new one.
-
-    A variable with the vector's own name (`own`: an earlier prior, handed on) is not added.
-    """
+    """The old model's variables as functions of the vector."""
     where = {p.name: p for p in parts}
     swap = {
         v: vector[p.start : p.start + p.size].reshape(p.shape).astype(v.type.dtype)
@@ -252,12 +246,24 @@ def _variables(
                 "`vars` too."
             )
         (bound,), _ = graphs.bind(graph_replace([graph], swap, strict=False), {})
-        dims = old.named_vars_to_dims.get(variable)
-        fits = dims is not None and all(
-            d in new.coords and list(new.coords[d] or ()) == list(old.coords[d] or ()) for d in dims
-        )
-        if variable == own:
-            found[variable] = bound
-        else:
-            found[variable] = pm.Deterministic(variable, bound, dims=dims if fits else None)
+        found[variable] = bound
     return found
+
+
+def _added(
+    new: pm.Model,
+    name: str,
+    bound: TensorVariable,
+    old: pm.Model,
+    labels: Mapping[str, list[str]],
+) -> TensorVariable:
+    """Add a variable to the new model, in the order of its labels where it has the same."""
+    dims = old.named_vars_to_dims.get(name)
+    fits = dims is not None
+    for axis, dim in enumerate(dims or ()):
+        ours, theirs = text(new.coords.get(dim) or ()), labels.get(dim, [])
+        if is_turned(theirs, ours):
+            bound = pt.take(bound, [theirs.index(label) for label in ours], axis=axis)
+        elif dim not in new.coords or ours != theirs:
+            fits = False
+    return pm.Deterministic(name, bound, dims=dims if fits else None)

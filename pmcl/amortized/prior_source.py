@@ -13,9 +13,10 @@ from pmcl.amortized.own_size import of_own_size
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.compile import CompiledModel, compile_model
 from pmcl.compile.labelled import model_or_context
+from pmcl.data.labels import text
 from pmcl.data.task import DATASET, TaskLike
 from pmcl.draws.densities import unconstrain
-from pmcl.draws.results import ambiguous, flat_z
+from pmcl.draws.results import ambiguous, flat_z, in_order
 from pmcl.runtime import precision
 from pmcl.runtime.arguments import listed
 
@@ -34,12 +35,15 @@ class Source(NamedTuple):
     own : set of str
         Variables that are handed on where none are named: of a multilevel posterior those that its
         groups share.
+    labels : dict of str to list of str
+        Of the elements along dims: of groups those of the dataset.
     """
 
     model: pm.Model
     compiled: CompiledModel
     z: np.ndarray
     own: set[str]
+    labels: dict[str, list[str]]
 
 
 def source_of(
@@ -60,7 +64,12 @@ def source_of(
         return _of_levels(source, data, dataset, seed)
     old, compiled, tree = _draws(source, data, model, seed)
     everything = {i.name for i in compiled.free}
-    return Source(old, compiled, _of_one(compiled, tree, dataset), everything)
+    z = _of_one(compiled, tree, dataset)
+    return Source(old, compiled, z, everything, _labels(compiled))
+
+
+def _labels(compiled: CompiledModel) -> dict[str, list[str]]:
+    return {dim: text(labels) for dim, labels in compiled.coords.items()}
 
 
 def _of_levels(
@@ -74,14 +83,16 @@ def _of_levels(
     position = _position(tree["posterior"].to_dataset(), dataset)
     if source.groups is None:
         compiled, z = read.sized.compiled, flat_z(read.sized.compiled, tree)[:, :, position]
+        labels = _labels(compiled)
     else:
         own = of_own_size(source.groups, read, [position])
         compiled = own.sized.compiled
         z = flat_z(compiled, own.cut(tree))[:, :, 0]
+        labels = _labels(compiled) | {own.dim: [*(own.task.labels or [()])[0]]}
     shared = {*read.sized.reading.shared}
     of_groups = {v.variable for v in read.sized.compiled.values if v.start not in shared}
     common = {i.name for i in compiled.free} - of_groups
-    return Source(compiled.model, compiled, z.reshape(-1, compiled.dim), common)
+    return Source(compiled.model, compiled, z.reshape(-1, compiled.dim), common, labels)
 
 
 def _draws(
@@ -114,7 +125,7 @@ def _draws(
 
 def _of_one(compiled: CompiledModel, tree: xr.DataTree, dataset: str | int | None) -> np.ndarray:
     """Draws of z of shape (draw, dim)."""
-    posterior = tree["posterior"].to_dataset()
+    posterior = in_order(tree["posterior"].to_dataset(), compiled.coords)
     if DATASET in posterior.dims:
         position = _position(posterior, dataset)
         if "unconstrained_posterior" in tree.children:

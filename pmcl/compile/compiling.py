@@ -93,7 +93,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
     slices = variables.value_slices(model)
     # Fresh values for the observations: the model's own have their length in their type.
     observed = {
-        rv: pt.tensor(f"{rv.name}", dtype=rv.type.dtype, shape=(None,) * rv.type.ndim)
+        rv: pt.TensorType(rv.type.dtype, (None,) * rv.type.ndim)(f"{rv.name}")
         for rv in model.observed_RVs
     }
     explicit = [rv for rv in observed if has_density(rv)]
@@ -237,7 +237,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         *(sized[p] for p in on_data),
         *places[len(places) - len(custom) :],
     ]
-    indices = Indices(places, by_data)
+    indices = Indices(places, by_data, model.named_vars_to_dims)
     if indices.doubtful:
         warn(
             f"An array of the model indexes {', '.join(indices.doubtful)} by -1, which is the last "

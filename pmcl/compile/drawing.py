@@ -39,7 +39,7 @@ def joint(
         if info.name in covariates.distributions:
             shared[var] = covariates.distributions[info.name].astype(info.dtype)
         else:
-            explicit[info.name] = pt.tensor(info.name, dtype=info.dtype, shape=info.shape)
+            explicit[info.name] = pt.TensorType(info.dtype, info.shape)(info.name)
             shared[var] = explicit[info.name]
     # Lengths of dims become constants: JAX samples only at sizes it knows.
     graph = {rv: rv for rv in model.basic_RVs}

@@ -23,6 +23,8 @@ from pytensor.tensor.subtensor import (
 from pmcl.compile.conversion import graphs
 from pmcl.compile.of_data import ByData, OfData
 
+type Dims = Mapping[str, tuple[str | None, ...]]
+
 
 class Index(NamedTuple):
     """One place of the model where data index something.
@@ -35,11 +37,14 @@ class Index(NamedTuple):
         Whether they are the index as they stand; else it is computed from them.
     indexed : str
         Names of what is indexed.
+    dim : str
+        The dim that they count along; empty where it has no name.
     """
 
     data: str
     plain: bool
     indexed: str
+    dim: str = ""
 
 
 class Misplaced(NamedTuple):
@@ -92,6 +97,8 @@ def likely_cause(low: float, high: float, size: int) -> str:
             " A code of -1 is what pandas gives to a missing category: drop those rows. Where "
             f"the last one is meant, write {size - 1}."
         )
+    if low != low:
+        return " Drop the rows that have no group (NaN)."
     if low == 1 and high == size:
         return " Numbers counted from 1 are the likely cause: subtract 1."
     return ""
@@ -105,11 +112,13 @@ class Indices:
     outputs : sequence of Variable
         The model's variables, whose graph is looked at; without values for them.
     by_data : ByData
+    dims : mapping of str to tuple of str
+        Those of the model's variables.
     """
 
-    def __init__(self, outputs: Sequence[Variable], by_data: ByData) -> None:
+    def __init__(self, outputs: Sequence[Variable], by_data: ByData, dims: Dims) -> None:
         data = by_data.data
-        places = _places(outputs, data)
+        places = _places(outputs, data, dims)
         self.places = [index for index, _, _ in places]
         own = _own(outputs, {*data, *by_data.lengths})
         self._own = [(index, values) for index, values, _ in own]
@@ -202,7 +211,7 @@ def _told_own(place: Index, values: np.ndarray, found: Sequence) -> Misplaced | 
 
 
 def _nothing() -> Indices:
-    return Indices([], ByData())
+    return Indices([], ByData(), {})
 
 
 def _indexed(outputs: Sequence[Variable]) -> Iterator[tuple[Variable, int, Variable]]:
@@ -221,7 +230,7 @@ def _indexed(outputs: Sequence[Variable]) -> Iterator[tuple[Variable, int, Varia
 
 
 def _places(
-    outputs: Sequence[Variable], data: Mapping[Variable, Variable]
+    outputs: Sequence[Variable], data: Mapping[Variable, Variable], dims: Dims
 ) -> list[tuple[Index, Variable, Variable]]:
     """Find indices that follow from data alone; each with the index and the size as graphs."""
     found: dict[tuple[Variable, Variable, int], tuple[Index, Variable, Variable]] = {}
@@ -230,7 +239,8 @@ def _places(
         if names is None:
             continue
         of = pt.as_tensor_variable(index)
-        about = Index(", ".join(names), before_casts(index) in data, _named(array))
+        plain, along = before_casts(index) in data, _dim(array, axis, dims)
+        about = Index(", ".join(names), plain, _named(array), along)
         found.setdefault((array, index, axis), (about, of, array.shape[axis]))
     return list(found.values())
 
@@ -317,6 +327,17 @@ def _named(array: Variable) -> str:
         return repr(array.name)
     above = {v.name for v in ancestors([array]) if is_random(v) and v.name}
     return f"what is computed from {sorted(above)}" if above else "a constant"
+
+
+def _dim(array: Variable, axis: int, dims: Dims) -> str:
+    """Name of an axis of what is indexed, or of what it is computed from."""
+    known = [v for v in ancestors([array]) if v.name in dims]
+    found = {
+        dims[v.name][axis] or ""
+        for v in ancestors([array], known)
+        if v.name in dims and axis < len(dims[v.name]) == array.type.ndim
+    }
+    return found.pop() if len(found) == 1 else ""
 
 
 def is_random(var: Variable) -> bool:

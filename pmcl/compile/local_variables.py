@@ -125,8 +125,8 @@ def separate(model: pm.Model, names: Sequence[str]) -> tuple[pm.Model, LocalVari
         shape = lengths[value.name].shape[1:]
         start = sum(p.size for p in parts)
         parts.append(ValueSlice(value.name, name, start, shape))
-        u = pt.tensor(f"u of {name}", dtype="float64", shape=(None, *shape))
-        x = pt.tensor(name, dtype="float64", shape=(None, *rv.type.shape[1:]))
+        u = pt.TensorType("float64", (None, *shape))(f"u of {name}")
+        x = pt.TensorType("float64", (None, *rv.type.shape[1:]))(name)
         inputs.append(u)
         values.append(x)
         if transform is None:

@@ -76,7 +76,7 @@ def made_draw(
             shared[model[info.name]] = covariates.distributions[info.name].astype(info.dtype)
         else:
             shape = infos[info.name].shape
-            explicit[info.name] = pt.tensor(info.name, dtype=info.dtype, shape=shape)
+            explicit[info.name] = pt.TensorType(info.dtype, shape)(info.name)
             shared[model[info.name]] = explicit[info.name]
     itself = {rv: rv for rv in model.basic_RVs}
     parts = [unconstrained(model, v, itself).astype("float64") for v in model.value_vars]

@@ -69,7 +69,7 @@ def _drawer(
     shared: dict[Variable, Variable] = {}
     dtypes = {i.name: i.dtype for i in compiled.covariates}
     for name, shape in shapes:
-        explicit[name] = pt.tensor(name, dtype=dtypes[name], shape=shape)
+        explicit[name] = pt.TensorType(dtypes[name], shape)(name)
         shared[model[name]] = explicit[name]
     for dim, n in lengths:
         length = model.dim_lengths.get(dim)

@@ -149,7 +149,7 @@ def _find(compiled: CompiledModel) -> Predictors | str:
     data = [model[i.name] for i in compiled.covariates]
     inputs = {var: var.type(name=var.name) for var in data}
     observed = {
-        rv: pt.tensor(f"{rv.name}", dtype=rv.type.dtype, shape=(None,) * rv.type.ndim)
+        rv: pt.TensorType(rv.type.dtype, (None,) * rv.type.ndim)(f"{rv.name}")
         for rv in model.observed_RVs
     }
     symbols: dict[Variable, Variable] = {**inputs, **observed}

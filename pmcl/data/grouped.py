@@ -10,7 +10,17 @@ from pmcl.compile import VariableInfo
 from pmcl.compile.indices import likely_cause
 from pmcl.data.constants import check_constants
 from pmcl.data.forms import in_form, is_frame, several, with_index
-from pmcl.data.labels import along, in_order, numbers, own_labels, text, with_labels
+from pmcl.data.labels import (
+    along,
+    are_places,
+    check_places,
+    in_order,
+    numbers,
+    own_labels,
+    text,
+    warn_of_spelling,
+    with_labels,
+)
 from pmcl.data.plain import array_of, plain
 from pmcl.data.reading import in_lists, read_arrays, read_one
 from pmcl.data.tables import by_variable, from_columns
@@ -110,7 +120,7 @@ class GroupedReader(NamedTuple):
         Names 0, 1, 2 ... in any order are the places, as they are where the model has them.
         """
         coords = {k: v for k, v in self.layout.coords.items() if k != self.dim}
-        if labels is not None and _are_places(labels):
+        if labels is not None and are_places(labels):
             coords[self.dim] = np.arange(len(labels))
         dims, row = self.layout.data_dims | {self.dim}, self.layout.row
         row = None if row == self.dim else row  # labels of groups are no rows'
@@ -162,7 +172,7 @@ class GroupedReader(NamedTuple):
         infos |= {held: infos[n] for held, n in self.layout.holders.items() if n in infos}
         values = {str(n): with_labels(v, infos[n]) for n, v in data.items() if n in infos}
         own = {n: own_labels(v, self.dim) for n, v in values.items()}
-        turned = [n for n, v in own.items() if v and _are_places(v) and v != numbers(len(v))]
+        turned = [n for n, v in own.items() if v and are_places(v) and v != numbers(len(v))]
         bare = [n for n, v in own.items() if v is None]
         index = plain(getattr(data[self.by], "values", data[self.by])) if self.by in data else None
         if index is not None and index.dtype.kind in "biuf":
@@ -193,6 +203,13 @@ class GroupedReader(NamedTuple):
                 f"{int(rows[column].isna().sum())} rows have none."
             )
         names = text(rows[column])
+        if column == self.dim and self.by in rows.columns:
+            pairs = {*zip(names, text(rows[self.by]), strict=True)}
+            if not len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs}):
+                raise DataError(
+                    f"Dataset {name!r}: columns {self.dim!r} and {self.by!r} both say of which "
+                    "group a row is, and not the same: leave one of them out."
+                )
         numbers = rows[column].dtype.kind in "iu"
         labels = text(sorted({*rows[column]})) if numbers else list(dict.fromkeys(names))
         where = {label: j for j, label in enumerate(labels)}
@@ -233,7 +250,8 @@ class GroupedReader(NamedTuple):
         value = array_of(rows[info.name])
         which = group if info.dims == (self.dim,) else np.zeros(len(value), int)
         first = np.array([np.flatnonzero(which == j)[0] for j in range(which.max() + 1)])
-        differs = value != value[first][which]
+        missing = value[first] != value[first]  # in all rows of a group: told of later
+        differs = (value != value[first][which]) & ~((value != value) & missing[which])
         if differs.any():
             whose = f"group {labels[group[np.argmax(differs)]]!r}" if info.dims else "the dataset"
             raise DataError(
@@ -263,7 +281,7 @@ class GroupedReader(NamedTuple):
                     f"Variable {self.by!r} of dataset {name!r}: expected rows, got none."
                 )
             if index.dtype.kind in "biuf":
-                self._check_places(index, labels, name)
+                check_places(index, labels, f"Variable {self.by!r} of dataset {name!r}")
             else:
                 index, labels = self._by_name(index, labels, number, name)
             if number is None:
@@ -283,19 +301,8 @@ class GroupedReader(NamedTuple):
                 f"Dataset {name!r}: expected {number} different names of groups along "
                 f"{self.dim!r}, got {listed(labels)}."
             )
+        warn_of_spelling(labels, f"groups of dataset {name!r}")
         return values, labels
-
-    def _check_places(self, index: np.ndarray, labels: list[str] | None, name: str) -> None:
-        """Refuse numbers that may be places of groups, and their names as well."""
-        came = {*text(index.ravel())}
-        if labels is None or _are_places(labels):
-            return
-        if came <= {*labels} and came <= {*numbers(len(labels))}:
-            raise DataError(
-                f"Variable {self.by!r} of dataset {name!r}: got {listed(sorted(came))}, which may "
-                f"be places from 0 and names of the groups ({listed(labels)}) as well. Pass names "
-                "as text (`.astype(str)`), or groups without names."
-            )
 
     def _by_name(
         self, index: np.ndarray, labels: list[str] | None, number: int | None, name: str
@@ -320,10 +327,6 @@ class GroupedReader(NamedTuple):
         return np.array([where[n] for n in names]), labels
 
 
-def _are_places(labels: list[str]) -> bool:
-    return {*labels} == {*numbers(len(labels))}
-
-
 def _in_order(labels: list[str] | None) -> list[str] | None:
     """Names of the groups as values are read with them, where they are places put in order."""
-    return numbers(len(labels)) if labels is not None and _are_places(labels) else labels
+    return numbers(len(labels)) if labels is not None and are_places(labels) else labels

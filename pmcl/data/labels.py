@@ -13,7 +13,7 @@ from pmcl.compile.variables import is_nameless
 from pmcl.data.forms import as_pandas, is_frame, with_index
 from pmcl.data.plain import array_of, plain
 from pmcl.data.task import DATASET, DataError, Layout
-from pmcl.runtime.arguments import warn
+from pmcl.runtime.arguments import listed, warn
 
 
 def aligned(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str) -> xr.DataArray:
@@ -339,6 +339,38 @@ def _difference(theirs: list[str], ours: list[str]) -> str:
         return ""
     plain = [{v.strip().casefold() for v in labels} for labels in (ours, theirs)]
     return "they differ in case or blanks" if plain[0] == plain[1] else "they differ"
+
+
+def are_places(labels: Sequence[str]) -> bool:
+    """Whether labels are 0, 1, 2 ... in any order."""
+    return {*labels} == {*numbers(len(labels))}
+
+
+def check_places(index: np.ndarray, labels: Sequence[str] | None, where: str) -> None:
+    """Refuse numbers that may be places of groups, and their names as well.
+
+    Raises
+    ------
+    DataError
+    """
+    came = {*text(index.ravel())}
+    if labels is None or index.dtype.kind not in "biuf" or are_places(labels):
+        return
+    if came <= {*labels} and came <= {*numbers(len(labels))}:
+        raise DataError(
+            f"{where}: got {listed(sorted(came))}, which may be places from 0 and names of the "
+            f"groups ({listed(labels)}) as well. Pass names as text (`.astype(str)`), or groups "
+            "without names."
+        )
+
+
+def warn_of_spelling(names: Iterable[str], what: str) -> None:
+    """Say where names differ in case and blanks alone: a typing error makes two of one."""
+    plain = {name: name.strip().casefold() for name in names}
+    number = Counter(plain.values())
+    alike = sorted(name for name, of in plain.items() if number[of] > 1)
+    if alike:
+        warn(f"data: names of {what} differ in case or blanks only, and all count: {few(alike)}.")
 
 
 def few(labels: list[str], most: int = 8) -> str:

@@ -8,7 +8,7 @@ import xarray as xr
 
 from pmcl.compile import VariableInfo
 from pmcl.data.forms import in_form, is_frame, several, with_index
-from pmcl.data.labels import labels_of, name_of, numbers, text, with_labels
+from pmcl.data.labels import check_places, labels_of, name_of, numbers, text, with_labels
 from pmcl.data.plain import array_of
 from pmcl.data.task import DATASET, DataError, Task
 from pmcl.runtime.arguments import listed
@@ -123,28 +123,41 @@ def _of_one(new: Any, task: Task, i: int, dim: str, by: str) -> dict[str, np.nda
         raise DataError(f"{where}: {error}") from None
     if by and by not in found and dim in found:
         found[by] = found.pop(dim)
-    if by in found:
-        places, old = {label: j for j, label in enumerate(labels)}, found[by]
+    named = by if by in found else dim if frame and dim in found else ""
+    if named:
+        places, old = {label: j for j, label in enumerate(labels)}, found[named]
+        if not frame:
+            check_places(old, labels, f"{where}: {named!r}")
         unknown = [n for n in dict.fromkeys(text(old.ravel())) if n not in places]
         if unknown:
             raise DataError(
-                f"{where}: expected groups of {listed([*places])} in {by!r}, got "
+                f"{where}: expected groups of {listed([*places])} in {named!r}, got "
                 f"{listed(unknown)}. A new group is one without rows in the data; datasets with "
                 "different groups have rows of their own, by a column 'dataset' or a mapping."
             )
-        found[by] = np.array([places[n] for n in text(old.ravel())]).reshape(old.shape)
+        found[named] = np.array([places[n] for n in text(old.ravel())]).reshape(old.shape)
     covariates, own = task.layout.variables[task.layout.n_observed :], task.dataset(i)
+    most = max(map(len, task.labels))
     for info in covariates:
         if dim not in info.dims or (info.name not in found and info.dims != (dim,)):
             continue
         axis = info.dims.index(dim)
-        if info.name not in found or (frame and info.dims == (dim,)):
+        if info.name not in found:
             found[info.name] = own[info.name]
-        size, came = info.shape[axis], found[info.name].shape[axis]
-        if came < len(labels):
+            continue
+        if frame and named and info.dims == (dim,):
+            values, column, rows = own[info.name].copy(), found[info.name], found[named]
+            values[rows] = column
+            if (values[rows] != column).any():
+                raise DataError(f"{where}: expected one value of {info.name!r} for each group.")
+            found[info.name] = values.take(np.arange(len(labels)), axis=axis)
+        size, shape = info.shape[axis], found[info.name].shape
+        came = shape[axis] if len(shape) == len(info.dims) else f"shape {shape}"
+        if came not in (len(labels), most):
             raise DataError(
                 f"{where}: expected {info.name!r} of {len(labels)} groups along {dim!r}, got "
                 f"{came}."
             )
-        found[info.name] = found[info.name].take(np.minimum(np.arange(size), came - 1), axis=axis)
+        last = len(labels) - 1
+        found[info.name] = found[info.name].take(np.minimum(np.arange(size), last), axis=axis)
     return {i.name: found[i.name] for i in covariates if i.name in found}

@@ -1,10 +1,14 @@
-"""Refusals of labels that come in different orders."""
+"""Labels that come in different orders, and numbers that may be labels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from pmcl.data.labels import along, few, is_turned, numbers, own_labels, text
+from pmcl.data.plain import plain
 from pmcl.data.task import DataError, Layout
+from pmcl.runtime.arguments import warn
 
 
 def check_one_order(datasets: Mapping[str, Any], layout: Layout) -> None:
@@ -41,7 +45,8 @@ def check_one_order(datasets: Mapping[str, Any], layout: Layout) -> None:
 def check_order(arrays: Mapping[str, object], layout: Layout, where: str) -> None:
     """Refuse labels that are the model's in another order, beside values that have no labels.
 
-    Constants that came are among them. Only where :func:`aligned` puts them in order.
+    Constants that came are among them, and data that count along the labels. Only where
+    :func:`aligned` puts them in order.
 
     Raises
     ------
@@ -61,3 +66,64 @@ def check_order(arrays: Mapping[str, object], layout: Layout, where: str) -> Non
                 f"order, and the model has a constant as long; {bare} have no labels of it: "
                 "by label and by position they are paired differently. Give all labels, or none."
             )
+    for place in layout.indices.places if layout.indices else ():
+        dim = place.dim
+        along_it = {i.name for i in layout.variables if place.plain and i.dims[:1] == (dim,)}
+        own = {n: own_labels(arrays.get(n), dim) for n in along_it}
+        ours = text(layout.coords.get(dim, ()))
+        turned = [n for n, labels in own.items() if labels and is_turned(labels, ours)]
+        index: Any = arrays.get(place.data)
+        if turned and plain(getattr(index, "values", index)).dtype.kind in "biuf":
+            raise DataError(
+                f"Variable {turned[0]!r}{where}: labels along {dim!r} are "
+                f"{few(own[turned[0]] or [])}, the model's {few(ours)}, and {place.data!r} counts "
+                "along it: by label and by position its numbers say different things. Pass labels "
+                f"for them, or put {turned[0]!r} in the model's order."
+            )
+
+
+def with_places(
+    datasets: Sequence[Mapping[str, np.ndarray]], names: Sequence[str], layout: Layout
+) -> list[dict[str, np.ndarray]]:
+    """Number what counts along a dim of the model, and came as its labels.
+
+    Raises
+    ------
+    DataError
+        Naming those that the model does not have.
+
+    Warns
+    -----
+    UserWarning
+        Where numbers came, of which all may be labels.
+    """
+    found = [dict(one) for one in datasets]
+    for place in layout.indices.places if layout.indices else ():
+        ours = text(layout.coords.get(place.dim, ()))
+        if not place.plain or place.data not in layout.names:
+            continue
+        if ours == numbers(len(ours)) or len({*ours}) < len(ours):
+            continue
+        came: set[str] = set()
+        for name, one in zip(names, found, strict=True):
+            value = np.asarray(one[place.data])
+            labels = text(value.ravel())
+            if value.dtype.kind in "biuf":
+                came |= {*labels}
+                continue
+            unknown = [n for n in dict.fromkeys(labels) if n not in {*ours}]
+            if unknown:
+                raise DataError(
+                    f"Variable {place.data!r} of dataset {name!r}: expected labels of "
+                    f"{place.dim!r} ({few(ours)}), or their places from 0, got {few(unknown)}."
+                )
+            one[place.data] = np.array([*map(ours.index, labels)], int).reshape(value.shape)
+        if came and came <= {*ours} and came <= {*numbers(len(ours))}:
+            first = min(came)
+            warn(
+                f"Variable {place.data!r}: got {few(sorted(came))}, which are places along "
+                f"{place.dim!r}, counted from 0, and its labels ({few(ours)}) as well. They are "
+                f"taken as places: {first} is the group {ours[int(first)]!r}. Pass labels as text "
+                "(`.astype(str)`)."
+            )
+    return found

@@ -10,6 +10,7 @@ import numpy as np
 from pmcl.compile import VariableInfo
 from pmcl.compile.casting import lost
 from pmcl.compile.support import in_row
+from pmcl.data.order import with_places
 from pmcl.data.task import DataError, Layout, Task
 from pmcl.runtime.arguments import warn
 
@@ -17,7 +18,7 @@ from pmcl.runtime.arguments import warn
 def concatenate(tasks: Sequence[Task]) -> Task:
     """Join the datasets of several tasks, padding all to the longest."""
     layout = tasks[0].layout
-    joined = stack(
+    joined = _stack(
         [t.dataset(i) for t in tasks for i in range(len(t))],
         [n for t in tasks for n in t.names],
         layout,
@@ -36,11 +37,19 @@ def stack(
 ) -> Task:
     """Check datasets one by one, pad them to the longest and stack them.
 
+    Labels of the model's elements that came where data count these are numbered.
+
     Raises
     ------
     DataError
         Naming the variable and the dataset.
     """
+    return _stack(with_places(datasets, names, layout), names, layout)
+
+
+def _stack(
+    datasets: Sequence[Mapping[str, np.ndarray]], names: Sequence[str], layout: Layout
+) -> Task:
     if not datasets:
         raise DataError("data: expected at least one dataset, none came.")
     if len(set(names)) != len(names):

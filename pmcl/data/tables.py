@@ -1,5 +1,6 @@
 """Long tables: a row for each element of a dim, a column for each variable."""
 
+import re
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ def from_frame(data: "pd.DataFrame", layout: Layout) -> Task:
         Naming the column, and the dataset.
     """
     data = _with_times(data, layout)
+    _warn_of_parameters(data, layout)
     if DATASET not in data.columns:
         _warn_of_names(data, layout)
         return stack([_rows_of(data, layout, "0")], ["0"], layout)
@@ -51,6 +53,7 @@ def one_table(data: "pd.DataFrame", layout: Layout, name: str) -> dict[str, np.n
         Where it has several.
     """
     data = _with_times(data, layout)
+    _warn_of_parameters(data, layout)
     names = data[DATASET].nunique() if DATASET in data else 1
     if names > 1:
         raise DataError(
@@ -82,6 +85,19 @@ def _warn_of_names(data: "pd.DataFrame", layout: Layout) -> None:
         warn(
             f"data: a table without a column {DATASET!r} is read as one dataset of {len(data)} "
             f"rows. Do {listed(text)} tell datasets apart? Then pass `data.groupby({text[0]!r})`."
+        )
+
+
+def _warn_of_parameters(data: "pd.DataFrame", layout: Layout) -> None:
+    """Say which columns are called like parameters, as a formula's are (`x`, `1|g`), and unread."""
+    called = {part for name in layout.parameters for part in re.split(r"[|:]", name)}
+    known = {*layout.names, *layout.coords, *layout.holders, *layout.constants, DATASET}
+    unread = [c for c in data.columns if c in called - known]
+    if unread:
+        warn(
+            f"data: columns {listed(unread)} are called like parameters, and are not read: in the "
+            "model are arrays of its own (as in those of Bambi), or nothing. Right for a table "
+            "with the rows that the model was made with, in their order; else make them `pm.Data`."
         )
 
 

@@ -92,8 +92,8 @@ class Layout:
         Dims of the data as long as a constant of the model: what lies along them is in its order.
     times : frozenset of str
         Dims along which an observed variable is a series.
-    others : frozenset of str
-        Data of another model, which are passed over.
+    others, parameters : frozenset of str
+        Data of another model, which are passed over; the names of free variables.
     """
 
     variables: tuple[VariableInfo, ...]
@@ -113,6 +113,7 @@ class Layout:
     tied: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     times: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     others: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    parameters: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @classmethod
     def of(cls, compiled: CompiledModel, row: str | None) -> "Layout":
@@ -134,6 +135,7 @@ class Layout:
             dims_of_constants={n: named[n] for n in compiled.constants if named.get(n)},
             tied=frozenset(d for d, n in pairs if d in compiled.data_dims and n in fixed),
             times=dims_of_time(compiled.model, compiled.observed) & compiled.data_dims,
+            parameters=frozenset(i.name for i in compiled.free),
         )
 
     @property

@@ -3,6 +3,7 @@
 import numpy as np
 import xarray as xr
 
+from pmcl.data.one_dataset import LABEL
 from pmcl.data.task import DATASET
 from pmcl.draws.results import SAMPLE, in_order
 from pmcl.metrics import agreement, c2st, null_mmd2, posterior_discrepancy
@@ -54,31 +55,33 @@ def compare(
     Classifier Two-Sample Tests.
     """
     here, there = _draws(idata, "idata"), _draws(reference, "reference")
-    b, names, of_reference = _flat(there)
-    labels = {str(d): there[d].values for d in {*there.dims} & {*there.coords} - {DATASET}}
-    a, every, of_idata = _flat(in_order(here, labels))
+    names, every = ([str(n) for n in group[DATASET].values] for group in (there, here))
     if missing := [name for name in names if name not in every]:
         raise ValueError(
             f"compare: expected all datasets of the reference in idata, got none of "
             f"{missing[:5]}; idata has {every[:5]}."
         )
-    if of_idata != of_reference:
-        raise ValueError(
-            f"compare: expected the same parameters in both, got {of_idata} in idata and "
-            f"{of_reference} in the reference."
-        )
-    a = a[:, :, [every.index(name) for name in names]]
+    pairs = []
+    for i, name in enumerate(names):
+        one, other = _of_one(here, every.index(name)), _of_one(there, i)
+        labels = {str(d): other[d].values for d in {*other.dims} & {*other.coords} - {DATASET}}
+        (x, of_idata), (y, of_reference) = _flat(in_order(one, labels)), _flat(other)
+        if of_idata != of_reference:
+            raise ValueError(
+                f"compare: expected the same parameters in both, got {of_idata} in idata and "
+                f"{of_reference} in the reference, of dataset {name!r}."
+            )
+        pairs.append((x, y))
     rng = np.random.default_rng(random_seed)
     columns: dict[str, list[float]] = {k: [] for k in ("bias_mean", "bias_sd", "mmd2", "null_mmd2")}
     tested, pooled = [], []
     each = -(-nulls // len(names))
-    for i in range(len(names)):
-        x = a[:, :, i].reshape(-1, a.shape[-1])
-        y = b[:, :, i].reshape(-1, b.shape[-1])
+    for one_idata, one_reference in pairs:
+        x, y = (v.reshape(-1, v.shape[-1]) for v in (one_idata, one_reference))
         found = posterior_discrepancy(x, y, n=draws, rng=rng)
         for name in ("bias_mean", "bias_sd", "mmd2"):
             columns[name].append(getattr(found, name))
-        own = [null_mmd2(*_halves(b[:, :, i], k), n=draws, rng=rng) for k in range(max(each, 1))]
+        own = [null_mmd2(*_halves(one_reference, k), n=draws, rng=rng) for k in range(max(each, 1))]
         columns["null_mmd2"].append(own[0])
         pooled += own
         if classifier:
@@ -131,12 +134,23 @@ def _draws(tree: xr.DataTree, argument: str) -> xr.Dataset:
     return group
 
 
-def _flat(group: xr.Dataset) -> tuple[np.ndarray, list[str], dict[str, tuple]]:
-    """Draws of shape (chain, draw, dataset, dim), datasets' names, and shapes."""
-    names = [str(n) for n in group[DATASET].values]
+def _of_one(group: xr.Dataset, i: int) -> xr.Dataset:
+    """Draws of one dataset, under its own labels and without padding, where it has such."""
+    group = group.isel({DATASET: [i]})
+    for dim in [str(d) for d in group.dims if f"{d}{LABEL}" in group.coords]:
+        labels = group[f"{dim}{LABEL}"].values[0]
+        real = np.flatnonzero(labels != "")
+        group = (
+            group.drop_vars(f"{dim}{LABEL}").isel({dim: real}).assign_coords({dim: labels[real]})
+        )
+    return group
+
+
+def _flat(group: xr.Dataset) -> tuple[np.ndarray, dict[str, tuple]]:
+    """Draws of one dataset of shape (chain, draw, dim), and shapes."""
     parts, shapes = [], {}
     for name in sorted(map(str, group.data_vars)):
         value = group[name].transpose(*SAMPLE, ...)
         shapes[name] = value.shape[3:]
-        parts.append(value.values.reshape(*value.shape[:3], -1))
-    return np.concatenate(parts, axis=-1), names, shapes
+        parts.append(value.values.reshape(*value.shape[:2], -1))
+    return np.concatenate(parts, axis=-1), shapes

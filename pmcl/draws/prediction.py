@@ -9,7 +9,7 @@ import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo
 from pmcl.compile.predictive import lengths_of, predict
-from pmcl.data.forms import in_form, several
+from pmcl.data.forms import in_form, is_frame, several, with_index
 from pmcl.data.labels import numbers
 from pmcl.data.one_dataset import LENGTH
 from pmcl.data.reading import as_task
@@ -142,8 +142,8 @@ def covariates_of(
     except DataError as error:
         raise DataError(f"new_covariates: {error}") from None
     by_name = isinstance(new, Mapping) and several(new, alone.names)
-    each = [one for one in (new.values() if by_name else [new]) if isinstance(one, Mapping)]
-    missing = [i.name for i in infos if any(i.name not in one for one in each)]  # of no tables
+    each = new.values() if by_name else [new]
+    missing = [i.name for i in infos if any(not _has(one, i.name) for one in each)]
     if missing:
         how = " Those of several datasets come as a Dataset or a table with a `dataset`."
         raise ValueError(
@@ -171,6 +171,14 @@ def covariates_of(
     raise DataError(
         f"new_covariates: expected the datasets {listed(task.names)}, got {listed(read.names)}."
     )
+
+
+def _has(one: Any, name: str) -> bool:
+    """Whether a dataset has a variable; of a matrix a table has a column for each label."""
+    if not is_frame(one):
+        return name in one
+    columns = [*map(str, with_index(one))]
+    return name in columns or any(c.startswith(f"{name}[") for c in columns)
 
 
 def _fill(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -10,7 +10,7 @@ from pytensor.graph.basic import Variable
 
 from pmcl.compile.compiling import compile_model
 from pmcl.compile.local_variables import LocalVariables, separate
-from pmcl.compile.variables import dims_of, holders, own_value, used
+from pmcl.compile.variables import content, dims_of, holders, own_value, used
 from pmcl.continual import AbstractStrategy
 from pmcl.online.drift import AbstractDrift, ChangePoint, LearnedDrift, Static
 from pmcl.online.families.search import GaussNewton
@@ -89,6 +89,13 @@ def read(
     covariates = asked.covariates
     if covariates is None:
         covariates = covariates_along(model, row)
+    prior = sorted({str(v.name) for v in content(model.free_RVs)} & {*covariates})
+    if prior:
+        raise ValueError(
+            f"covariates: expected data of the rows, got {prior}, on which the prior of the "
+            "parameters depends: a stream has one prior. Leave them out of `covariates`, and give "
+            "the model their values."
+        )
     return model, variables, row, covariates
 
 
