@@ -3,6 +3,7 @@
 import io
 import logging
 import re
+import warnings
 from dataclasses import replace
 
 import jax
@@ -21,6 +22,7 @@ from pmcl.online.gaussian import MeanField
 from pmcl.online.memory import Candidates, Stored
 from pmcl.online.state import as_batch
 from pmcl.online.step import update
+from pmcl.online.stream import warn_of
 
 SIGMA = 0.8
 
@@ -997,3 +999,13 @@ def test_counts_that_keep_arriving(depends):
     draws = stream.update(batch, progressbar=False).sample(4000, random_seed=0)["posterior"]["rate"]
     exact = (2 + y.sum()) / (1 + 100)
     assert float(draws.mean()) == pytest.approx(exact, rel=0.03)
+
+
+def test_a_stream_that_was_lost_before_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="in update 1, which all later rest on .k-hat 2.82"):
+        warn_of(-np.inf, [np.nan, 2.82, 0.1])
+    with pytest.warns(UserWarning, match="in the last update .k-hat 0.80"):
+        warn_of(0.8, [2.82])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of(0.6, [np.nan, 0.9])

@@ -2,7 +2,7 @@
 
 import time as clock
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -27,6 +27,7 @@ from pmcl.runtime.arguments import positive, seed_of, warn
 from pmcl.runtime.precision import Precision, scope_of
 
 TRUSTED = 0.7  # k-hat
+_LOST = 1.0  # k-hat, at which an update tells nothing of where the next begins
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,9 +239,9 @@ class AbstractStream(ABC):
         Warns
         -----
         UserWarning
-            Where the k-hat of the last update is above 0.7.
+            Where the k-hat of the last update is above 0.7, or one before it was above 1.
         """
-        warn_of(self._khat)
+        warn_of(self._khat, [r.info.khat for r in self.records[:-1]])
         begin = clock.perf_counter()
         q, z = self._draw(draws, time, task, random_seed)
         with self._scope():
@@ -331,14 +332,21 @@ class AbstractStream(ABC):
         return time_after(time, self.state.time, self.state.updates)
 
 
-def warn_of(khat: float) -> None:
-    """Warn where the normal that is followed is far from what it approximates."""
+def warn_of(khat: float, before: Sequence[float] = ()) -> None:
+    """Warn where the normal that is followed is, or was, far from what it approximates."""
+    lost = np.flatnonzero(np.asarray(before) > _LOST)
     if khat > TRUSTED:
-        warn(
-            "The normal that is followed is far from what it approximates in the last "
-            f"update (k-hat {khat:.2f}): do not trust its tails, nor what depends on "
-            "several parameters together. Where all data are at hand, compare with NUTS."
-        )
+        where, worst = "is far from what it approximates in the last update", khat
+    elif len(lost):
+        worst = before[lost[0]]
+        where = f"was far from what it approximated in update {lost[0]}, which all later rest on"
+    else:
+        return
+    warn(
+        f"The normal that is followed {where} (k-hat {worst:.2f}): do not trust its tails, nor "
+        "what depends on several parameters together. Where all data are at hand, compare with "
+        "NUTS."
+    )
 
 
 def separated(problem: RowModel, data: Mapping[str, np.ndarray], key: Array) -> RowModel:
