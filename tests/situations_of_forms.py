@@ -365,6 +365,14 @@ CASES: dict[str, Situation] = {
         pd.DataFrame({"y": Y}, index=pd.date_range("2020", periods=4, name="Date")[::-1]),
         Warned("'year' are .'2020-01-04T00:00:00'.* do not rise"),
     ),
+    "order: a table of a series of a dozen": Situation(
+        series, pd.DataFrame({"y": np.arange(12.0)}), Read({"y": [np.arange(12.0)]})
+    ),
+    "order: a table of a series, sorted by another column": Situation(
+        series,
+        pd.DataFrame({"y": Y, "when": X[::-1]}).sort_values("when"),
+        Read({"y": [Y[::-1]]}),
+    ),
     "order: lists that are taken from datasets in different orders": Situation(
         line,
         {k: [taken_from(n, v) for n in order] for k, v, order in (("x", X, "uv"), ("y", Y, "vu"))},

@@ -163,7 +163,7 @@ def _unconstrained(compiled: CompiledModel, posterior: xr.Dataset, tree: xr.Data
         flat[info.name] = value.reshape(-1, *value.shape[2:])  # type: ignore[assignment]
     fixed = {}
     if "constant_data" in tree.children:
-        constant = tree["constant_data"].to_dataset()
+        constant = in_order(tree["constant_data"].to_dataset(), compiled.coords)
         fixed = {i.name: jnp.asarray(constant[i.name].values) for i in compiled.covariates}
     with precision.scope():
         return np.asarray(unconstrain(compiled, flat, fixed))

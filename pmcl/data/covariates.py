@@ -8,7 +8,7 @@ import xarray as xr
 from pytensor.graph.basic import Variable
 
 from pmcl.compile.variables import content, dims_of, holders, is_nameless, own_value
-from pmcl.data.forms import in_form, is_frame, several
+from pmcl.data.forms import in_form, is_frame, several, with_index
 from pmcl.data.plain import alike
 from pmcl.data.reading import names_in
 from pmcl.data.task import DATASET, DataError, Task, TaskLike
@@ -25,7 +25,7 @@ def covariates_among(model: pm.Model, data: TaskLike) -> tuple[str, ...]:
     elif isinstance(data, xr.Dataset):
         came = names_in(data, {DATASET, *model.coords})
     elif is_frame(data):
-        columns = [str(c) for c in data.columns]  # type: ignore[union-attr]
+        columns = [str(c) for c in with_index(data).columns]
         came = {*columns, *(c.split("[")[0] for c in columns)} - {DATASET}
     else:
         came = data if isinstance(data, Mapping) else ()

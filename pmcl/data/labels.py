@@ -37,12 +37,6 @@ def aligned(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str)
         if dim not in value.coords:
             continue
         theirs = labels_of(value, dim)
-        if dim in layout.times and _goes_back(theirs):
-            warn(
-                f"{where}: labels along {dim!r} are {few(theirs)}, which do not rise, and the "
-                "likelihood is a series: its steps are in the order in which values came. Sort "
-                "them first if the labels are times; else leave these out."
-            )
         if dim not in layout.coords:
             continue
         ours = text(layout.coords[dim])
@@ -80,6 +74,16 @@ def aligned(value: xr.DataArray, info: VariableInfo, layout: Layout, where: str)
                 f"{where}: labels of dim {dim!r} are {few(theirs)}, the model's are "
                 f"{few(ours)}: {what}. Rename them, give the model the same labels, or leave them "
                 f"out{how}: then positions count."
+            )
+    for dim in info.dims:  # as they are by now; the model's own order is meant
+        if dim not in layout.times or dim not in value.coords:
+            continue
+        came = labels_of(value, dim)
+        if came != text(layout.coords.get(dim, ())) and _goes_back(came):
+            warn(
+                f"{where}: labels along {dim!r} are {few(came)}, which do not rise, and the "
+                "likelihood is a series: its steps are in the order in which values came. Sort "
+                "them first if the labels are times; else leave these out."
             )
     return value
 
@@ -194,7 +198,7 @@ def _is_whole(label: str) -> bool:
 
 def _goes_back(labels: list[str]) -> bool:
     """Whether numbers or dates are not in order."""
-    dates = all(label[:4].isdecimal() and not label[4:5].isdecimal() for label in labels)
+    dates = all(v[:4].isdecimal() and len(v) > 4 and not v[4].isdecimal() for v in labels)
     try:
         values: list[Any] = labels if dates else [*map(float, labels)]
     except ValueError:

@@ -146,7 +146,8 @@ def _of_one(new: Any, task: Task, i: int, dim: str, by: str) -> dict[str, np.nda
             found[info.name] = own[info.name]
             continue
         if frame and named and info.dims == (dim,):
-            values, column, rows = own[info.name].copy(), found[info.name], found[named]
+            column, rows = found[info.name], found[named]
+            values = own[info.name].astype(np.result_type(own[info.name], column))
             values[rows] = column
             if (values[rows] != column).any():
                 raise DataError(f"{where}: expected one value of {info.name!r} for each group.")

@@ -98,12 +98,14 @@ def with_places(
         Where numbers came, of which all may be labels.
     """
     found = [dict(one) for one in datasets]
+    seen: set[str] = set()  # data may index several variables: numbered once
     for place in layout.indices.places if layout.indices else ():
         ours = text(layout.coords.get(place.dim, ()))
         if not place.plain or place.data not in layout.names:
             continue
-        if ours == numbers(len(ours)) or len({*ours}) < len(ours):
+        if ours == numbers(len(ours)) or len({*ours}) < len(ours) or place.data in seen:
             continue
+        seen.add(place.data)
         came: set[str] = set()
         for name, one in zip(names, found, strict=True):
             value = np.asarray(one[place.data])

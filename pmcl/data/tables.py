@@ -66,7 +66,9 @@ def one_table(data: "pd.DataFrame", layout: Layout, name: str) -> dict[str, np.n
 def _with_times(data: "pd.DataFrame", layout: Layout) -> "pd.DataFrame":
     """Make columns of an index; the one of a series has its times, whatever its name is."""
     row, index = layout.row, data.index
-    if row in layout.times and row not in data and index.nlevels == 1 and index.name != DATASET:
+    numbered = index.name is None and index.dtype.kind in "iu"  # by pandas: no times
+    alone = index.nlevels == 1 and index.name != DATASET and not numbered
+    if row in layout.times and row not in data and alone:
         data = data.assign(**{str(row): index})
     return with_index(data)
 

@@ -138,7 +138,8 @@ def _of_one(group: xr.Dataset, i: int) -> xr.Dataset:
     """Draws of one dataset, under its own labels and without padding, where it has such."""
     group = group.isel({DATASET: [i]})
     for dim in [str(d) for d in group.dims if f"{d}{LABEL}" in group.coords]:
-        labels = group[f"{dim}{LABEL}"].values[0]
+        told = group[f"{dim}{LABEL}"]
+        labels = (told[{DATASET: 0}] if DATASET in told.dims else told).values
         real = np.flatnonzero(labels != "")
         group = (
             group.drop_vars(f"{dim}{LABEL}").isel({dim: real}).assign_coords({dim: labels[real]})
