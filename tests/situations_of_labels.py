@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pymc as pm
+import pytensor.tensor as pt
 import xarray as xr
 from situation import Read, Refused, Situation, Warned, reals
 
@@ -153,6 +154,13 @@ def groups_of_rows(labels: list[object]) -> pm.Model:
     return made
 
 
+def beside_a_reference() -> pm.Model:
+    with pm.Model(coords={"obs": range(4), "g": list("bc")}) as made:
+        x = pm.Data("x", np.zeros(4, int), dims="obs")
+        pm.Normal("y", pt.concatenate([pt.zeros(1), pm.Normal("b", dims="g")])[x], 1, **reals())
+    return made
+
+
 def by_group(labels: list[object], x: list[int]) -> dict[str, object]:
     return {"x": x, "y": Y, "z": pd.Series([0.1, 0.2, 0.3], index=labels)}
 
@@ -277,6 +285,9 @@ CASES |= {
     ),
     "index: dates": Situation(
         partial(counted, DAYS), partial(by_group, DAYS[::-1], DAYS[[2, 0, 1, 0]]), DATED
+    ),
+    "index: labels of a part of what is indexed": Situation(
+        beside_a_reference, {"x": list("bcbb"), "y": Y}, Refused("'x'.*expected numbers")
     ),
     "index: labels that there are not": Situation(
         COUNTED,

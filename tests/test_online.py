@@ -8,6 +8,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from pymc.distributions.transforms import Interval
 from scipy import integrate, stats
 
 import pmcl
@@ -341,6 +342,16 @@ def test_a_prior_of_tiny_scales_is_that_of_units_smaller():
         found.append((prior.mean[0] - np.log(scale), prior.log_sd[0]))
     np.testing.assert_allclose(*found, atol=1e-6)
     assert -0.7 < found[0][0] < -0.3  # E log |x| is -0.64
+
+
+def test_a_prior_is_found_where_pymc_begins_at_the_end_of_a_transform():
+    with pm.Model(coords={"row": range(1)}) as model:
+        above = pm.Normal("above", 0, 1, transform=Interval(0, None))
+        pm.Normal("y", above, 1, observed=np.zeros(1), dims="row")
+    prior = pmcl.fit_online(model, random_seed=0, progressbar=False).problem.prior
+    # nearest to exp(z - exp(2 z) / 2): 1 = exp(2 m + 2 s^2) and 1 = 2 s^2 exp(2 m + 2 s^2)
+    found = [prior.mean[0], prior.log_sd[0]]
+    np.testing.assert_allclose(found, [-0.5, -np.log(2) / 2], atol=0.05)  # by a noisy search
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ from pmcl.amortized.own_size import (
     too_many,
 )
 from pmcl.compile import Density
+from pmcl.compile.drawing import truncated
+from pmcl.compile.integral import left_by_transforms
 from pmcl.data.grouped import Grouped, GroupedReader
 from pmcl.data.masked import check_masked
 from pmcl.data.new_rows import new_rows
@@ -140,7 +142,15 @@ class LevelSampler(NamedTuple):
             found = of_real_groups(self.groups, given, z, asked.names)
             if task.known is not None:
                 found = task.known.put_in(found)
-            tree = as_tree(sized.compiled, task, corrected, asked, begin=begin, constrained=found)
+            left = left_by_transforms(sized.compiled)
+            mine = self.groups.grouping.local if given.padded and self.groups is not None else ()
+            own = [v for v in sized.compiled.values if v.name in mine]
+            cut = truncated(sized.compiled)
+            if any(cut[v.start : v.start + v.size].any() for v in own):
+                left = np.nan, np.nan  # it would be of the groups that are padding, too
+            tree = as_tree(
+                sized.compiled, task, corrected, asked, begin=begin, constrained=found, left=left
+            )
             if wanted:
                 whole = replace(task, beside=beside)
                 terms = prior_terms(sized.compiled, z, whole)

@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import pytensor.tensor as pt
 from pymc.distributions.distribution import SymbolicRandomVariable
+from pytensor.compile.ops import ViewOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, walk
 from pytensor.scalar import Cast
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.random.op import RandomVariable
@@ -330,11 +331,15 @@ def _named(array: Variable) -> str:
 
 
 def _dim(array: Variable, axis: int, dims: Dims) -> str:
-    """Name of an axis of what is indexed, or of what it is computed from."""
-    known = [v for v in ancestors([array]) if v.name in dims]
+    """Name of an axis of what is indexed, or of what it is computed from, element by element."""
+
+    def above(v: Variable) -> list[Variable]:
+        alike = v.owner is not None and isinstance(v.owner.op, Elemwise | ViewOp)
+        return list(v.owner.inputs) if alike and v.name not in dims else []
+
     found = {
         dims[v.name][axis] or ""
-        for v in ancestors([array], known)
+        for v in walk([array], above)
         if v.name in dims and axis < len(dims[v.name]) == array.type.ndim
     }
     return found.pop() if len(found) == 1 else ""

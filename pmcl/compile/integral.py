@@ -26,17 +26,17 @@ _NEAR_ONE = 0.05
 _MOST = 5000  # dimensions, above which it takes too long
 _ELEMENTS = 100  # of a variable, the first ones, which are integrated
 _ROOM = 2_000_000  # numbers at a time
-_DRAWN = 2**22  # numbers, of a prior that transforms cut
-_AT_ONCE = 2**14  # draws
+_DRAWN = 2**20  # numbers, of a prior that transforms cut
+_FEWEST, _AT_ONCE = 1000, 2**12  # draws
+_ALL = 1.0, 0.0
 
 
 def with_integrals(compiled: CompiledModel) -> CompiledModel:
     """Say which of the priors that are a `pm.CustomDist` with only `logp` are improper.
 
-    And of which others the integral is not one, and how much of the prior its transforms leave.
-    Elements are integrated over z each, the other variables at the initial point; nothing is said
-    of a density whose integral is not found so: of elements that depend on one another, or with too
-    narrow a peak or too long a tail.
+    And of which others the integral is not one. Elements are integrated over z each, the other
+    variables at the initial point; nothing is said of a density whose integral is not found so: of
+    elements that depend on one another, or with too narrow a peak or too long a tail.
     """
     model = compiled.model
     custom = [rv for rv in model.free_RVs if isinstance(rv.owner.op, CustomDistRV)]
@@ -50,18 +50,30 @@ def with_integrals(compiled: CompiledModel) -> CompiledModel:
             for k, v in found.items()
             if not np.isinf(v).any() and (np.abs(v - 1) > _NEAR_ONE).any()
         ),
-        left=_left(compiled) if truncated(compiled).any() else (1.0, 0.0),
     )
 
 
-def _left(compiled: CompiledModel) -> tuple[float, float]:
-    """Share of the prior's draws that have a z, and its error; NaN where it cannot be told."""
+def left_by_transforms(compiled: CompiledModel) -> tuple[float, float]:
+    """Share of the prior that transforms (`ordered`, say) leave, and its error; made once.
+
+    NaN where it cannot be told: by draws, in JAX, of what is cut.
+    """
+    cut = truncated(compiled)
+    return compiled.keep("left by transforms", lambda: _left(compiled, cut)) if cut.any() else _ALL
+
+
+def _left(compiled: CompiledModel, cut: np.ndarray) -> tuple[float, float]:
     model, itself = compiled.model, {rv: rv for rv in compiled.model.free_RVs}
-    parts = [unconstrained(model, value, itself).ravel() for value in model.value_vars]
-    cut = np.flatnonzero(truncated(compiled))
-    there, draws = pt.isfinite(pt.concatenate(parts)[cut]).all(), _DRAWN // len(cut)
-    nothing = np.nan, np.nan
-    if {model[i.name] for i in compiled.covariates} & content([there]):
+    parts = [
+        unconstrained(model, value, itself).ravel()
+        for value, v in zip(model.value_vars, compiled.values, strict=True)
+        if cut[v.start : v.start + v.size].any()
+    ]
+    there = pt.isfinite(pt.concatenate(parts)).all()
+    above, nothing = content([there]), (np.nan, np.nan)
+    size = sum(v.size for v in compiled.values if model[v.variable] in above)
+    draws = _DRAWN // size
+    if draws < _FEWEST or {model[i.name] for i in compiled.covariates} & above:
         return nothing
     bound, generators = graphs.bind([there], {})
     try:
@@ -71,7 +83,8 @@ def _left(compiled: CompiledModel) -> tuple[float, float]:
             return drawn(*graphs.random_states(key, len(generators)))[0]
 
         keys = jax.random.split(jax.random.key(0), draws)
-        share = float(jax.lax.map(one, keys, batch_size=_AT_ONCE).mean())
+        at_once = max(min(_AT_ONCE, _ROOM // size**2), 1)  # a covariance has size**2 numbers
+        share = float(jax.lax.map(one, keys, batch_size=at_once).mean())
     except (NotImplementedError, TypeError, ValueError, IndexError):  # no sampler in JAX
         return nothing
     return (share, float(np.sqrt(share * (1 - share) / draws))) if share else nothing

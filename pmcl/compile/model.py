@@ -51,8 +51,6 @@ class CompiledModel:
         Observed variables that can only be simulated: their likelihood is NaN.
     improper, unnormalised : tuple of str
         Free variables whose prior has no finite integral, and others where it is not one.
-    left : tuple of float
-        Share of the prior that transforms (`ordered`, say) leave, and its error; NaN: not told.
     indices : Indices
         Where data index something.
     bases : Bases
@@ -101,7 +99,6 @@ class CompiledModel:
     constants: Mapping[str, np.ndarray] = field(repr=False, default_factory=dict)
     joined: str = ""
     unnormalised: tuple[str, ...] = ()
-    left: tuple[float, float] = (1.0, 0.0)
     kept: dict[Hashable, Any] = field(repr=False, default_factory=dict)
 
     def __eq__(self, other: object) -> bool:

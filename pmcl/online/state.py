@@ -184,6 +184,7 @@ def prepare(
     normal, factor = normal_entries(log_prior, standard, normal_key)
     # Adam never forgets the slopes far above a tiny scale, so a search does not begin there.
     begin = jnp.asarray(rows.compiled.initial, origin.dtype)
+    begin = jnp.where(jnp.isfinite(begin), begin, 0.0)  # PyMC's may lie at a transform's end
     known = MeanField(
         jnp.where(normal, factor.shift / factor.precision, begin),
         jnp.where(normal, -jnp.log(jnp.where(normal, factor.precision, 1.0)) / 2, 0.0),

@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 
 from pmcl.compile import CompiledModel, Density
+from pmcl.compile.integral import left_by_transforms
 from pmcl.data.task import Task
 from pmcl.draws.densities import constrain
 from pmcl.draws.drawn import Drawn, judge, resampled
@@ -161,10 +162,12 @@ def as_tree(
     *,
     begin: float,
     constrained: Mapping[str, np.ndarray] | None = None,
+    left: tuple[float, float] | None = None,
 ) -> xr.DataTree:
     """Label final draws: the results that users see; `begin` is the clock when sampling began.
 
-    `constrained`: named variables of z, where somebody knows better.
+    `constrained`: named variables of z, and `left`: the share of the prior that transforms leave,
+    where somebody knows better.
     """
     diagnostics, treatment = corrected.diagnostics, corrected.treatment
     if compiled.improper or compiled.unnormalised:
@@ -174,8 +177,8 @@ def as_tree(
         if not compiled.improper:
             why = f"the prior of {', '.join(compiled.unnormalised)} does not integrate to 1"
         treatment = treatment.noted(np.arange(len(task)), f"no evidence: {why}")
-    elif compiled.left[0] != 1:
-        share, error = compiled.left
+    elif (left := left_by_transforms(compiled) if left is None else left)[0] != 1:
+        share, error = left
         diagnostics = diagnostics._replace(
             log_evidence=diagnostics.log_evidence - np.log(share),
             log_evidence_error=np.hypot(diagnostics.log_evidence_error, error / share),
