@@ -1,6 +1,6 @@
 """What the network adds to the search, and the search to the network, model by model.
 
-    python benchmarks/whitening.py                       # every published model: an hour or two
+    python benchmarks/whitening.py                       # published models, of no groups
     python benchmarks/whitening.py linear_regression     # one
     python benchmarks/whitening.py --raw 3000            # beside them a network without a search
 
@@ -103,7 +103,8 @@ def tables(rows: dict[str, dict]) -> list[Table]:
 def main() -> None:
     """Run every model, write after each."""
     arguments = parser(__doc__ or "")
-    arguments.add_argument("models", nargs="*", default=names())
+    flat = [n for n in names() if "groups" not in find(n).training()]
+    arguments.add_argument("models", nargs="*", default=flat)
     arguments.add_argument("--raw", type=int, default=0, help="steps of the network without search")
     given = arguments.parse_args()
     warnings.simplefilter("ignore", UserWarning)

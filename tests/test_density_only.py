@@ -172,6 +172,7 @@ def test_the_share_of_a_prior_that_its_transform_leaves(prior, shape, transform,
 def test_a_potential_of_parameters_is_a_term_of_the_prior() -> None:
     model = model_of(potential_as_prior)
     tree = pmcl.refine(model, {"y": Y}, log_prior=True, **QUIET)
+    assert "which may not integrate to 1" in tree["dataset_stats"]["note"].item()
     mu = tree["posterior"]["mu"].values.ravel()
     assert mu.std() == pytest.approx(PRECISION**-0.5, rel=0.1)
     prior = tree["log_prior"]["prior"].values.ravel()

@@ -24,6 +24,7 @@ from pmcl.refinement.multilevel import refine_levels
 from pmcl.refinement.settings import Asked, Beginning
 from pmcl.refinement.standing import elsewhere, objections
 from pmcl.refinement.treatment import Engine, Treatment, at, joined, replaced
+from pmcl.runtime.arguments import listed
 
 _ELSEWHERE = 8  # searches by which a refined posterior is judged
 _ROUNDS = 2  # of refinement that begins at what they found, too
@@ -186,6 +187,10 @@ def as_tree(
         said = f"evidence of the {share:.2g} of the prior that its transforms leave"
         if np.isnan(share):
             said = "no evidence: transforms cut the prior, and how much is left cannot be told"
+        treatment = treatment.noted(np.arange(len(task)), said)
+    of_data = {p.name for p in compiled.potentials}
+    if besides := [str(p.name) for p in compiled.model.potentials if p.name not in of_data]:
+        said = f"evidence of a prior with {listed(besides)}, which may not integrate to 1"
         treatment = treatment.noted(np.arange(len(task)), said)
     z = np.asarray(corrected.drawn.z)
     if constrained is None:
