@@ -57,18 +57,14 @@ def flat(posterior: xr.Dataset) -> np.ndarray:
     return np.concatenate([*columns, np.log(found["sigma"].values)[:, None]], axis=1)
 
 
-def nuts(sampler: str) -> Callable[[Arrays, int], np.ndarray]:
-    """`pm.sample` with a sampler; 1,000 steps to tune, its default."""
-
-    def draw(data: Arrays, draws: int) -> np.ndarray:
-        with model(data):
-            tree = pm.sample(
-                draws // CHAINS, tune=1000, chains=CHAINS, nuts_sampler=sampler, random_seed=0,
-                progressbar=False, compute_convergence_checks=False,
-            )  # fmt: skip
-        return flat(tree["posterior"].to_dataset())
-
-    return draw
+def nuts(data: Arrays, draws: int) -> np.ndarray:
+    """`pm.sample`; 1,000 steps to tune, its default."""
+    with model(data):
+        tree = pm.sample(
+            draws // CHAINS, tune=1000, chains=CHAINS, nuts_sampler="pymc", random_seed=0,
+            progressbar=False, compute_convergence_checks=False,
+        )  # fmt: skip
+    return flat(tree["posterior"].to_dataset())
 
 
 def blackjax_nuts(data: Arrays, draws: int) -> np.ndarray:
@@ -169,7 +165,7 @@ def pathfinder(data: Arrays, draws: int) -> np.ndarray:
 
 # How to draw, and whose version it is.
 METHODS: dict[str, tuple[Callable[[], Callable[[Arrays, int], np.ndarray]], str]] = {
-    "nuts": (lambda: nuts("pymc"), "pymc"),
+    "nuts": (lambda: nuts, "pymc"),
     "blackjax": (lambda: blackjax_nuts, "blackjax"),
     "nutpie": (Nutpie, "nutpie"),
     "refine": (Refined, "pmcl"),

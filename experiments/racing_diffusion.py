@@ -68,14 +68,19 @@ def adapted(runs: Runs) -> pmcl.AmortizedPosterior:
     return stroop.DEFINITION.load(path)
 
 
+def people(source: str, size: stroop.Size) -> dict[str, xr.Dataset]:
+    """Answers of each participant of a source."""
+    everyone = stroop.everyone(source, number=size.participants)
+    return {name: d[["y"]] for name, d in everyone.items()}
+
+
 def unseen(runs: Runs, size: stroop.Size) -> None:
     """Sources that were never adapted to, with other numbers of trials: refined, against NUTS."""
 
     model = stroop.DEFINITION.model()
 
     def one(source: str) -> dict:
-        everyone = stroop.everyone(source, number=size.participants)
-        data = {name: d[["y"]] for name, d in everyone.items()}
+        data = people(source, size)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # k-hat is in the result
             tree = adapted(runs).sample(data, 1000, refine=True, random_seed=7)
@@ -131,10 +136,9 @@ def alone(runs: Runs, size: stroop.Size) -> None:
     def one(posterior: pmcl.AmortizedPosterior, draws: int) -> dict:
         parts: dict[str, list] = {"khat": [], "efficiency": []}
         for source in stroop.UNSEEN:
-            everyone = stroop.everyone(source, number=size.participants)
-            data = {name: d[["y"]] for name, d in everyone.items()}
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # k-hat is in the result
+                data = people(source, size)
                 tree = posterior.sample(data, draws, refine=False, fallback=None, random_seed=7)
             for name, part in parts.items():
                 part.extend(tree["dataset_stats"][name].values.tolist())

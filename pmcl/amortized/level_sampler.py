@@ -143,11 +143,11 @@ class LevelSampler(NamedTuple):
             if task.known is not None:
                 found = task.known.put_in(found)
             left = left_by_transforms(sized.compiled)
-            mine = self.groups.grouping.local if given.padded and self.groups is not None else ()
-            own = [v for v in sized.compiled.values if v.name in mine]
-            cut = truncated(sized.compiled)
-            if any(cut[v.start : v.start + v.size].any() for v in own):
-                left = np.nan, np.nan  # it would be of the groups that are padding, too
+            if left[0] != 1 and given.padded and self.groups is not None:
+                cut, mine = truncated(sized.compiled), self.groups.grouping.local
+                own = [v for v in sized.compiled.values if v.name in mine]
+                if any(cut[v.start : v.start + v.size].any() for v in own):
+                    left = np.nan, np.nan  # it would be of the groups that are padding, too
             tree = as_tree(
                 sized.compiled, task, corrected, asked, begin=begin, constrained=found, left=left
             )

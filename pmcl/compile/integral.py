@@ -28,7 +28,6 @@ _ELEMENTS = 100  # of a variable, the first ones, which are integrated
 _ROOM = 2_000_000  # numbers at a time
 _DRAWN = 2**20  # numbers, of a prior that transforms cut
 _FEWEST, _AT_ONCE = 1000, 2**12  # draws
-_ALL = 1.0, 0.0
 
 
 def with_integrals(compiled: CompiledModel) -> CompiledModel:
@@ -58,11 +57,13 @@ def left_by_transforms(compiled: CompiledModel) -> tuple[float, float]:
 
     NaN where it cannot be told: by draws, in JAX, of what is cut.
     """
+    return compiled.keep("left by transforms", lambda: _left(compiled))
+
+
+def _left(compiled: CompiledModel) -> tuple[float, float]:
     cut = truncated(compiled)
-    return compiled.keep("left by transforms", lambda: _left(compiled, cut)) if cut.any() else _ALL
-
-
-def _left(compiled: CompiledModel, cut: np.ndarray) -> tuple[float, float]:
+    if not cut.any():
+        return 1.0, 0.0
     model, itself = compiled.model, {rv: rv for rv in compiled.model.free_RVs}
     parts = [
         unconstrained(model, value, itself).ravel()
