@@ -107,19 +107,20 @@ def with_places(
             continue
         seen.add(place.data)
         came: set[str] = set()
+        position = {label: i for i, label in enumerate(ours)}
         for name, one in zip(names, found, strict=True):
             value = np.asarray(one[place.data])
             labels = text(value.ravel())
             if value.dtype.kind in "biuf":
                 came |= {*labels}
                 continue
-            unknown = [n for n in dict.fromkeys(labels) if n not in {*ours}]
+            unknown = [n for n in dict.fromkeys(labels) if n not in position]
             if unknown:
                 raise DataError(
                     f"Variable {place.data!r} of dataset {name!r}: expected labels of "
                     f"{place.dim!r} ({few(ours)}), or their places from 0, got {few(unknown)}."
                 )
-            one[place.data] = np.array([*map(ours.index, labels)], int).reshape(value.shape)
+            one[place.data] = np.array([position[n] for n in labels], int).reshape(value.shape)
         if came and came <= {*ours} and came <= {*numbers(len(ours))}:
             first = min(came)
             warn(
