@@ -10,7 +10,7 @@ from pmcl.data.batching import over_chunks, over_datasets, taken
 from pmcl.data.task import Batch, Task
 from pmcl.draws.densities import BLOCK, ITEMS, walk
 from pmcl.draws.drawn import Drawn
-from pmcl.networks import Amortizer
+from pmcl.networks import Amortizer, defence
 from pmcl.networks.amortizer import Context
 from pmcl.networks.contexts import contexts
 from pmcl.runtime import devices
@@ -34,7 +34,7 @@ def _draw(
         data: dict[str, Array], mask: Mask | None, context: Context, position: Array, block: Array
     ) -> tuple[Array, ...]:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), position), block)
-        z, log_q = amortizer.draw(key, BLOCK, context)
+        z, log_q = defence.draw(amortizer, key, BLOCK, context)
         z = z.astype(jnp.float64)
         return z, log_q, *density.parts(z, data, mask)
 
@@ -43,12 +43,12 @@ def _draw(
 
 @jit
 def _log_q(amortizer: Amortizer, context: Context, z: Array) -> Array:
-    every = jax.vmap(jax.vmap(amortizer.log_prob, in_axes=(0, None)))
+    every = jax.vmap(lambda u, c: defence.log_prob(amortizer, u, c))
     return devices.spread(every(*devices.spread((z, context))))
 
 
 def log_q(amortizer: Amortizer, z: np.ndarray, batch: Batch) -> np.ndarray:
-    """log q(z | h(x)) for z of shape (dataset, draw, dim)."""
+    """log q(z | h(x)) for z of shape (dataset, draw, dim): of what :func:`draw` draws from."""
     context = contexts(amortizer, batch, np.arange(len(z)))
     return walk(lambda _, u, c: _log_q(amortizer, c, u), z, batch, context)
 

@@ -180,6 +180,8 @@ class Amortizer(eqx.Module):
     def log_weights(self, context: Context) -> Array:
         """Log share of each mode."""
         assert context.place is not None
+        if self.modes == 1:
+            return jnp.zeros(1)
         return jax.nn.log_softmax(context.place.log_weight + self._learned(context))
 
     def _learned(self, context: Context) -> Array:

@@ -8,9 +8,10 @@ import jax
 import numpy as np
 
 from pmcl.networks.amortizer import Context
-from pmcl.refinement.proposals import Component, Proposals, Student
+from pmcl.refinement.proposals import Component, Proposals
 from pmcl.refinement.treatment import Engine
 from pmcl.search.newton import Mode
+from pmcl.search.student import Student
 
 _MIXTURE = (
     0.8  # by so much the mixture of all has to be better than one kind, whose draws are cheap

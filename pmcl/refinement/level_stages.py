@@ -6,25 +6,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.scipy.special import logsumexp
 
 from pmcl.compile import Density, Mask
 from pmcl.data.batching import over_datasets
 from pmcl.data.task import Batch
 from pmcl.levels.integrals import KEY, Marginal, sums
-from pmcl.networks import Amortizer
+from pmcl.networks import Amortizer, defence
 from pmcl.networks.amortizer import Context
-from pmcl.refinement.population import mixture_draws, mixture_log_q, population_round
-from pmcl.refinement.proposals import Student
+from pmcl.networks.defence import wider
+from pmcl.refinement.population import population_round
 from pmcl.refinement.stages import Keys
 from pmcl.runtime.jitting import jit
 from pmcl.search.newton import Mode
 from pmcl.search.scales import Dense
+from pmcl.search.student import Student, mixture_draws, mixture_log_q
 
 BLOCK = 64  # draws of one dataset that are made together
 _DEGREES = 4  # of t distributions, at least: tails wider than most posteriors'
 LOOKED_AT = 3  # groups whose k-hat is told
-_DEFENCE = 6  # draws of a block that are no network's
 
 
 class Mixture(NamedTuple):
@@ -62,30 +61,11 @@ def mixture_at(modes: Mode, number: np.ndarray) -> Mixture:
     evidence = np.log(np.diagonal(lower, axis1=-2, axis2=-1)).sum(axis=-1) + modes.log_p
     evidence = evidence - evidence[:, :1] - np.where(again, np.log(5.0), 0.0)
     share = np.exp(np.where(np.isfinite(evidence), evidence, -20.0))
-    lower = lower * _wider(lower.shape[-1]) ** again[..., None, None]
+    lower = lower * wider(lower.shape[-1]) ** again[..., None, None]
     degrees = max(_DEGREES, lower.shape[-1])
     scale: Any = Dense(lower, np.linalg.inv(lower))  # type: ignore[arg-type]
     parts = Student(modes.z, scale, degrees)
     return Mixture(parts, share / share.sum(axis=1, keepdims=True))  # type: ignore[arg-type]
-
-
-def _wider(dim: int) -> float:
-    """Factor of scales that are to be on the safe side; less where there are many parameters."""
-    return float(1.5 ** min(1.0, 3.0 / dim))
-
-
-def _defence(place: Any, spread: Array) -> tuple[Student, Array]:
-    """Wide t distributions at what the search of one dataset found, and their shares.
-
-    Half of them at the modes; half at the first and as wide as the prior along one axis: a scale
-    that may be zero has a long tail, or a shoulder, that nothing beside the mode tells of.
-    """
-    lower, dim = place.scale.lower * _wider(place.loc.shape[-1]), place.loc.shape[-1]
-    axes = jnp.eye(dim) * spread
-    long = jnp.linalg.cholesky(lower[0] @ lower[0].T + axes[:, :, None] * axes[:, None, :])
-    loc = jnp.concatenate([place.loc, jnp.broadcast_to(place.loc[0], (dim, dim))])
-    share = jnp.concatenate([jnp.exp(place.log_weight), jnp.full(dim, 1.0 / dim)]) / 2
-    return Student(loc, jax.vmap(Dense.of)(jnp.concatenate([lower, long])), _DEGREES), share
 
 
 @jit
@@ -140,25 +120,13 @@ def drawn_by_network(
 ) -> GroupDraws:
     """Draw global parameters from a network, and each group's given them; as :func:`drawn`.
 
-    A tenth of the draws are those of wide t distributions at the modes, and weights are by the
-    mixture's density: tails that the network's are too light for are not lost.
+    A tenth of the draws are those of wide t distributions (:mod:`pmcl.networks.defence`).
     """
-    assert amortizer.search is not None
-    spread = amortizer.search.spread
 
     def one(
         data: dict[str, Any], mask: Mask | None, context: Context, key: Array, turn: Array
     ) -> GroupDraws:
-        wide, share = _defence(context.place, spread)
-        some, order = jax.random.split(jax.random.fold_in(key, 2**31 - 1))
-        own, log_own = amortizer.draw(key, BLOCK - _DEFENCE, context)
-        others = mixture_draws(wide, share, some, _DEFENCE)
-        log_others = jax.vmap(amortizer.log_prob, in_axes=(0, None))(others, context)
-        order = jax.random.permutation(order, BLOCK)
-        g, own = (jnp.concatenate(v)[order] for v in ([others, own], [log_others, log_own]))
-        both = jnp.stack([own, mixture_log_q(wide, share, g)])
-        fraction = jnp.asarray([BLOCK - _DEFENCE, _DEFENCE]) / BLOCK
-        log_q = logsumexp(jnp.where(jnp.isnan(both), -jnp.inf, both), axis=0, b=fraction[:, None])
+        g, log_q = defence.draw(amortizer, key, BLOCK, context)
         z, log_p = marginal.draw(g, jax.random.fold_in(key, turn), data, mask, points)
         return GroupDraws(z, log_q, log_p)
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import logsumexp
 
-from pmcl.refinement.proposals import Student
 from pmcl.search.farthest import farthest_first
 from pmcl.search.scales import Dense
+from pmcl.search.student import Student, mixture_draws, mixture_log_q
 
 _EM = 10  # steps of expectation-maximisation in a round
 
@@ -94,29 +94,6 @@ def population_round(
     new = _fit(parts, share, jnp.where(usable[:, None], u, 0.0), _truncated(ratio))
     keep = usable.any()
     return jax.tree.map(lambda a, b: jnp.where(keep, a, b), new, (parts, share)), ratio
-
-
-def mixture_draws(parts: Student, share: Array, key: Array, draws: int) -> Array:
-    """Draws of a mixture, of shape (draws, dim), in numbers as equal to the shares as can be."""
-    first, second, third, fourth = jax.random.split(key, 4)
-    points = (jnp.arange(draws) + jax.random.uniform(first)) / draws
-    which = jnp.searchsorted(jnp.cumsum(share) / jnp.sum(share), points)
-    which = jax.random.permutation(fourth, jnp.minimum(which, len(share) - 1))
-    eps = jax.random.normal(second, (draws, parts.shift.shape[1]), jnp.float64)
-    chosen = jax.tree.map(lambda x: x[which], parts)
-    return jax.vmap(lambda s, e, c: s.draw(e, c))(chosen, eps, parts.mixing(third, (draws,)))
-
-
-def mixture_log_q(parts: Student, share: Array, z: Array) -> Array:
-    """Log density of a mixture at z of shape (n, dim)."""
-    each = jax.vmap(lambda s: jax.vmap(s.log_prob)(z))(parts)
-    return _mixture_log_q(each, share / jnp.sum(share))
-
-
-def _mixture_log_q(log_q: Array, weights: Array) -> Array:
-    """log sum_k weights_k q_k(z) for `log_q` of shape (components, n)."""
-    safe = jnp.where(jnp.isfinite(log_q), log_q, -jnp.inf)
-    return logsumexp(safe, axis=0, b=weights[:, None])
 
 
 def _truncated(log_weight: Array) -> Array:

@@ -6,11 +6,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.scipy.special import gammaln
 
 from pmcl.networks import Amortizer
 from pmcl.networks.amortizer import Context
 from pmcl.search.scales import AbstractScale
+from pmcl.search.student import Student
 
 _LOG_2PI = 1.8378770664093453
 
@@ -60,31 +60,6 @@ class Component(eqx.Module):
         """log q(z)."""
         v = self.scale.solve(z - self.shift)
         return ShapedNormal(z.shape[0]).log_prob(v, self.context) - self.scale.log_det()
-
-
-class Student(eqx.Module):
-    """A multivariate t at a mode: the defensive component, with tails wider than the target's."""
-
-    shift: Array
-    scale: AbstractScale
-    degrees: int = eqx.field(static=True, default=5)
-
-    def mixing(self, key: Array, shape: tuple[int, ...] = ()) -> Array:
-        """Draw chi squared, by which normal draws are divided."""
-        # squared normals: a sampler of gamma variables takes long to compile
-        squares = jax.random.normal(key, (*shape, self.degrees), self.shift.dtype) ** 2
-        return jnp.sum(squares, axis=-1)
-
-    def draw(self, eps: Array, chi2: Array) -> Array:
-        """Make z of standard normal `eps` and :meth:`mixing`."""
-        return self.shift + self.scale.multiply(eps * jnp.sqrt(self.degrees / chi2))
-
-    def log_prob(self, z: Array) -> Array:
-        """log density."""
-        v, n, d = self.scale.solve(z - self.shift), self.degrees, z.shape[0]
-        constant = gammaln((n + d) / 2) - gammaln(n / 2) - 0.5 * d * jnp.log(n * jnp.pi)
-        power = -0.5 * (n + d) * jnp.log1p(jnp.sum(v**2) / n)
-        return constant + power - self.scale.log_det()
 
 
 type Kind = Context | Component | Student

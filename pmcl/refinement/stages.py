@@ -12,9 +12,10 @@ from pmcl.data.task import Batch
 from pmcl.networks import Amortizer
 from pmcl.refinement.path import local_path_gradient
 from pmcl.refinement.population import population
-from pmcl.refinement.proposals import Component, Proposals, Student
+from pmcl.refinement.proposals import Component, Proposals
 from pmcl.runtime import devices
 from pmcl.runtime.jitting import jit
+from pmcl.search.student import Student
 
 BLOCK = 256  # draws of one dataset that are made together
 

@@ -16,12 +16,12 @@ from pmcl.draws.drawn import Drawn, judge
 from pmcl.metrics import FEWEST_DRAWS, khat_threshold
 from pmcl.refinement.choice import Verdict, mixture_log_q
 from pmcl.refinement.groups import ProposalArrays
-from pmcl.refinement.proposals import Student
 from pmcl.refinement.stages import BLOCK
 from pmcl.refinement.standing import ALIKE
 from pmcl.refinement.treatment import Engine, at, replaced
 from pmcl.runtime.jitting import jit
 from pmcl.search.scales import Dense
+from pmcl.search.student import Student
 
 _TIMES = (2.0, 10.0)  # scales of one parameter by which they are wider; less where it has company
 _DRAWS = BLOCK  # of wider proposals

@@ -1,0 +1,57 @@
+"""Multivariate t distributions at modes, and mixtures of them."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.scipy.special import gammaln, logsumexp
+
+from pmcl.search.scales import AbstractScale
+
+
+class Student(eqx.Module):
+    """A multivariate t at a mode: the defensive component, with tails wider than the target's."""
+
+    shift: Array
+    scale: AbstractScale
+    degrees: int = eqx.field(static=True, default=5)
+
+    def mixing(self, key: Array, shape: tuple[int, ...] = ()) -> Array:
+        """Draw chi squared, by which normal draws are divided."""
+        # squared normals: a sampler of gamma variables takes long to compile
+        squares = jax.random.normal(key, (*shape, self.degrees), self.shift.dtype) ** 2
+        return jnp.sum(squares, axis=-1)
+
+    def draw(self, eps: Array, chi2: Array) -> Array:
+        """Make z of standard normal `eps` and :meth:`mixing`."""
+        return self.shift + self.scale.multiply(eps * jnp.sqrt(self.degrees / chi2))
+
+    def log_prob(self, z: Array) -> Array:
+        """log density."""
+        v, n, d = self.scale.solve(z - self.shift), self.degrees, z.shape[0]
+        constant = gammaln((n + d) / 2) - gammaln(n / 2) - 0.5 * d * jnp.log(n * jnp.pi)
+        power = -0.5 * (n + d) * jnp.log1p(jnp.sum(v**2) / n)
+        return constant + power - self.scale.log_det()
+
+
+def mixture_draws(parts: Student, share: Array, key: Array, draws: int) -> Array:
+    """Draws of a mixture, of shape (draws, dim), in numbers as equal to the shares as can be."""
+    first, second, third, fourth = jax.random.split(key, 4)
+    points = (jnp.arange(draws) + jax.random.uniform(first)) / draws
+    which = jnp.searchsorted(jnp.cumsum(share) / jnp.sum(share), points)
+    which = jax.random.permutation(fourth, jnp.minimum(which, len(share) - 1))
+    eps = jax.random.normal(second, (draws, parts.shift.shape[1]), jnp.float64)
+    chosen = jax.tree.map(lambda x: x[which], parts)
+    return jax.vmap(lambda s, e, c: s.draw(e, c))(chosen, eps, parts.mixing(third, (draws,)))
+
+
+def mixture_log_q(parts: Student, share: Array, z: Array) -> Array:
+    """Log density of a mixture at z of shape (n, dim)."""
+    each = jax.vmap(lambda s: jax.vmap(s.log_prob)(z))(parts)
+    return _mixture_log_q(each, share / jnp.sum(share))
+
+
+def _mixture_log_q(log_q: Array, weights: Array) -> Array:
+    """log sum_k weights_k q_k(z) for `log_q` of shape (components, n)."""
+    safe = jnp.where(jnp.isfinite(log_q), log_q, -jnp.inf)
+    return logsumexp(safe, axis=0, b=weights[:, None])
