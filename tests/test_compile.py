@@ -390,3 +390,20 @@ def test_a_wave_of_data_is_no_basis() -> None:
         pm.Normal("y", pm.Normal("b") * pt.sin(pt.sqrt(3.0) * (x + 0.25)), 1, observed=np.zeros(4))
     bases = compile_model(model, covariates=["x"]).bases
     assert bases.outside({"x": np.linspace(0, 50, 4), "y": np.zeros(4)}) == ""
+
+
+@pytest.mark.parametrize("n", [100, 10**6, 10**9])
+def test_functions_of_integers_are_double_precision(n: int) -> None:
+    """PyMC's data of integers have 32 bits, of which JAX takes logarithms in single precision."""
+    with pm.Model(coords={"row": range(3)}) as model:
+        trials = pm.Data("trials", np.full(3, 7), dims="row")
+        p = pm.Beta("p", 1, 1)
+        pm.Binomial("y", trials, p, observed=np.zeros(3, int), dims="row")
+        pm.Poisson("k", p * pm.math.exp(0.5 * pm.math.log(trials)), observed=np.zeros(3, int))
+    compiled = compile_model(model, covariates=["trials"])
+    y, k = np.array([n // 3, n // 2, n]), np.array([0, 3, 9])
+    z = compiled.unconstrain({"p": np.array(0.4)})
+    with precision.scope():
+        found = compiled.log_likelihood_terms(z, {"y": y, "k": k, "trials": np.full(3, n, "int32")})
+    np.testing.assert_allclose(found["y"], stats.binom.logpmf(y, n, 0.4), rtol=1e-12, atol=1e-6)
+    np.testing.assert_allclose(found["k"], stats.poisson.logpmf(k, 0.4 * n**0.5), rtol=1e-12)

@@ -33,6 +33,7 @@ from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import HasInnerGraph, Op
+from pytensor.scalar.basic import Cast
 from pytensor.scalar.math import BetaInc, BetaIncInv, Erfcx, GammaIncCInv, GammaIncInv, Softplus
 from pytensor.scan.op import Scan
 from pytensor.tensor.elemwise import Elemwise
@@ -128,6 +129,10 @@ def substitute(fgraph: FunctionGraph) -> None:
             new = JaxOp(str(node.op.name), function).in_place_of(node)
         elif _scalar(node) in SPECIAL:
             new = JaxOp(*SPECIAL[_scalar(node)]).in_place_of(node)
+        elif _real_of_integers(node):
+            # JAX alone would take 32-bit integers' functions in single precision
+            dtype = node.outputs[0].type.dtype
+            new = node.op.make_node(*(v.astype(dtype) for v in node.inputs)).outputs
         elif isinstance(node.op, SplineWrapper):
             new = JaxOp("spline", _linear_spline(node.op)).in_place_of(node)
         elif isinstance(node.op, Scan) and _inside(node.op.fgraph):
@@ -153,6 +158,17 @@ def _register() -> None:
 def _scalar(node: Apply) -> type | None:
     """The scalar function that a node applies to every element."""
     return type(node.op.scalar_op) if isinstance(node.op, Elemwise) else None
+
+
+def _real_of_integers(node: Apply) -> bool:
+    """Whether a node makes real numbers of integers, by more than taking them as such."""
+    scalar = _scalar(node)
+    return (
+        scalar is not None
+        and scalar is not Cast
+        and all(np.dtype(o.type.dtype).kind == "f" for o in node.outputs)
+        and all(np.dtype(v.type.dtype).kind in "biu" for v in node.inputs)
+    )
 
 
 def _replaceable(node: Apply) -> str:
