@@ -119,6 +119,34 @@ def test_tasks_in_turn_go_on_from_what_is_in_force(work, capsys):
     assert not list(work.path.glob("half-done*"))
 
 
+def test_a_task_is_done_before_where_its_data_are_the_same(work, capsys):
+    """A file of a known name and with other data was passed over, and its data lost."""
+    state, path, out = work.path / "days.zarr.zip", work.path / "day.csv", work / "month.zarr.zip"
+    state.write_bytes(work.state.read_bytes())
+    rng = np.random.default_rng(3)
+    days = [pd.DataFrame({"dataset": "u", "y": rng.normal(size=10)}) for _ in range(2)]
+    more = ["-m", work.model, "--steps", "10", "-q", "--checkpoint", work / "half"]
+    days[0].to_csv(path, index=False)
+    asked = ["adapt", str(state), str(path), *more, "-o", out]
+    assert main(asked) == 0 and main(asked) == 0
+    assert "day: done before\n" in capsys.readouterr().err
+    days[1].to_csv(path, index=False)
+    assert main(asked) == 1
+    assert "'day' was adapted to before, with other data" in capsys.readouterr().err
+    assert main([*asked, "--name", "next day"]) == 0
+    found = pmcl.models.named(work.model).load(out)
+    assert [r.name for r in found.records] == ["day", "next day"]
+    assert found.learned(days[1], "next day") and not found.learned(days[1], "another")
+    with pytest.raises(DataError, match="'day' was adapted to before, with other data"):
+        found.learned(days[1], "day")
+    # a state that another command wrote is not gone on with
+    capsys.readouterr()
+    other = work / "other.zarr.zip"
+    assert main(["fit", "-m", work.model, "-o", other, "--steps", "10", "--seed", "2", "-q"]) == 0
+    assert main(["adapt", other, str(path), *more, "-o", out]) == 1
+    assert "a state that does not come from the one given" in capsys.readouterr().err
+
+
 def test_draws_that_should_not_be_trusted_are_named(work, capsys):
     far = pd.DataFrame({"dataset": "far", "y": np.full(10, 40.0)})
     far.to_csv(work / "far.csv", index=False)
@@ -169,6 +197,9 @@ def test_draws_that_differ_end_with_status_1(work, capsys, tmp_path):
         (["compare", "none.nc", "none.nc"], "expected results"),
         (["compare", "CSV", "CSV"], "could not be read as results"),
         (["fit", "-m", "MODEL:no", "-o", "x.zarr.zip"], "no published model"),
+        (["fit", "-m", "MODEL", "-o", "STATE"], "is there already"),
+        (["adapt", "STATE", "CSV", "-m", "MODEL", "-o", "CSV"], "is there already"),
+        (["report", "STATE", "-m", "MODEL", "-o", "CSV"], "is there already"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(work, capsys, arguments, message):

@@ -11,7 +11,7 @@ from scipy import stats
 
 import pmcl
 from pmcl.compile import UnsupportedModelError
-from pmcl.compile.integral import left_by_transforms
+from pmcl.compile.integral import of_prior
 
 Y = np.random.default_rng(0).normal(1, 1, 20)
 N, MEAN = len(Y), Y.mean()
@@ -158,7 +158,7 @@ def test_the_share_of_a_prior_that_its_transform_leaves(prior, shape, transform,
         named = {"shape": shape, "transform": transform, "default_transform": None}
         m = prior("m", **named, initval=start)
         pm.Normal("y", m.sum(), 1, observed=Y)
-    left, error = left_by_transforms(pmcl.compile_model(model))
+    left, error = of_prior(pmcl.compile_model(model)).left
     assert left == pytest.approx(share, abs=4 * error) and error < 1e-3
     if shape != 2:
         return

@@ -5,6 +5,8 @@ import pandas as pd
 import pymc as pm
 import pytest
 import xarray as xr
+from pymc.distributions import transforms
+from scipy import stats
 
 import pmcl
 from pmcl.compile import compile_model
@@ -237,6 +239,44 @@ def test_the_evidence_is_that_of_data_and_what_is_known(model):
         found = tree["dataset_stats"].to_dataset().isel(dataset=i)
         error = max(float(found["log_evidence_error"]), 1e-6)
         assert abs(float(found["log_evidence"]) - truth - stats.norm(0, 2).logpdf(1)) < 4 * error
+
+
+def test_the_evidence_of_what_is_known_counts_what_transforms_leave():
+    """Ordered means, known: their density is twice that of two normals; a start is no obstacle."""
+    y = RNG.normal(0.6, 1, 12)
+    with pm.Model() as cut:
+        pair = pm.Normal("pair", 0, 1, shape=2, transform=transforms.ordered, initval=[-1.0, 1.0])
+        mean = pm.Normal("mean", 0, 1, initval=0.5)
+        pm.Potential("besides", -(mean**2))
+        pm.Normal("y", mean + pair.sum(), 1, observed=np.zeros(12))
+    known = {"pair": [-0.2, 0.8], "mean": 0.3}
+    quiet = {"random_seed": 1, "progressbar": False}
+    stats_of = [
+        pmcl.refine(cut, {"y": y}, given={name: value}, **quiet)["dataset_stats"].to_dataset()
+        for name, value in known.items()
+    ]
+    # mean is N(0, 1 / 3) by its prior and the potential, which make a density of 1 / sqrt(3)
+    ones, noise = np.ones((12, 12)), np.eye(12)
+    of_y = stats.multivariate_normal.logpdf(y, np.full(12, 0.6), noise + ones / 3)
+    pair_known = of_y + stats.norm.logpdf(known["pair"]).sum() + np.log(2) - np.log(3) / 2
+    of_y = stats.multivariate_normal.logpdf(y, np.full(12, 0.3), noise + 2 * ones)
+    mean_known = of_y + stats.norm.logpdf(0.3) - 0.3**2
+    for found, exact in zip(stats_of, (pair_known, mean_known), strict=True):
+        assert found["log_evidence"].item() == pytest.approx(exact, abs=0.05)
+        assert "evidence of the 0.5 of the prior" in found["note"].item()
+        assert "a prior with 'besides', which may not integrate" in found["note"].item()
+
+
+def test_what_is_known_in_part_leaves_initial_values():
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 1, shape=3, initval=[0.1, 0.2, 0.3])
+        b = pm.HalfNormal("b", 1, initval=2.0)
+        pm.Normal("y", a.sum(), b, observed=np.zeros(4))
+    two = parted(model, {"a": np.array([True, False, True])})
+    found = {rv.name: v for rv, v in two.rvs_to_initial_values.items() if v is not None}
+    np.testing.assert_array_equal(found["a_observed"], [0.1, 0.3])
+    np.testing.assert_array_equal(found["a_unobserved"], [0.2])
+    assert found["b"] == 2.0
 
 
 def test_a_network_gives_the_rest(model):

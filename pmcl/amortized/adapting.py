@@ -30,8 +30,9 @@ from pmcl.continual import (
 )
 from pmcl.continual.learning import AdaptationOptions, Past, learn
 from pmcl.continual.objectives.objectives import check_objective
-from pmcl.data.task import Task, TaskLike
+from pmcl.data.task import DataError, Task, TaskLike
 from pmcl.networks import Amortizer
+from pmcl.parts.datasets import content_of
 from pmcl.runtime import precision
 from pmcl.runtime.arguments import positive, positive_rate, seed_of
 from pmcl.runtime.devices import DevicesLike, settled
@@ -53,11 +54,14 @@ class Begun(NamedTuple):
         The weights before the first adaptation.
     states : tuple of StrategyState
         What strategies have stored.
+    read : Task
+        The datasets as they came.
     """
 
     now: Occasion
     pretrained: Amortizer
     states: tuple[StrategyState, ...]
+    read: Task
 
 
 class Adapting(ABC):
@@ -80,6 +84,10 @@ class Adapting(ABC):
         self, name: str, task: TaskLike | None, pretrained: Amortizer, seed: int, *, say: bool
     ) -> Begun:
         """Read the data of a task, and say what it meets."""
+
+    @abstractmethod
+    def _checked(self, task: TaskLike) -> Task:
+        """Read the data of a task."""
 
     def embedded(self, datasets: Task) -> np.ndarray:
         """Where datasets are among others, as `Replay` tells them apart: (dataset, feature)."""
@@ -221,13 +229,37 @@ class Adapting(ABC):
                 progressbar=progressbar,
             )
         amortizer = replace(amortizer, search=self.amortizer.search)
+        latest = past.records[-1]._replace(content=content_of(begun.read))
         return replace(  # type: ignore[type-var]
             self,
             amortizer=settled(amortizer),
             pretrained=pretrained,
             strategy=strategies if len(strategies) > 1 else strategies[0],
             states=settled(past.states),
-            records=past.records,
+            records=(*past.records[:-1], latest),
+        )
+
+    def learned(self, task: TaskLike, name: str) -> bool:
+        """Whether it was adapted to a task of this name before, with the same data.
+
+        Parameters
+        ----------
+        task : xarray.Dataset, mapping or pandas.DataFrame
+        name : str
+
+        Raises
+        ------
+        DataError
+            Where a task of that name had other data.
+        """
+        before = [r.content for r in self.records if r.name == name]
+        if not before or None in before:  # states of before it was recorded tell the name alone
+            return bool(before)
+        if content_of(self._checked(task)) in before:
+            return True
+        raise DataError(
+            f"adapt: task {name!r} was adapted to before, with other data. Expected the same data, "
+            "or another name for these."
         )
 
     def at_test_time(self, task: TaskLike, **options: Unpack[AdaptationOptions]) -> Self:

@@ -21,7 +21,7 @@ from pmcl.amortized.own_size import (
 )
 from pmcl.compile import Density
 from pmcl.compile.drawing import truncated
-from pmcl.compile.integral import left_by_transforms
+from pmcl.compile.integral import of_prior
 from pmcl.data.grouped import Grouped, GroupedReader
 from pmcl.data.masked import check_masked
 from pmcl.data.new_rows import new_rows
@@ -142,7 +142,7 @@ class LevelSampler(NamedTuple):
             found = of_real_groups(self.groups, given, z, asked.names)
             if task.known is not None:
                 found = task.known.put_in(found)
-            left = left_by_transforms(sized.compiled)
+            left = of_prior(sized.compiled).left
             if left[0] != 1 and given.padded and self.groups is not None:
                 cut, mine = truncated(sized.compiled), self.groups.grouping.local
                 own = [v for v in sized.compiled.values if v.name in mine]

@@ -23,7 +23,7 @@ from pmcl.compile import CompiledModel, Density, Simulator
 from pmcl.continual import StrategyLike, StrategyState, TaskRecord
 from pmcl.continual.levels import LevelledOccasion, at_size, states_at_size
 from pmcl.data.own import own_data
-from pmcl.data.task import Layout, TaskLike
+from pmcl.data.task import Layout, Task, TaskLike
 from pmcl.draws.densities import pick
 from pmcl.draws.prediction import Extra
 from pmcl.draws.results import warn_of_doubts
@@ -173,15 +173,22 @@ class MultilevelPosterior(Adapting):
     def _begun(
         self, name: str, task: TaskLike | None, pretrained: Amortizer, seed: int, *, say: bool
     ) -> Begun:
-        now = self.occasion(task, seed, name)
+        read = self._read(task)
+        now = self.occasion(read, seed, name)
         first = now.amortizer
         if pretrained is not self.amortizer:
             first = replace(pretrained, search=first.search)
-        return Begun(now, first, states_at_size(self.states, now.beside, now.levelled))
+        states = states_at_size(self.states, now.beside, now.levelled)
+        return Begun(now, first, states, read.task)
 
-    def occasion(self, data: TaskLike | None, seed: int, name: str = "data") -> LevelledOccasion:
+    def _checked(self, task: TaskLike) -> Task:
+        return self._read(task).task
+
+    def occasion(
+        self, data: TaskLike | Checked | None, seed: int, name: str = "data"
+    ) -> LevelledOccasion:
         """Datasets, and all that learns from them or looks at them, of one size."""
-        row, read = self.structure.row, self._read(data)
+        row, read = self.structure.row, data if isinstance(data, Checked) else self._read(data)
         sized = self.sampler.sized
         if self.groups is not None:
             stored = self.memory.datasets

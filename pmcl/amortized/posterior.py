@@ -26,7 +26,7 @@ from pmcl.continual import (
     TaskRecord,
 )
 from pmcl.data.own import own_data
-from pmcl.data.task import Layout, TaskLike
+from pmcl.data.task import Layout, Task, TaskLike
 from pmcl.draws.densities import pick
 from pmcl.draws.network import log_q
 from pmcl.draws.prediction import Extra, predictions_groups
@@ -210,7 +210,10 @@ class AmortizedPosterior(Adapting):
         now = Occasion(
             name, data, self.amortizer, self.density, self.simulator, self.structure, seed
         )
-        return Begun(now, pretrained, self.states)
+        return Begun(now, pretrained, self.states, data)
+
+    def _checked(self, task: TaskLike) -> Task:
+        return self.sampler.checked(task)
 
     def sample(
         self,

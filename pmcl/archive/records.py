@@ -53,6 +53,7 @@ def task_to_tree(record: TaskRecord) -> dict[str, xr.Dataset]:
         "objective": dumps(encode(record.objective, where="objective")),
         "record": dumps({k: _plain(v) for k, v in happened.items()}),
         "lost": dumps(list(record.lost)),
+        "content": dumps(record.content),
     }
     found = {
         "": xr.Dataset(series, attrs=attrs),
@@ -109,9 +110,12 @@ def task_from_tree(tree: xr.DataTree, *, where: str) -> TaskRecord:
     lost = loads(data.attrs.get("lost", "[]"), where=where)
     if not isinstance(lost, list) or not all(isinstance(n, str) for n in lost):
         raise StateError(f"{where}: expected names of datasets in 'lost'.")
+    content = loads(data.attrs.get("content", "null"), where=where)
+    if content is not None and type(content) is not int:
+        raise StateError(f"{where}: expected a check sum of a task's datasets.")
     return TaskRecord(
         label, strategies, objective, record, parts["pretrained"], parts["before"], parts["after"],
-        stored, tuple(lost),
+        stored, tuple(lost), content,
     )  # fmt: skip
 
 

@@ -38,7 +38,7 @@ def fit(
         Name of a published model, or file.py:function. Beside the function, the file may define
         covariates() and the names exchangeable or sequence, lengths and missing.
     out
-        State file to write, such as state.zarr.zip.
+        State file to write, such as state.zarr.zip; none that is there already.
     steps
         Training steps.
     lengths
@@ -56,8 +56,10 @@ def fit(
     settings
         YAML, JSON or TOML file of these options by name; those of the command line come first.
     """
+    from pmcl.cli.files import check_new
     from pmcl.models.definition import named
 
+    check_new(out)
     over = {"lengths": lengths, "missing": missing}
     with apart():
         posterior = named(model).fit(
@@ -108,14 +110,15 @@ def adapt(
     name
         Name of each task; the files' names by default.
     out
-        State file to write; by default the one that was read.
+        State file to write, none that is there already; by default the one that was read.
     strategy
         What protects earlier tasks; by default what is in force, replay at first.
     steps
         Most steps of a task.
     checkpoint
-        Written while adapting. Run again after an interruption, the command leaves out the tasks
-        that are done and goes on with the one that was half done.
+        Written while adapting. Run again after an interruption, the command goes on with the
+        state that it wrote, leaves out the tasks that are done, by name and data, and goes on with
+        the one that was half done.
     dataset
         Column or dim that tells datasets apart.
     no_memory
@@ -127,7 +130,7 @@ def adapt(
     quiet
         No progress.
     """
-    from pmcl.cli.files import read_data
+    from pmcl.cli.files import check_new, read_data
     from pmcl.data.task import DataError
 
     if not tasks:
@@ -141,21 +144,31 @@ def adapt(
             "the files'); `--name a --name b` gives others."
         )
     target = state if out is None else out
+    another = target.resolve() != state.resolve()
+    further = another and checkpoint is not None and target.exists()
+    if another and not further:
+        check_new(target)
     found = []
     with apart():
-        posterior = loaded(target if checkpoint and target.exists() else state, model)
-        done = {r.name for r in posterior.records}
+        posterior = loaded(state, model)
+        if further:
+            posterior = _gone_on(posterior, loaded(target, model), target)
         labels = label_columns(posterior.compiled.model, getattr(posterior, "groups", None))
         for i, (label, path) in enumerate(zip(names, tasks, strict=True)):
             part = None
+            data = read_data(path, dataset=dataset, labels=labels)
             if checkpoint is not None:
                 part = checkpoint.with_name(f"{checkpoint.name}.{i}")
-                if label in done:
+                try:
+                    done = posterior.learned(data, label)  # type: ignore[arg-type]
+                except DataError as error:
+                    raise DataError(f"{path}: {error} `--name` gives one.") from None
+                if done:
                     print(f"{label}: done before")
                     part.unlink(missing_ok=True)
                     continue
             posterior = posterior.adapt(
-                read_data(path, dataset=dataset, labels=labels),  # type: ignore[arg-type]
+                data,  # type: ignore[arg-type]
                 name=label,
                 strategy=_strategy(strategy),
                 checkpoint=part,
@@ -199,7 +212,7 @@ def report(
     model
         The model of the state: name of a published model, or file.py:function.
     out
-        The page, such as report.html.
+        The page, such as report.html; none that is there already.
     results
         Draws that `pmcl sample` wrote; by default the stored datasets are sampled.
     reference
@@ -213,8 +226,9 @@ def report(
     quiet
         No progress.
     """
-    from pmcl.cli.files import read_results
+    from pmcl.cli.files import check_new, read_results
 
+    check_new(out)
     with apart():
         page = pmcl.report(
             loaded(state, model),
@@ -227,6 +241,28 @@ def report(
             progressbar=not quiet,
         )
     print(page)
+
+
+def _gone_on(
+    begun: "AmortizedPosterior | MultilevelPosterior",
+    found: "AmortizedPosterior | MultilevelPosterior",
+    path: Path,
+) -> "AmortizedPosterior | MultilevelPosterior":
+    """What an interrupted command wrote, which has to come from the state that it read."""
+    import jax
+    import numpy as np
+
+    from pmcl.data.task import DataError
+    from pmcl.training.loop import weights_of
+
+    first, then = (jax.tree.leaves(weights_of(p.pretrained or p.amortizer)) for p in (begun, found))
+    tasks, before = ([(r.name, r.content) for r in p.records] for p in (found, begun))
+    if tasks[: len(before)] != before or not all(map(np.array_equal, first, then)):
+        raise DataError(
+            f"{path}: expected what this command wrote before it was interrupted, got a state that "
+            "does not come from the one given. Choose another --out, or remove it."
+        )
+    return found
 
 
 def _strategy(name: Strategies | None) -> Any:

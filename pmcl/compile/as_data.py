@@ -11,6 +11,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
 
 from pmcl.compile.causal import steps
+from pmcl.compile.labelled import initial_values, set_initial_values, without_initial_values
 
 _TERM = "given_{}"
 
@@ -22,7 +23,9 @@ def as_data(model: pm.Model, names: Sequence[str]) -> pm.Model:
     what it was, but for the Jacobian of the variables that are data now.
     """
     shapes = model.eval_rv_shapes()
-    new = pm.do(model, {n: np.zeros(shapes[n], model[n].type.dtype) for n in names})
+    values = {n: np.zeros(shapes[n], model[n].type.dtype) for n in names}
+    new = pm.do(without_initial_values(model), values)
+    set_initial_values(new, initial_values(model))
     same = {old: new[name] for name, old in model.named_vars.items() if name in new.named_vars}
     same |= {
         length: new.dim_lengths[dim]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -52,12 +53,45 @@ def with_integrals(compiled: CompiledModel) -> CompiledModel:
     )
 
 
-def left_by_transforms(compiled: CompiledModel) -> tuple[float, float]:
-    """Share of the prior that transforms (`ordered`, say) leave, and its error; made once.
+class OfPrior(NamedTuple):
+    """What the evidence has to know of a prior.
 
-    NaN where it cannot be told: by draws, in JAX, of what is cut.
+    Attributes
+    ----------
+    without : str
+        Why there is none; empty where there is.
+    left : tuple of float
+        Share of the prior that transforms (`ordered`, say) leave, and its error: by draws, in JAX,
+        of what is cut. NaN where it cannot be told.
+    besides : tuple of str
+        Potentials that are part of it.
     """
-    return compiled.keep("left by transforms", lambda: _left(compiled))
+
+    without: str
+    left: tuple[float, float]
+    besides: tuple[str, ...]
+
+
+def of_prior(compiled: CompiledModel, whole: CompiledModel | None = None) -> OfPrior:
+    """What the evidence has to know of a model's prior, made once.
+
+    `whole`: the model of which some parameters are data here. Evidence is theirs, too, so that its
+    prior counts.
+    """
+    return compiled.keep(
+        "of prior", lambda: _of_prior(compiled) if whole is None else of_prior(whole)
+    )
+
+
+def _of_prior(compiled: CompiledModel) -> OfPrior:
+    without = ""
+    if compiled.improper:
+        without = f"improper prior of {', '.join(compiled.improper)}"
+    elif compiled.unnormalised:
+        without = f"the prior of {', '.join(compiled.unnormalised)} does not integrate to 1"
+    of_data = {p.name for p in compiled.potentials}
+    besides = (str(p.name) for p in compiled.model.potentials if p.name not in of_data)
+    return OfPrior(without, (1.0, 0.0) if without else _left(compiled), tuple(besides))
 
 
 def _left(compiled: CompiledModel) -> tuple[float, float]:

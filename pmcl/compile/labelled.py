@@ -87,6 +87,19 @@ def without_initial_values(model: pm.Model) -> pm.Model:
     return shell
 
 
+def initial_values(model: pm.Model) -> dict[str, str | np.ndarray]:
+    """Initial values by variable, of those that have one."""
+    given = {str(rv.name): v for rv, v in model.rvs_to_initial_values.items()}
+    return {name: _plain(v) for name, v in given.items() if v is not None}
+
+
+def set_initial_values(model: pm.Model, values: Mapping[str, str | np.ndarray]) -> None:
+    """Give initial values to the free variables of a copy that are among them."""
+    for rv in model.free_RVs:
+        if rv.name in values:
+            model.set_initval(rv, values[rv.name])
+
+
 def in_order_of(model: pm.Model, new: pm.Model) -> None:
     """Sort the variables of a copy, which has them in another order."""
     for kind in ("free_RVs", "observed_RVs", "deterministics", "potentials", "data_vars"):
@@ -230,14 +243,16 @@ def _check(graph: FunctionGraph) -> None:
             )
 
 
+def _plain(initial: object) -> str | np.ndarray:
+    if isinstance(initial, Variable):
+        initial = initial.data if isinstance(initial, Constant) else initial.eval()
+    return initial if isinstance(initial, str) else np.asarray(initial)
+
+
 def _initial(initial: object, rv: Variable, new: pm.Model) -> object:
-    if isinstance(initial, Variable) and not isinstance(initial, Constant):
-        initial = initial.eval()
-    elif isinstance(initial, Constant):
-        initial = initial.data
-    if initial is None or isinstance(initial, str):
+    array, order = _plain(initial), new.named_vars_to_dims.get(rv.name) or ()
+    if initial is None or isinstance(array, str):
         return initial
-    array, order = np.asarray(initial), new.named_vars_to_dims.get(rv.name) or ()
     if array.ndim != len(order):
         return array
     return array.transpose([rv.type.dims.index(d) for d in order])

@@ -21,6 +21,7 @@ from pytensor.graph.traversal import ancestors
 
 from pmcl.compile import variables
 from pmcl.compile.conversion import graphs
+from pmcl.compile.labelled import initial_values, set_initial_values, without_initial_values
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.variables import ValueSlice
 
@@ -155,7 +156,9 @@ def separate(model: pm.Model, names: Sequence[str]) -> tuple[pm.Model, LocalVari
             )
         for found, one in zip((backward, jacobians, forward), made, strict=True):
             found.append(one)
-    observed = pm.observe(model, {n: np.zeros(_shape(free[n]), free[n].type.dtype) for n in names})
+    placeholders = {n: np.zeros(_shape(free[n]), free[n].type.dtype) for n in names}
+    observed = pm.observe(without_initial_values(model), placeholders)
+    set_initial_values(observed, initial_values(model))
     local = LocalVariables(
         tuple(parts),
         _function(inputs, backward),

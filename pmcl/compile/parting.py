@@ -17,6 +17,8 @@ from pymc.util import get_transformed_name
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.op import RandomVariable
 
+from pmcl.compile.labelled import initial_values, set_initial_values, without_initial_values
+
 KNOWN, LEFT = "{}_observed", "{}_unobserved"  # as PyMC names the parts of what it imputes
 
 
@@ -34,7 +36,7 @@ def parted(model: pm.Model, known: Mapping[str, np.ndarray]) -> pm.Model:
     ValueError
         Naming a variable whose entries are not independent of each other given the others.
     """
-    fgraph, memo = fgraph_from_model(model)
+    fgraph, memo = fgraph_from_model(without_initial_values(model))
     swap = []
     for name, which in known.items():
         rv, transform = model[name], model.rvs_to_transforms[model[name]]
@@ -63,7 +65,14 @@ def parted(model: pm.Model, known: Mapping[str, np.ndarray]) -> pm.Model:
         dims = model.named_vars_to_dims.get(name) or ()
         swap.append((old, model_deterministic(whole.reshape(which.shape), name, *dims)))
     toposort_replace(fgraph, swap)
-    return model_from_fgraph(fgraph, mutate_fgraph=True)
+    new = model_from_fgraph(fgraph, mutate_fgraph=True)
+    begin = initial_values(model)
+    for name, which in known.items():
+        if not isinstance(whole := begin.get(name, ""), str):
+            whole = np.broadcast_to(whole, which.shape)
+            begin |= {KNOWN.format(name): whole[which], LEFT.format(name): whole[~which]}
+    set_initial_values(new, begin)
+    return new
 
 
 def _entries(rv: Variable, shape: tuple[int, ...], at: np.ndarray) -> Variable:

@@ -6,7 +6,12 @@ import pytensor.tensor as pt
 from pymc.model.fgraph import clone_model
 from pytensor.compile.sharedvalue import SharedVariable
 
-from pmcl.compile.labelled import in_order_of
+from pmcl.compile.labelled import (
+    in_order_of,
+    initial_values,
+    set_initial_values,
+    without_initial_values,
+)
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.variables import dims_of, own_value
 
@@ -27,19 +32,18 @@ def resized(model: pm.Model, dim: str, number: int) -> pm.Model:
     UnsupportedModelError
         Where something of the model keeps its length, naming it.
     """
-    new = clone_model(model)
+    new = clone_model(without_initial_values(model))
     in_order_of(model, new)
 
-    def filled(name: str) -> np.ndarray:
-        value, dims = own_value(new, name), dims_of(new, new[name])
-        for axis, d in enumerate(dims):
+    def filled(name: str, value: np.ndarray) -> np.ndarray:
+        for axis, d in enumerate(dims_of(new, new[name])[: value.ndim]):
             if d == dim:
                 index = np.minimum(np.arange(number), value.shape[axis] - 1)
                 value = value.take(index, axis=axis)
         return value
 
     values = {
-        str(v.name): filled(str(v.name))
+        str(v.name): filled(str(v.name), own_value(new, str(v.name)))
         for v in (*new.data_vars, *new.observed_RVs)
         if dim in dims_of(new, v)
     }
@@ -54,6 +58,9 @@ def resized(model: pm.Model, dim: str, number: int) -> pm.Model:
             del new.values_to_rvs[held]
             held = pt.constant(value, name=held.name)
             new.rvs_to_values[var], new.values_to_rvs[held] = held, var
+    begin = initial_values(model)
+    begin = {n: v if isinstance(v, str) else filled(n, v) for n, v in begin.items()}
+    set_initial_values(new, begin)
     _check(new, dim, number)
     return new
 

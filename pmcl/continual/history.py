@@ -39,6 +39,8 @@ class TaskRecord(NamedTuple):
     lost : tuple of str
         Datasets of whose posterior `PathGradient` lost a part, or on which it made the network
         worse, where the objective was left open.
+    content : int, optional
+        Check sum of the task's datasets; None in states of before it was recorded.
     """
 
     name: str
@@ -50,6 +52,7 @@ class TaskRecord(NamedTuple):
     after: Quality
     stored: dict[str, Quality]
     lost: tuple[str, ...] = ()
+    content: int | None = None
 
     @property
     def taught(self) -> bool:

@@ -41,6 +41,24 @@ class Part(NamedTuple):
     ragged: bool
 
 
+def check_sums(task: Task) -> dict[str, int]:
+    """Tell the datasets of a task from others, array by array."""
+    arrays = {f"values of {k}": v for k, v in task.values.items()}
+    arrays |= {f"gaps of {k}": v for k, v in task.there.items()}
+    if task.known is not None:
+        arrays |= {f"known {k}": v for k, v in task.known.values.items()}
+    if task.lengths is not None:
+        arrays["lengths"] = task.lengths
+    names = {"names": zlib.crc32("\n".join(task.names).encode())}
+    return names | {k: check_sum(v) for k, v in arrays.items()}
+
+
+def content_of(task: Task) -> int:
+    """Tell the datasets of a task from others, in one number."""
+    labels = {} if task.labels is None else {"labels": task.labels}
+    return zlib.crc32(repr(sorted((check_sums(task) | labels).items())).encode())
+
+
 @dataclass(frozen=True)
 class Parts:
     """Datasets cut in parts.
@@ -132,16 +150,9 @@ class Parts:
 
     def about(self) -> dict[str, Any]:
         """What tells these data from others, as far as that can be told without reading them."""
-        found: dict[str, Any] = {"names": zlib.crc32("\n".join(self.names).encode())}
         if isinstance(self.source, Task):
-            task = self.source
-            arrays = {f"values of {k}": v for k, v in task.values.items()}
-            arrays |= {f"gaps of {k}": v for k, v in task.there.items()}
-            if task.known is not None:
-                arrays |= {f"known {k}": v for k, v in task.known.values.items()}
-            if task.lengths is not None:
-                arrays["lengths"] = task.lengths
-            return found | {k: check_sum(v) for k, v in arrays.items()}
+            return check_sums(self.source)
+        found: dict[str, Any] = {"names": zlib.crc32("\n".join(self.names).encode())}
         for name, value in self.source.data_vars.items():
             shown: Any = [*value.shape]
             if value.chunks is not None:

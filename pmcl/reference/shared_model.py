@@ -19,12 +19,12 @@ from pymc.model.fgraph import (
     model_potential,
 )
 from pytensor.compile import SharedVariable
-from pytensor.graph import Constant, FunctionGraph, Variable
+from pytensor.graph import FunctionGraph, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type_other import NoneTypeT
 
-from pmcl.compile.labelled import without_initial_values
+from pmcl.compile.labelled import initial_values, set_initial_values, without_initial_values
 from pmcl.compile.variables import holder_of
 
 type Arrays = dict[str, np.ndarray]
@@ -151,10 +151,7 @@ def share_data(model: pm.Model, datasets: Sequence[Arrays]) -> SharedModel:
     for dim, length in list(shared.dim_lengths.items()):
         if not isinstance(length, SharedVariable):
             del shared.dim_lengths[dim]
-    for rv, initial in model.rvs_to_initial_values.items():
-        if isinstance(initial, Variable) and not isinstance(initial, Constant):
-            initial = initial.eval()
-        shared.set_initval(shared[rv.name], initial)
+    set_initial_values(shared, initial_values(model))
 
     names = tuple(rv.name for rv in model.observed_RVs)
     holders = {name: holder for name in names if (holder := holder_of(model, name))}

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from pmcl.compile import CompiledModel, Density
-from pmcl.compile.integral import left_by_transforms
+from pmcl.compile.integral import of_prior
 from pmcl.data.task import Task
 from pmcl.draws.densities import constrain
 from pmcl.draws.drawn import Drawn, judge, resampled
@@ -171,15 +171,13 @@ def as_tree(
     where somebody knows better.
     """
     diagnostics, treatment = corrected.diagnostics, corrected.treatment
-    if compiled.improper or compiled.unnormalised:
+    prior = of_prior(compiled)
+    share, error = prior.left if left is None else left
+    if prior.without:
         nothing = np.full(len(task), np.nan)
         diagnostics = diagnostics._replace(log_evidence=nothing, log_evidence_error=nothing)
-        why = f"improper prior of {', '.join(compiled.improper)}"
-        if not compiled.improper:
-            why = f"the prior of {', '.join(compiled.unnormalised)} does not integrate to 1"
-        treatment = treatment.noted(np.arange(len(task)), f"no evidence: {why}")
-    elif (left := left_by_transforms(compiled) if left is None else left)[0] != 1:
-        share, error = left
+        treatment = treatment.noted(np.arange(len(task)), f"no evidence: {prior.without}")
+    elif share != 1:
         diagnostics = diagnostics._replace(
             log_evidence=diagnostics.log_evidence - np.log(share),
             log_evidence_error=np.hypot(diagnostics.log_evidence_error, error / share),
@@ -188,9 +186,8 @@ def as_tree(
         if np.isnan(share):
             said = "no evidence: transforms cut the prior, and how much is left cannot be told"
         treatment = treatment.noted(np.arange(len(task)), said)
-    of_data = {p.name for p in compiled.potentials}
-    if besides := [str(p.name) for p in compiled.model.potentials if p.name not in of_data]:
-        said = f"evidence of a prior with {listed(besides)}, which may not integrate to 1"
+    if prior.besides:
+        said = f"evidence of a prior with {listed(prior.besides)}, which may not integrate to 1"
         treatment = treatment.noted(np.arange(len(task)), said)
     z = np.asarray(corrected.drawn.z)
     if constrained is None:

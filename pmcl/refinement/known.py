@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from pmcl.compile import CompiledModel, Density, compile_model
 from pmcl.compile.as_data import as_data
+from pmcl.compile.integral import of_prior
 from pmcl.compile.parting import KNOWN, LEFT, parted
 from pmcl.data.batching import over_chunks
 from pmcl.data.labels import as_the_model
@@ -131,7 +132,9 @@ def conditional_model(compiled: CompiledModel, known: Mapping[str, np.ndarray]) 
     def make() -> CompiledModel:
         model = as_data(parted(compiled.model, partly) if partly else compiled.model, names)
         data = [v.name for v in model.data_vars if v.name in {*covariates, *names}]
-        return compile_model(model, covariates=data)
+        rest = compile_model(model, covariates=data)
+        of_prior(rest, compiled)
+        return rest
 
     key = tuple((n, v.tobytes()) for n, v in known.items())
     return compiled.keep_few("given", key, make, most=_SETS)
