@@ -31,7 +31,7 @@ from pmcl.refinement.stages import Keys
 from pmcl.refinement.treatment import UNCONVERGED, Engine, Treatment, at, joined, replaced
 from pmcl.runtime import devices
 from pmcl.runtime.progress import progress_bar
-from pmcl.search.many import searched, several
+from pmcl.search.many import searched_everywhere, several
 from pmcl.search.newton import Mode
 from pmcl.search.search import Search
 
@@ -183,7 +183,7 @@ class _Run(NamedTuple):
         own, given = self.beginning.start, self.beginning.search
         starts, spread = np.asarray(given.starts), np.asarray(given.spread)
         search = replace(Search.at(self.marginal, starts, spread), exact=True)  # type: ignore[arg-type]
-        found = searched(
+        found = searched_everywhere(
             search,
             taken(self.whole, self.rows),
             None if own is None else own[self.rows],
