@@ -20,7 +20,6 @@ from pmcl.amortized.own_size import (
     too_many,
 )
 from pmcl.compile import Density
-from pmcl.compile.drawing import truncated
 from pmcl.compile.integral import left_by_transforms
 from pmcl.data.grouped import Grouped, GroupedReader
 from pmcl.data.masked import check_masked
@@ -34,7 +33,7 @@ from pmcl.draws.prediction import predictions_groups, scalars_group
 from pmcl.draws.results import data_groups, flat_z
 from pmcl.draws.side_by_side import side_by_side
 from pmcl.levels.beside import Beside
-from pmcl.levels.sizes import Groups
+from pmcl.levels.sizes import Groups, group_of
 from pmcl.networks import Amortizer, Network
 from pmcl.networks.structure import with_arrays
 from pmcl.parts.job import packed, unpacked
@@ -142,12 +141,12 @@ class LevelSampler(NamedTuple):
             found = of_real_groups(self.groups, given, z, asked.names)
             if task.known is not None:
                 found = task.known.put_in(found)
-            left = left_by_transforms(sized.compiled)
-            if left[0] != 1 and given.padded and self.groups is not None:
-                cut, mine = truncated(sized.compiled), self.groups.grouping.local
-                own = [v for v in sized.compiled.values if v.name in mine]
-                if any(cut[v.start : v.start + v.size].any() for v in own):
-                    left = np.nan, np.nan  # it would be of the groups that are padding, too
+            left = None
+            if given.padded and self.groups is not None:  # of the groups that there are
+                dim, _, local = self.groups.grouping
+                group = group_of(sized.compiled, dim, local)
+                share, error = left_by_transforms(sized.compiled, group)
+                left = share[given.numbers], error[given.numbers]
             tree = as_tree(
                 sized.compiled, task, corrected, asked, begin=begin, constrained=found, left=left
             )
