@@ -330,7 +330,7 @@ def test_count_models_agree_with_quadrature(kind):
     values, mask = found.given()
     many = np.repeat(g, 2000, axis=0)
     draw = jax.jit(lambda g, k: found.marginal.draw(g, k, values, mask, 8))
-    z, log_p = draw(many, jax.random.key(0))
+    z, log_p, _ = draw(many, jax.random.key(0))
     ratio = np.exp(np.asarray(log_p).reshape(3, -1) - exact[:, None])
     error = ratio.std(axis=1) / np.sqrt(ratio.shape[1])
     assert (np.abs(ratio.mean(axis=1) - 1) < 4 * error + 1e-9).all()
@@ -487,6 +487,26 @@ def test_groups_of_several_modes_are_right_by_their_weights():
     stat = tree["dataset_stats"].to_dataset()
     error = max(float(stat["log_evidence_error"].item()), 5e-3)
     assert abs(stat["log_evidence"].item() - truth) < 4 * error
+
+
+def test_a_kink_where_nobody_looked_is_seen_by_the_draws():
+    """Far from the initial point, where groups are normal, scores above 100 count half."""
+    with pm.Model(coords={"school": range(4)}) as model:
+        mu, tau = pm.Normal("mu", 0, 60), pm.HalfNormal("tau", 20)
+        a = pm.Normal("a", mu, tau, dims="school")
+        score = pm.math.minimum(a, 50 + a / 2)
+        pm.Normal("y", score, 5, observed=np.zeros(4), dims="school")
+    y = np.array([99.0, 103, 80, 97])
+    found = refined(model, {"y": y}, draws=500)["dataset_stats"].to_dataset()
+    assert "not normal where the posterior is" in found["note"].item()
+    mu, tau = np.meshgrid(np.linspace(-20, 250, 136), np.linspace(0.5, 100, 200), indexing="ij")
+    log_p = stats.norm.logpdf(mu, 0, 60) + stats.halfnorm.logpdf(tau, scale=20)
+    a = np.linspace(-100, 400, 501)
+    prior = stats.norm.logpdf(a, mu[..., None], tau[..., None])
+    for one in y:
+        log_p += logsumexp(prior + stats.norm.logpdf(one, np.minimum(a, 50 + a / 2), 5), axis=-1)
+    evidence = logsumexp(log_p) + np.log(2 * 0.5)  # a's step is one
+    assert found["log_evidence"].item() == pytest.approx(evidence, abs=0.15)
 
 
 def test_concave_groups_are_known():

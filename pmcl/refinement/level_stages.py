@@ -44,11 +44,14 @@ class GroupDraws(NamedTuple):
         Of the global parameters.
     log_p : Array of shape (item, BLOCK)
         log p(g, x_0) and the logarithms of unbiased estimates of the groups' integrals.
+    apart : Array of bool of shape (item, BLOCK)
+        Where groups that count as exact are not normal after all.
     """
 
     z: Array
     log_q: Array
     log_p: Array
+    apart: Array
 
 
 def mixture_at(modes: Mode, number: np.ndarray) -> Mixture:
@@ -122,8 +125,8 @@ def drawn(
         data: dict[str, Any], mask: Mask | None, mixture: Mixture, key: Array, turn: Array
     ) -> GroupDraws:
         g = mixture_draws(mixture.parts, mixture.share, key, BLOCK)
-        z, log_p = marginal.draw(g, jax.random.fold_in(key, turn), data, mask, points)
-        return GroupDraws(z, mixture_log_q(mixture.parts, mixture.share, g), log_p)
+        z, *told = marginal.draw(g, jax.random.fold_in(key, turn), data, mask, points)
+        return GroupDraws(z, mixture_log_q(mixture.parts, mixture.share, g), *told)
 
     return over_datasets(one, batch, mixture, keys.each(), turn)
 
@@ -159,8 +162,8 @@ def drawn_by_network(
         both = jnp.stack([own, mixture_log_q(wide, share, g)])
         fraction = jnp.asarray([BLOCK - _DEFENCE, _DEFENCE]) / BLOCK
         log_q = logsumexp(jnp.where(jnp.isnan(both), -jnp.inf, both), axis=0, b=fraction[:, None])
-        z, log_p = marginal.draw(g, jax.random.fold_in(key, turn), data, mask, points)
-        return GroupDraws(z, log_q, log_p)
+        z, *told = marginal.draw(g, jax.random.fold_in(key, turn), data, mask, points)
+        return GroupDraws(z, log_q, *told)
 
     return over_datasets(one, batch, context, keys.each(), turn)
 
