@@ -11,7 +11,7 @@ from scipy import stats
 
 import pmcl
 from pmcl.compile import UnsupportedModelError
-from pmcl.compile.integral import of_prior
+from pmcl.compile.integral import left_by_transforms, of_prior
 
 Y = np.random.default_rng(0).normal(1, 1, 20)
 N, MEAN = len(Y), Y.mean()
@@ -158,7 +158,7 @@ def test_the_share_of_a_prior_that_its_transform_leaves(prior, shape, transform,
         named = {"shape": shape, "transform": transform, "default_transform": None}
         m = prior("m", **named, initval=start)
         pm.Normal("y", m.sum(), 1, observed=Y)
-    left, error = of_prior(pmcl.compile_model(model)).left
+    left, error = (v.item() for v in of_prior(pmcl.compile_model(model)).left)
     assert left == pytest.approx(share, abs=4 * error) and error < 1e-3
     if shape != 2:
         return
@@ -167,6 +167,18 @@ def test_the_share_of_a_prior_that_its_transform_leaves(prior, shape, transform,
     exact = stats.multivariate_normal.logpdf(Y, np.zeros(N), np.eye(N) + 2 * np.ones((N, N)))
     assert found["log_evidence"].item() == pytest.approx(exact, abs=0.05)
     assert "evidence of the 0.5 of the prior" in found["note"].item()
+
+
+def test_the_share_that_transforms_leave_of_the_first_groups() -> None:
+    with pm.Model() as model:
+        at = pm.Normal("at", 0, 1, transform=POSITIVE, default_transform=None, initval=1.0)
+        named = {"transform": ordered, "default_transform": None}
+        m = pm.Normal("m", at, 1, shape=(3, 2), **named, initval=np.tile([0.0, 1.0], (3, 1)))
+        pm.Normal("y", m.sum(), 1, observed=Y)
+    left, error = left_by_transforms(
+        pmcl.compile_model(model), np.array([-1, *np.repeat(np.arange(3), 2)])
+    )
+    np.testing.assert_allclose(left, 0.5 ** np.arange(1, 5), atol=4 * error.max())
 
 
 def test_a_potential_of_parameters_is_a_term_of_the_prior() -> None:

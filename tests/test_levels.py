@@ -113,6 +113,51 @@ def test_intercepts_and_slopes(correlated):
     np.testing.assert_array_equal(rows, models.SIX)
 
 
+def test_a_group_without_rows_is_one_group():
+    """Its intercept and its slope have no term in common."""
+    index = np.array([0, 0, 1, 1, 3, 3, 4, 4])
+    with pm.Model(coords={"group": range(5)}) as model:
+        sd = pm.HalfNormal("sd", 1, shape=2)
+        a = pm.Normal("a", 0, sd[0], dims="group")
+        b = pm.Normal("b", 0, sd[1], dims="group")
+        x = np.arange(8) - 3.5
+        pm.Normal("y", a[index] + b[index] * x, 1, observed=RNG.normal(size=8))
+    found = Found.of(model, {"y": RNG.normal(size=8)})
+    assert isinstance(found.levels, Levels)
+    assert (found.levels.groups, found.levels.width) == (5, 2)
+    place = np.asarray(found.levels.split.place)[0, 2:] - 2
+    np.testing.assert_array_equal(place % 5, np.tile(np.arange(5), 2))
+
+
+def test_levels_of_a_mean_that_few_parameters_make_possible():
+    """A mean 1 / eta (the default link of Bambi's gamma), eta positive in every row."""
+    index = np.repeat(np.arange(5), 4)
+    y = RNG.gamma(3, 1 / (1.5 + 0.4 * np.array([-1, -0.5, 0, 0.5, 1]))[index] / 3)
+    with pm.Model(coords={"group": range(5)}) as model:
+        at, sd = pm.Normal("at", 0, 2.5), pm.HalfNormal("sd", 1)
+        u = pm.Normal("u", 0, 1, dims="group")
+        eta = at + sd * u[index]
+        pm.Gamma("y", 3, 3 * eta, observed=np.ones(20))
+    found = refined(model, {"y": y}, draws=500)
+    assert "levels: 5 groups" in found["posterior"].attrs["levels"]
+    told = found["dataset_stats"].to_dataset()
+    assert told["engine"].item() == "mixture" and told["khat"].item() < 0.7
+    # on a grid: eta of a group given (at, sd) is normal, cut at zero
+    at, sd = np.meshgrid(np.linspace(-2, 9, 221), np.linspace(0.0025, 4, 200), indexing="ij")
+    e, weight = np.polynomial.hermite_e.hermegauss(80)
+    eta = at[..., None] + sd[..., None] * e
+    log_p = stats.norm.logpdf(at, 0, 2.5) + stats.halfnorm.logpdf(sd)
+    for one in y.reshape(5, 4):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            row = stats.gamma.logpdf(one[:, None, None, None], 3, scale=1 / (3 * eta)).sum(axis=0)
+        row = np.where(eta > 0, row, -np.inf)
+        log_p = log_p + logsumexp(row, axis=-1, b=weight / np.sqrt(2 * np.pi))
+    evidence = logsumexp(log_p) + np.log(11 / 220 * 4 / 200)
+    assert told["log_evidence"].item() == pytest.approx(evidence, abs=0.1)
+    mean = np.sum(np.exp(log_p - logsumexp(log_p)) * at)
+    assert float(found["posterior"]["at"].mean()) == pytest.approx(mean, abs=0.1)
+
+
 def test_groups_of_rows_differ_from_dataset_to_dataset():
     county = np.stack([RNG.permutation(10) % 6, np.sort(RNG.integers(0, 6, 10))])
     data = {"y": RNG.normal(size=(2, 10)), "in_county": county, "uranium": RNG.normal(size=(2, 6))}
@@ -285,7 +330,7 @@ def test_count_models_agree_with_quadrature(kind):
     values, mask = found.given()
     many = np.repeat(g, 2000, axis=0)
     draw = jax.jit(lambda g, k: found.marginal.draw(g, k, values, mask, 8))
-    z, log_p = draw(many, jax.random.key(0))
+    z, log_p, _ = draw(many, jax.random.key(0))
     ratio = np.exp(np.asarray(log_p).reshape(3, -1) - exact[:, None])
     error = ratio.std(axis=1) / np.sqrt(ratio.shape[1])
     assert (np.abs(ratio.mean(axis=1) - 1) < 4 * error + 1e-9).all()
@@ -442,6 +487,26 @@ def test_groups_of_several_modes_are_right_by_their_weights():
     stat = tree["dataset_stats"].to_dataset()
     error = max(float(stat["log_evidence_error"].item()), 5e-3)
     assert abs(stat["log_evidence"].item() - truth) < 4 * error
+
+
+def test_a_kink_where_nobody_looked_is_seen_by_the_draws():
+    """Far from the initial point, where groups are normal, scores above 100 count half."""
+    with pm.Model(coords={"school": range(4)}) as model:
+        mu, tau = pm.Normal("mu", 0, 60), pm.HalfNormal("tau", 20)
+        a = pm.Normal("a", mu, tau, dims="school")
+        score = pm.math.minimum(a, 50 + a / 2)
+        pm.Normal("y", score, 5, observed=np.zeros(4), dims="school")
+    y = np.array([99.0, 103, 80, 97])
+    found = refined(model, {"y": y}, draws=500)["dataset_stats"].to_dataset()
+    assert "not normal where the posterior is" in found["note"].item()
+    mu, tau = np.meshgrid(np.linspace(-20, 250, 136), np.linspace(0.5, 100, 200), indexing="ij")
+    log_p = stats.norm.logpdf(mu, 0, 60) + stats.halfnorm.logpdf(tau, scale=20)
+    a = np.linspace(-100, 400, 501)
+    prior = stats.norm.logpdf(a, mu[..., None], tau[..., None])
+    for one in y:
+        log_p += logsumexp(prior + stats.norm.logpdf(one, np.minimum(a, 50 + a / 2), 5), axis=-1)
+    evidence = logsumexp(log_p) + np.log(2 * 0.5)  # a's step is one
+    assert found["log_evidence"].item() == pytest.approx(evidence, abs=0.15)
 
 
 def test_concave_groups_are_known():

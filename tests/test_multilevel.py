@@ -33,6 +33,7 @@ from pmcl.archive.multilevel import from_datatree, to_datatree
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.resizing import resized
 from pmcl.data.new_rows import new_rows
+from pmcl.draws.groups import Named
 from pmcl.draws.results import value_infos
 from pmcl.levels.sizes import Members, check_padding, reading_at
 from pmcl.parts import datasets
@@ -938,6 +939,16 @@ def test_the_number_of_groups_is_no_part_of_a_density():
         pm.Normal("y", theta, sigma, observed=np.zeros(8), dims="school")
     with pytest.raises(UnsupportedModelError, match="depends on how many there are"):
         pmcl.fit_amortized(model, covariates=SIGMA, groups=(3, 9), **SHORT)
+
+
+def test_predicted_counts_of_padding_are_missing():
+    counts = xr.Dataset({"y": (("chain", "draw", "dataset", "site"), np.ones((1, 2, 2, 4), int))})
+    tree = xr.DataTree.from_dict({"predictions": counts, "posterior_predictive": counts})
+    labels = (("a", "b"), ("a", "b", "c"))
+    found = Named("site", labels).of(tree, labels)
+    for name in tree.children:
+        there = np.isfinite(found[name]["y"].values).all(axis=(0, 1))
+        np.testing.assert_array_equal(there, [[True, True, False], [True, True, True]])
 
 
 def test_members_are_of_every_group():

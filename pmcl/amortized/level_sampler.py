@@ -20,8 +20,7 @@ from pmcl.amortized.own_size import (
     too_many,
 )
 from pmcl.compile import Density
-from pmcl.compile.drawing import truncated
-from pmcl.compile.integral import of_prior
+from pmcl.compile.integral import left_by_transforms, of_prior
 from pmcl.data.grouped import Grouped, GroupedReader
 from pmcl.data.masked import check_masked
 from pmcl.data.new_rows import new_rows
@@ -34,7 +33,7 @@ from pmcl.draws.prediction import predictions_groups, scalars_group
 from pmcl.draws.results import data_groups, flat_z
 from pmcl.draws.side_by_side import side_by_side
 from pmcl.levels.beside import Beside
-from pmcl.levels.sizes import Groups
+from pmcl.levels.sizes import Groups, group_of
 from pmcl.networks import Amortizer, Network
 from pmcl.networks.structure import with_arrays
 from pmcl.parts.job import packed, unpacked
@@ -142,12 +141,16 @@ class LevelSampler(NamedTuple):
             found = of_real_groups(self.groups, given, z, asked.names)
             if task.known is not None:
                 found = task.known.put_in(found)
-            left = of_prior(sized.compiled).left
-            if left[0] != 1 and given.padded and self.groups is not None:
-                cut, mine = truncated(sized.compiled), self.groups.grouping.local
-                own = [v for v in sized.compiled.values if v.name in mine]
-                if any(cut[v.start : v.start + v.size].any() for v in own):
-                    left = np.nan, np.nan  # it would be of the groups that are padding, too
+            left = None
+            cut = (of_prior(sized.compiled).left[0] != 1).any()
+            if cut and given.padded and self.groups is not None:  # of the groups that there are
+                dim, _, local = self.groups.grouping
+                share, error = left_by_transforms(
+                    sized.compiled, group_of(sized.compiled, dim, local)
+                )
+                left = share[given.numbers], error[given.numbers]
+                if task.known is not None:  # what is known is cut, too
+                    left = (np.full(len(task), np.nan),) * 2
             tree = as_tree(
                 sized.compiled, task, corrected, asked, begin=begin, constrained=found, left=left
             )

@@ -60,15 +60,14 @@ class OfPrior(NamedTuple):
     ----------
     without : str
         Why there is none; empty where there is.
-    left : tuple of float
-        Share of the prior that transforms (`ordered`, say) leave, and its error: by draws, in JAX,
-        of what is cut. NaN where it cannot be told.
+    left : tuple of arrays of shape (1,)
+        Share of the prior that transforms leave, and its error; see :func:`left_by_transforms`.
     besides : tuple of str
         Potentials that are part of it.
     """
 
     without: str
-    left: tuple[float, float]
+    left: tuple[np.ndarray, np.ndarray]
     besides: tuple[str, ...]
 
 
@@ -91,21 +90,48 @@ def _of_prior(compiled: CompiledModel) -> OfPrior:
         without = f"the prior of {', '.join(compiled.unnormalised)} does not integrate to 1"
     of_data = {p.name for p in compiled.potentials}
     besides = (str(p.name) for p in compiled.model.potentials if p.name not in of_data)
-    return OfPrior(without, (1.0, 0.0) if without else _left(compiled), tuple(besides))
+    left = (np.ones(1), np.zeros(1)) if without else left_by_transforms(compiled)
+    return OfPrior(without, left, tuple(besides))
 
 
-def _left(compiled: CompiledModel) -> tuple[float, float]:
-    cut = truncated(compiled)
+def left_by_transforms(
+    compiled: CompiledModel, group: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Share of the prior that transforms (`ordered`, say) leave, and its error; made once.
+
+    NaN where it cannot be told: by draws, in JAX, of what is cut.
+
+    Parameters
+    ----------
+    compiled : CompiledModel
+    group : array of int of shape (dim,), optional
+        Group of each entry of z; -1 of what is common to all.
+
+    Returns
+    -------
+    share, error : arrays of shape (1 + groups,)
+        Of the prior of the first 0, 1, 2, ... groups; without `group` of shape (1,), of all.
+    """
+    if group is None:
+        group = np.full(compiled.dim, -1)
+    key = "left by transforms", group.tobytes()
+    return compiled.keep(key, lambda: _left(compiled, group))
+
+
+def _left(compiled: CompiledModel, group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    cut, groups = truncated(compiled), 1 + int(group.max(initial=-1))
     if not cut.any():
-        return 1.0, 0.0
+        return np.ones(1 + groups), np.zeros(1 + groups)
     model, itself = compiled.model, {rv: rv for rv in compiled.model.free_RVs}
+    slices = [slice(v.start, v.start + v.size) for v in compiled.values]
     parts = [
-        unconstrained(model, value, itself).ravel()
-        for value, v in zip(model.value_vars, compiled.values, strict=True)
-        if cut[v.start : v.start + v.size].any()
+        (unconstrained(model, value, itself).ravel(), group[own])
+        for value, own in zip(model.value_vars, slices, strict=True)
+        if cut[own].any()
     ]
-    there = pt.isfinite(pt.concatenate(parts)).all()
-    above, nothing = content([there]), (np.nan, np.nan)
+    there = pt.isfinite(pt.concatenate([z for z, _ in parts]))
+    owner = 1 + np.concatenate([g for _, g in parts])
+    above, nothing = content([there]), (np.full(1 + groups, np.nan),) * 2
     size = sum(v.size for v in compiled.values if model[v.variable] in above)
     draws = _DRAWN // size
     if draws < _FEWEST or {model[i.name] for i in compiled.covariates} & above:
@@ -115,14 +141,16 @@ def _left(compiled: CompiledModel) -> tuple[float, float]:
         drawn = graphs.to_jax(generators, bound)
 
         def one(key: jax.Array) -> jax.Array:
-            return drawn(*graphs.random_states(key, len(generators)))[0]
+            finite = drawn(*graphs.random_states(key, len(generators)))[0]
+            return jnp.cumprod(jnp.ones(1 + groups).at[owner].min(finite.astype(float)))
 
         keys = jax.random.split(jax.random.key(0), draws)
         at_once = max(min(_AT_ONCE, _ROOM // size**2), 1)  # a covariance has size**2 numbers
-        share = float(jax.lax.map(one, keys, batch_size=at_once).mean())
+        share = np.asarray(jax.lax.map(one, keys, batch_size=at_once).mean(axis=0))
     except (NotImplementedError, TypeError, ValueError, IndexError):  # no sampler in JAX
         return nothing
-    return (share, float(np.sqrt(share * (1 - share) / draws))) if share else nothing
+    share = np.where(share > 0, share, np.nan)
+    return share, np.sqrt(share * (1 - share) / draws)
 
 
 def _integrals(compiled: CompiledModel, model: pm.Model, name: str) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from pmcl.data.one_dataset import LABEL, LENGTH
+from pmcl.data.one_dataset import LABEL, LENGTH, PREDICTIONS
 from pmcl.data.task import DATASET
 
 
@@ -53,10 +53,12 @@ class Named(NamedTuple):
             if same:
                 groups[name] = data.assign_coords({dim: np.array(labels[0])})
                 continue
+            # predictions of padding would look like those of a group, whole numbers too
+            kinds = "fiub" if name in (PREDICTIONS, "posterior_predictive") else "f"
             data = data.map(
-                lambda v: (
+                lambda v, kinds=kinds: (
                     v.where(there).transpose(*v.dims)
-                    if {DATASET, dim} <= {*v.dims} and v.dtype.kind == "f"
+                    if {DATASET, dim} <= {*v.dims} and v.dtype.kind in kinds
                     else v
                 )
             )

@@ -15,16 +15,17 @@ from pmcl.data.batching import over_chunks, over_datasets
 from pmcl.data.task import Batch, Task
 from pmcl.levels.integrals import parts_of
 from pmcl.levels.partition import Partition, partition
+from pmcl.levels.places import near, possible
 from pmcl.levels.structure import Levels, NoLevels, Split
 from pmcl.runtime.jitting import jit
 
-_POINTS = 3
-_SCALE = 0.5  # of the points about the initial one
 _COLUMNS = 32  # derivatives that are taken together
 _ZERO = 1e-7  # of third derivatives, relative to the second
 _SAME = 1e-9
 _TOGETHER = 4  # datasets that a device works on together
 _HELD = 16  # datasets
+_SHORTER = 0.1  # a move of groups, each time it is impossible
+_SHORTENED = 5  # times
 
 
 class Checked(NamedTuple):
@@ -38,11 +39,14 @@ class Checked(NamedTuple):
         Whether every group's is quadratic.
     concave : Array of bool
         Whether it is concave, wherever it was looked at.
+    possible : Array of bool
+        Whether the density was finite where the parts were compared.
     """
 
     same: Array
     exact: Array
     concave: Array
+    possible: Array
 
 
 def find(density: Density, task: Task, initial: np.ndarray) -> Levels | NoLevels:
@@ -67,25 +71,28 @@ def find(density: Density, task: Task, initial: np.ndarray) -> Levels | NoLevels
     vectors = [v for v in compiled.values if v.size > 1]
     if not vectors:
         return NoLevels("no levels: no parameter has entries")
-    points = _points(initial)
     # Where nothing is indexed and nothing is left out all datasets should be alike.
     alike = not (compiled.indices.places or task.there or task.padded)
-    found = _read(density, task, points, alike=alike)
+    found = _read(density, task, initial, alike=alike)
     if alike and n > 1 and found is None:
-        found = _read(density, task, points, alike=False)
+        found = _read(density, task, initial, alike=False)
     if found is None:
         return NoLevels("no levels: groups that derivatives show depend on each other all the same")
     return found
 
 
 def _read(
-    density: Density, task: Task, points: np.ndarray, *, alike: bool
+    density: Density, task: Task, initial: np.ndarray, *, alike: bool
 ) -> Levels | NoLevels | None:
     """Levels of every dataset, or of the first for all that are alike; None: they are wrong."""
     compiled, n = density.compiled, len(task)
     which = np.arange(1 if alike else n)
-    patterns = [one for some in _few(which) for one in _patterns(density, task, some, points)]
+    patterns, finite = _patterns(density, task, near(initial, n), which)
     found = _partitions(patterns, compiled)
+    if isinstance(found, NoLevels) and not finite:
+        places = possible(density, task.select(which), initial)
+        patterns, _ = _patterns(density, task, places, which)
+        found = _partitions(patterns, compiled)
     if isinstance(found, NoLevels):
         return found
     split = stacked(found, [_owner(*pair) for pair in zip(found, patterns, strict=True)])
@@ -100,59 +107,79 @@ def _read(
 
 def checked(density: Density, task: Task, split: Split, initial: np.ndarray) -> Checked:
     """Evaluate whether what was read of some datasets is so, of all of them."""
-    points = _points(initial)
+    places = near(initial, len(task))
+    told = _looked(density, task, split, places)
+    if told.same or told.possible:
+        return told
+    places = possible(density, task, initial)
+    for _ in range(_SHORTENED):
+        told = _looked(density, task, split, places)
+        if told.possible:
+            break
+        places = places[:, :1] + _SHORTER * (places - places[:, :1])
+    return told
+
+
+def _looked(density: Density, task: Task, split: Split, places: np.ndarray) -> Checked:
     found = over_chunks(
-        lambda batch, split: _checked(density, batch, split, points),
+        lambda batch, split, places: _checked(density, batch, split, places),
         task.batch(),
         np.arange(len(task)),
         split,
+        places,
         size=_TOGETHER,
     )
     return Checked(*(v.all() for v in found))
 
 
-def _points(initial: np.ndarray) -> np.ndarray:
-    """Random places about a model's initial point, always the same."""
-    rng = np.random.default_rng(0)
-    return initial + _SCALE * rng.normal(size=(_POINTS, len(initial)))
-
-
-def _few(which: np.ndarray) -> list[np.ndarray]:
-    """Some datasets at a time: their dense patterns are held together."""
-    return np.array_split(which, -(-len(which) // _HELD))
-
-
 def _patterns(
-    density: Density, task: Task, which: np.ndarray, points: np.ndarray
-) -> list[csr_array]:
-    """Which terms of each dataset (element) depend on which entries of z."""
-    dense = over_chunks(
-        lambda batch: _pattern(density, batch, points), task.batch(), which, size=_TOGETHER
-    )
-    return [csr_array(one) for one in dense]
+    density: Density, task: Task, places: np.ndarray, which: np.ndarray
+) -> tuple[list[csr_array], bool]:
+    """Which terms of some datasets (element) depend on which entries of z; are all finite there.
+
+    `places` are those of the datasets `which`. Some datasets at a time: dense patterns are large.
+    """
+    found, all_finite = [], True
+    for part in np.array_split(np.arange(len(which)), -(-len(which) // _HELD)):
+        dense, finite = over_chunks(
+            lambda batch, places: _pattern(density, batch, places),
+            task.batch(),
+            which[part],
+            places[part],
+            size=_TOGETHER,
+        )
+        found += [csr_array(one) for one in dense]
+        all_finite &= bool(finite.all())
+    return found, all_finite
 
 
 @jit
-def _pattern(density: Density, batch: Batch, points: Array) -> Array:
-    """Which terms (element) depend on which entries of z: (dataset, element, dim)."""
+def _pattern(density: Density, batch: Batch, places: Array) -> tuple[Array, Array]:
+    """Which terms (element) depend on which entries of z: (dataset, element, dim).
 
-    def one(data: dict[str, Array], mask: Mask | None) -> Array:
-        def moved(z: Array, axis: Array) -> Array:
-            return jax.jvp(lambda u: density.elements(u, data, mask), (z,), (axis,))[1] != 0
+    Also whether all terms of each dataset are finite.
+    """
 
-        def column(axis: Array) -> Array:
-            return jax.vmap(lambda z: moved(z, axis))(points).any(axis=0)
+    def one(data: dict[str, Array], mask: Mask | None, places: Array) -> tuple[Array, Array]:
+        def moved(z: Array, axis: Array) -> tuple[Array, Array]:
+            value, slope = jax.jvp(lambda u: density.elements(u, data, mask), (z,), (axis,))
+            return slope != 0, jnp.isfinite(value).all()
 
-        return jax.lax.map(column, jnp.eye(density.dim), batch_size=_COLUMNS).T
+        def column(axis: Array) -> tuple[Array, Array]:
+            depends, finite = jax.vmap(lambda z: moved(z, axis))(places)
+            return depends.any(axis=0), finite.all()
 
-    return over_datasets(one, batch)
+        found, finite = jax.lax.map(column, jnp.eye(density.dim), batch_size=_COLUMNS)
+        return found.T, finite.all()
+
+    return over_datasets(one, batch, places)
 
 
 @jit
-def _checked(density: Density, batch: Batch, split: Split, points: Array) -> Checked:
+def _checked(density: Density, batch: Batch, split: Split, places: Array) -> Checked:
     """Evaluate the parts of each dataset's density."""
 
-    def one(data: dict[str, Array], mask: Mask | None, split: Split) -> Checked:
+    def one(data: dict[str, Array], mask: Mask | None, split: Split, places: Array) -> Checked:
         width, groups = split.real.shape
         number = density.dim - jnp.sum(split.real)  # of global parameters
         flat = jnp.arange(split.real.size)
@@ -170,7 +197,7 @@ def _checked(density: Density, batch: Batch, split: Split, points: Array) -> Che
         def values(z: Array) -> tuple[Array, Array]:
             return parts_of(density, data, mask, split, z)
 
-        a, b = points[0], points[1]
+        a, b = places[0], places[1]
         whole, first = parted(a)
         second = parted(b)[1]
         rest, left = values(again(whole, first))
@@ -183,7 +210,9 @@ def _checked(density: Density, batch: Batch, split: Split, points: Array) -> Che
             return _close(other, rest) & _close(by_group, jnp.where(moved, right, left)).all()
 
         bits = jnp.arange(max(groups - 1, 1).bit_length())
-        same = _close(density(a, data, mask), rest + left.sum())
+        density_at = density(a, data, mask)
+        possible = jnp.isfinite(density_at + rest + left.sum() + right.sum())
+        same = _close(density_at, rest + left.sum())
         same &= jax.lax.map(independent, bits).all()
 
         def along(move: Array) -> tuple[Array, Array]:
@@ -203,9 +232,9 @@ def _checked(density: Density, batch: Batch, split: Split, points: Array) -> Che
 
         moves = jnp.stack([second - first, second + first, -second])
         exact, concave = jax.vmap(along)(moves)
-        return Checked(same, exact.all(), concave.all())
+        return Checked(same, exact.all(), concave.all(), possible)
 
-    return over_datasets(one, batch, split)
+    return over_datasets(one, batch, split, places)
 
 
 def _close(a: Array, b: Array) -> Array:

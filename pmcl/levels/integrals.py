@@ -26,6 +26,8 @@ _BY_NODES = 2  # parameters of a group up to which quadrature is used, where it 
 _NODES = 5  # of each parameter
 _FOR_PRIOR = 8  # one in so many proposals is about the prior's mode, where there may be others
 _NEAR = 1e-2  # nats that a last step gains where proposals are made, whose weights mend the rest
+_APART = 1e-6  # relative difference from a quadratic density that rounding does not make
+_DIGITS = 1e-14  # of a double
 _EXACT_NODES = 3  # integrate what second derivatives of a quadratic density need
 _ENTRIES = 2**19  # terms that are evaluated together, about
 
@@ -96,7 +98,7 @@ class Marginal(eqx.Module):
 
     def draw(
         self, g: Array, key: Array, data: dict[str, Any], mask: Mask | None, points: int
-    ) -> tuple[Array, Array]:
+    ) -> tuple[Array, Array, Array]:
         """Draw local parameters given g, by `points` proposals a group.
 
         Parameters
@@ -112,6 +114,8 @@ class Marginal(eqx.Module):
         z : Array of shape (draw, dim)
         log_weight : Array of shape (draw,)
             log p(g, x_0) + sum_j log of an unbiased estimate of Z_j(g).
+        apart : Array of bool of shape (draw,)
+            Where groups that count as exact are not normal after all.
 
         References
         ----------
@@ -307,21 +311,27 @@ class _One(NamedTuple):
         hessian = jax.vmap(along)(axes)
         return value, gradient, -0.5 * (hessian + jnp.swapaxes(hessian, 0, 1))
 
-    def draw(self, g: Array, key: Array, points: int) -> tuple[Array, Array]:
-        """z and log weight of one g (see `Marginal.draw`)."""
+    def draw(self, g: Array, key: Array, points: int) -> tuple[Array, Array, Array]:
+        """z, log weight, and whether that is no integral, of one g (see `Marginal.draw`)."""
         peak = self.peak(g, _NEAR)
-        width = peak.l.shape[0]
         noise_key, choice_key = jax.random.split(key)
         if self.marginal.exact:
             eps = jax.random.normal(noise_key, peak.l.shape, peak.l.dtype)
-            rest, _ = self.parts(g, peak.l)
-            value = peak.value - peak.factor.log_det() + 0.5 * width * _LOG_2PI
-            return self.whole(g, peak.l + peak.factor.solve_transposed(eps)), rest + value.sum()
+            l = peak.l + peak.factor.solve_transposed(eps)  # noqa: E741
+            rest, value = self.parts(g, l)
+            value = value + 0.5 * jnp.sum(eps**2, axis=0)  # as of any proposal
+            # what is left of digits where a group's scale is tiny, in units of that
+            rounded = jnp.einsum("jig,jg->ig", jnp.abs(peak.factor.lower), jnp.abs(l)) * _DIGITS
+            allowed = jnp.sum(rounded * (jnp.abs(eps) + rounded), axis=0)
+            allowed = allowed + _APART * (1.0 + jnp.abs(peak.value))
+            apart = jnp.abs(value - peak.value) > allowed
+            value = jnp.where(apart, value, peak.value) - peak.factor.log_det()
+            return self.whole(g, l), rest + jnp.sum(value + 0.5 * len(l) * _LOG_2PI), apart.any()
         rest, l, log_w = self.proposed(g, peak, noise_key, points)  # noqa: E741
         chosen = _choice(log_w, jax.random.uniform(choice_key, log_w.shape[1:], log_w.dtype))
         picked = jnp.take_along_axis(l, chosen[None, None], axis=0)[0]
         total = jnp.sum(_log_sum(log_w) - jnp.log(points))
-        return self.whole(g, picked), rest + total
+        return self.whole(g, picked), rest + total, jnp.zeros((), bool)
 
     def proposed(self, g: Array, peak: Peak, key: Array, points: int) -> tuple[Array, Array, Array]:
         """log p(g, x_0), proposals (point, width, group) and their log weights (point, group)."""

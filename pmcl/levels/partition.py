@@ -106,8 +106,34 @@ def _groups(
             break
         shared = shared | alone
     small = all(v.size <= _SMALL for v in values if v.name in shared)
-    found = Partition(shared, group)
+    found = _gathered(Partition(shared, group), values)
     return found if small and found.number > 1 and found.width <= _WIDEST else None
+
+
+def _gathered(found: Partition, values: Sequence[ValueSlice]) -> Partition:
+    """Put parameters of a group without rows together, by their place among the others.
+
+    They have no term in common. The place is that along an axis along which all groups are; no
+    group becomes larger than one with rows is.
+    """
+    local = [v for v in values if v.name not in found.shared]
+    for size in set.intersection(*({*v.shape} for v in local)):
+        place = np.full(len(found.group), -1)
+        for v in local:
+            axes = (axis for axis, n in enumerate(v.shape) if n == size)
+            tried = [np.indices(v.shape)[axis].ravel() for axis in axes]
+            own = slice(v.start, v.start + v.size)
+            place[own] = next((p for p in tried if _alike(found.group[own], p)), tried[0])
+        other = found._replace(group=place)
+        if size < found.number and _alike(found.group, place) and other.width <= found.width:
+            return other
+    return found
+
+
+def _alike(label: np.ndarray, other: np.ndarray) -> bool:
+    """Whether entries of one label have one other label."""
+    pairs = np.unique(np.stack([label, other]), axis=1)
+    return pairs.shape[1] == len(np.unique(label))
 
 
 def _components(pattern: np.ndarray) -> np.ndarray:

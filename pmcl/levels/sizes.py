@@ -121,7 +121,7 @@ def reading_at(reading: Reading, compiled: CompiledModel, grouping: Grouping) ->
     """The same levels of a model with another number of elements along the dim of the groups."""
     size, before = len(compiled.coords[grouping.dim]), reading.like.groups
     shared = frozenset(v.name for v in compiled.values if v.name not in grouping.local)
-    partition = Partition(shared, _group(compiled, grouping.dim, grouping.local))
+    partition = Partition(shared, group_of(compiled, grouping.dim, grouping.local))
 
     def again(rule: Rule) -> Rule:
         if len(rule.table) == 1:
@@ -137,7 +137,7 @@ def reading_at(reading: Reading, compiled: CompiledModel, grouping: Grouping) ->
     return Reading(like, None if reading.rules is None else tuple(map(again, reading.rules)))
 
 
-def _group(compiled: CompiledModel, dim: str, local: tuple[str, ...]) -> np.ndarray:
+def group_of(compiled: CompiledModel, dim: str, local: tuple[str, ...]) -> np.ndarray:
     """Group of every entry of z, where it is the place along a dim; -1 for global ones."""
     dims = {i.name: i.dims for i in compiled.free}
     group = np.full(compiled.dim, -1)
@@ -151,7 +151,7 @@ def _group(compiled: CompiledModel, dim: str, local: tuple[str, ...]) -> np.ndar
 
 def _in_order(reading: Reading, compiled: CompiledModel, dim: str, local: tuple[str, ...]) -> bool:
     """Whether the group of every parameter is its place along the dim."""
-    group, groups = _group(compiled, dim, local), reading.like.groups
+    group, groups = group_of(compiled, dim, local), reading.like.groups
     place = np.asarray(reading.like.split.place)[0]
     mine = group >= 0
     found = (place[mine] - (~mine).sum()) % groups

@@ -163,12 +163,12 @@ def as_tree(
     *,
     begin: float,
     constrained: Mapping[str, np.ndarray] | None = None,
-    left: tuple[float, float] | None = None,
+    left: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> xr.DataTree:
     """Label final draws: the results that users see; `begin` is the clock when sampling began.
 
     `constrained`: named variables of z, and `left`: the share of the prior that transforms leave,
-    where somebody knows better.
+    and its error, of each dataset, where somebody knows better.
     """
     diagnostics, treatment = corrected.diagnostics, corrected.treatment
     prior = of_prior(compiled)
@@ -177,15 +177,13 @@ def as_tree(
         nothing = np.full(len(task), np.nan)
         diagnostics = diagnostics._replace(log_evidence=nothing, log_evidence_error=nothing)
         treatment = treatment.noted(np.arange(len(task)), f"no evidence: {prior.without}")
-    elif share != 1:
+    else:
         diagnostics = diagnostics._replace(
             log_evidence=diagnostics.log_evidence - np.log(share),
             log_evidence_error=np.hypot(diagnostics.log_evidence_error, error / share),
         )
-        said = f"evidence of the {share:.2g} of the prior that its transforms leave"
-        if np.isnan(share):
-            said = "no evidence: transforms cut the prior, and how much is left cannot be told"
-        treatment = treatment.noted(np.arange(len(task)), said)
+        said = [*map(_said_of, np.broadcast_to(share, len(task)))]
+        treatment = treatment.noted(np.arange(len(task)), np.array(said, dtype=object))
     if prior.besides:
         said = f"evidence of a prior with {listed(prior.besides)}, which may not integrate to 1"
         treatment = treatment.noted(np.arange(len(task)), said)
@@ -203,6 +201,15 @@ def as_tree(
     )
     engine = ", ".join(sorted(set(map(str, treatment.engine))))
     return posterior_tree(compiled, task, draws, engine=engine, extra=extra)
+
+
+def _said_of(share: float) -> str:
+    """Say what the evidence is of where transforms leave a share of the prior."""
+    if np.isnan(share):
+        return "no evidence: transforms cut the prior, and how much is left cannot be told"
+    if share == 1:
+        return ""
+    return f"evidence of the {share:.2g} of the prior that its transforms leave"
 
 
 def _refined(

@@ -23,7 +23,7 @@ from pmcl.refinement.treatment import UNCONVERGED, Engine, Treatment, at, joined
 from pmcl.refinement.wider import widened
 from pmcl.runtime import devices
 from pmcl.runtime.progress import progress_bar
-from pmcl.search.many import searched, several
+from pmcl.search.many import searched_everywhere, several
 
 _TOGETHER = 4  # datasets, or parts of their draws, that a device works on together
 _BYTES = 2**28  # about, for proposals
@@ -114,7 +114,7 @@ class _Run(NamedTuple):
         everyone = np.arange(n)
         start = self.beginning.start
         start = None if start is None else start[self.part]
-        found = searched(self.beginning.search, taken(self.whole, self.part), start)
+        found = searched_everywhere(self.beginning.search, taken(self.whole, self.part), start)
         pooled = self.beginning.search.searches is not None
         modes, number, unconverged = several(found, alone=pooled)
         treatment = Treatment.none(n)._replace(

@@ -43,11 +43,14 @@ class GroupDraws(NamedTuple):
         Of the global parameters.
     log_p : Array of shape (item, BLOCK)
         log p(g, x_0) and the logarithms of unbiased estimates of the groups' integrals.
+    apart : Array of bool of shape (item, BLOCK)
+        Where groups that count as exact are not normal after all.
     """
 
     z: Array
     log_q: Array
     log_p: Array
+    apart: Array
 
 
 def mixture_at(modes: Mode, number: np.ndarray) -> Mixture:
@@ -102,8 +105,8 @@ def drawn(
         data: dict[str, Any], mask: Mask | None, mixture: Mixture, key: Array, turn: Array
     ) -> GroupDraws:
         g = mixture_draws(mixture.parts, mixture.share, key, BLOCK)
-        z, log_p = marginal.draw(g, jax.random.fold_in(key, turn), data, mask, points)
-        return GroupDraws(z, mixture_log_q(mixture.parts, mixture.share, g), log_p)
+        z, *told = marginal.draw(g, jax.random.fold_in(key, turn), data, mask, points)
+        return GroupDraws(z, mixture_log_q(mixture.parts, mixture.share, g), *told)
 
     return over_datasets(one, batch, mixture, keys.each(), turn)
 
@@ -127,8 +130,8 @@ def drawn_by_network(
         data: dict[str, Any], mask: Mask | None, context: Context, key: Array, turn: Array
     ) -> GroupDraws:
         g, log_q = defence.draw(amortizer, key, BLOCK, context)
-        z, log_p = marginal.draw(g, jax.random.fold_in(key, turn), data, mask, points)
-        return GroupDraws(z, log_q, log_p)
+        z, *told = marginal.draw(g, jax.random.fold_in(key, turn), data, mask, points)
+        return GroupDraws(z, log_q, *told)
 
     return over_datasets(one, batch, context, keys.each(), turn)
 

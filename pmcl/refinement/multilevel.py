@@ -31,7 +31,7 @@ from pmcl.refinement.stages import Keys
 from pmcl.refinement.treatment import UNCONVERGED, Engine, Treatment, at, joined, replaced
 from pmcl.runtime import devices
 from pmcl.runtime.progress import progress_bar
-from pmcl.search.many import searched, several
+from pmcl.search.many import searched_everywhere, several
 from pmcl.search.newton import Mode
 from pmcl.search.search import Search
 
@@ -40,6 +40,8 @@ _PART = 64  # datasets whose draws are made before the next are searched for
 _ROUNDS = 2  # of fitting mixtures, before draws are made
 _DRAWS = 512  # of a round, at least
 _POINTS = (8, 16, 64)  # proposals a group: the first with which the noise is small
+_NOT_EXACT = "groups are not normal where the posterior is: integrated out by their own curvature"
+_MANY = 0.01  # of a posterior, where groups may not be as they count
 _NOISE = 0.1  # variance of log weights at given global parameters that is small
 
 type Proposal = Mixture | Context  # a context: of a network
@@ -90,6 +92,10 @@ def refine_levels(
             rows = np.arange(begin, min(begin + _PART, len(task)))
             run = _Run(marginal, whole, task.position, beginning, asked, rows)
             draws, done = run.all() if amortizer is None else run.amortized(amortizer)
+            if run.apart(draws):
+                run = run._replace(marginal=replace(marginal, exact=False, concave=False))
+                draws, done = run.all() if amortizer is None else run.amortized(amortizer)
+                done = done.noted(np.arange(len(rows)), _NOT_EXACT)
             parts.append((draws, run.named(draws, done, levels)))
             bar.advance(len(rows))
     found, treatment = jax.tree.map(lambda *x: np.concatenate(x), *parts)
@@ -183,7 +189,7 @@ class _Run(NamedTuple):
         own, given = self.beginning.start, self.beginning.search
         starts, spread = np.asarray(given.starts), np.asarray(given.spread)
         search = replace(Search.at(self.marginal, starts, spread), exact=True)  # type: ignore[arg-type]
-        found = searched(
+        found = searched_everywhere(
             search,
             taken(self.whole, self.rows),
             None if own is None else own[self.rows],
@@ -333,6 +339,11 @@ class _Run(NamedTuple):
                 found = replaced(found, rows, told)
         warning = joined(treatment.warning, found.warning)
         return treatment._replace(group_khat=found.khat, worst_group=found.name, warning=warning)
+
+    def apart(self, draws: GroupDraws) -> bool:
+        """Whether groups that count as exact are not normal in a part of some posterior."""
+        weight = np.exp(_judged(draws).log_weights)
+        return bool((np.sum(weight * draws.apart, axis=1) > _MANY * weight.sum(axis=1)).any())
 
     def weak(self, draws: GroupDraws) -> np.ndarray:
         """Positions of datasets whose draws are poor."""

@@ -76,6 +76,22 @@ def searched(
     return jax.tree.map(shaped, found)
 
 
+def searched_everywhere(
+    search: Search, batch: Batch, starts: np.ndarray | None = None, *, together: int = _TOGETHER
+) -> Mode:
+    """As :func:`searched`; elsewhere where all of a dataset begin at a density of zero."""
+    found = searched(search, batch, starts, together=together)
+    lost = np.flatnonzero((np.asarray(found.status) == Status.NOT_FINITE).all(axis=1))
+    if not len(lost):
+        return found
+    some = replace(search, searches=found.status.shape[1]).elsewhere()
+    new = searched(some, taken(batch, lost), together=together)
+    number = np.arange(_number(batch))
+    number[lost] = len(number) + np.arange(len(lost))
+    both = jax.tree.map(lambda *x: np.concatenate(x), found, new)
+    return taken(both, number)
+
+
 def several(found: Mode, *, alone: bool = False) -> tuple[Mode, np.ndarray, np.ndarray]:
     """Put the modes that differ and count first, of searches with fields (dataset, start, ...).
 

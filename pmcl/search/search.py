@@ -24,6 +24,7 @@ _NEGLIGIBLE = 10.0  # nats of evidence by which a mode may lie behind
 _AS_HIGH = 2.0  # nats of density by which a flat end may lie behind the best
 POOL = 512  # points, the initial one and draws of the prior, at the best of which searches begin
 _AT_ONCE = 32  # densities of a dataset, a divisor of POOL: a remainder would compile anew
+_ELSEWHERE = (0.01, 3.0)  # scales of such points, in units of the prior's
 _COMPETE = 6  # such draws for each that a search begins at
 _SIDES = (-2.5, -1.0, 1.0, 2.5)  # scales from the mode at which the density is looked at
 _WORST = 1e3  # nats by which it may differ there from a normal
@@ -139,6 +140,17 @@ class Search(eqx.Module):
         prior = prior[(np.abs(prior) < _BEYOND).all(axis=1)][: POOL - 1]
         starts = jax.device_put(np.concatenate([np.asarray(self.starts)[:1], prior]))
         return eqx.tree_at(lambda s: s.starts, replace(self, searches=searches), starts)
+
+    def elsewhere(self) -> "Search":
+        """The same number of searches, at the best of points about the initial one.
+
+        Where one parameter outweighs the others is drawn at random: for data whose density is zero
+        at all `starts` (a mean 1 / eta, of which eta has to be positive in every row).
+        """
+        rng, shape = np.random.default_rng(0), (POOL, self.spread.shape[0])
+        scale = np.exp(rng.uniform(*np.log(_ELSEWHERE), size=shape)) * np.asarray(self.spread)
+        points = np.asarray(self.starts)[0] + scale * rng.normal(size=shape)
+        return self.pooled(points, searches=self.begun)
 
     @property
     def begun(self) -> int:
