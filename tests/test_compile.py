@@ -362,6 +362,58 @@ def test_a_category_that_is_far_less_likely_has_a_log_density_and_a_gradient():
         np.testing.assert_allclose(slope, [1, 0, -2, 1], atol=1e-6)
 
 
+def _either(*more: float) -> pt.TensorVariable:
+    return pt.stack([pm.Normal("a"), *more])
+
+
+IMPOSSIBLE = {  # a density at a = impossible, which was finite, and at a = possible
+    "bernoulli": (lambda y: pm.Bernoulli("y", pm.Normal("a"), observed=y), [1, 1, 1], 1.2, 0.6),
+    "beta": (lambda y: pm.Beta("y", pm.Normal("a"), 2.0, observed=y), [0.3, 0.4, 0.5], -0.5, 0.5),
+    "gamma": (lambda y: pm.Gamma("y", pm.Normal("a"), 2.0, observed=y), [1.0, 2, 3], -0.5, 0.5),
+    "hurdle": (
+        lambda y: pm.HurdlePoisson("y", pm.Normal("a"), 2.0, observed=y), [1, 2, 3], 1.5, 0.5,
+    ),
+    "categorical": (
+        lambda y: pm.Categorical("y", _either(0.4, 0.3), observed=y), [0, 1, 2], 0.5, 0.3,
+    ),
+    "multinomial": (
+        lambda y: pm.Multinomial("y", 6, _either(0.4, 0.3), observed=y), [1, 2, 3], 0.5, 0.3,
+    ),
+    "mixture": (
+        lambda y: pm.NormalMixture("y", _either(0.4), np.arange(2.0), observed=y),
+        [0.0, 1, 2], 0.9, 0.6,
+    ),
+    "cutpoints": (
+        lambda y: pm.OrderedLogistic("y", 0.0, _either(0.5), observed=y), [0, 2, 2], 1.0, -1.0,
+    ),
+    "wald": (lambda y: pm.Wald("y", pm.Normal("a"), 1.0, observed=y), [1.0, 2, 3], -1.2, 0.6),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", IMPOSSIBLE)
+def test_parameters_that_a_distribution_cannot_have_are_impossible(kind: str) -> None:
+    """PyTensor's conversion to JAX passes over PyMC's checks of them."""
+    build, y, impossible, possible = IMPOSSIBLE[kind]
+    with pm.Model() as model:
+        build(np.array(y))
+    compiled, expected = compile_model(model), model.compile_fn(model.logp(), mode=host_mode())
+    for a in (impossible, possible):
+        found = float(compiled.log_joint(jnp.array([a]), {"y": np.array(y)}))
+        assert found == pytest.approx(float(expected({"a": a})), rel=1e-6)
+    assert np.isfinite(found)
+
+
+def test_a_row_with_an_impossible_parameter_leaves_the_others_as_they_are() -> None:
+    with pm.Model(coords={"row": range(3)}) as model:
+        x = pm.Data("x", np.zeros(3), dims="row")
+        p = pm.Normal("a") + pm.Normal("b") * x
+        pm.Bernoulli("y", p, observed=np.ones(3, int), dims="row")
+    compiled = compile_model(model, covariates=["x"])
+    data = {"x": np.array([0.0, 1.0, 0.5]), "y": np.ones(3, int)}
+    found = compiled.log_likelihood_terms(jnp.array([0.5, 0.7]), data)["y"]
+    np.testing.assert_allclose(found, [np.log(0.5), -np.inf, np.log(0.85)])
+
+
 def test_an_angle_has_one_turn() -> None:
     """The density over all unconstrained values is that of an angle, and its integral is finite."""
     with pm.Model() as model:
@@ -382,6 +434,25 @@ def test_a_summary_of_the_observations_in_a_prior_is_none_of_the_likelihood() ->
             a, s = pm.Normal("a", y.mean(), 1), pm.Uniform("s", 0, y.std())
             pm.Normal("y", a * y.std() if scaled else a, s, observed=y)
         assert bool(compile_model(model).copies) == scaled
+
+
+@pytest.mark.parametrize("kind", ["cov", "tau", "sum", "product"])
+def test_a_matrix_that_is_data_and_not_symmetric_is_refused(kind: str) -> None:
+    """Half of it would be passed over; L L' of a triangular one is none of these."""
+    with pm.Model(coords={"a": range(2), "b": range(2)}) as model:
+        V = pm.Data("V", np.eye(2), dims=("a", "b"))
+        sd = pm.HalfNormal("sd")
+        of = {"sum": {"cov": V + sd**2 * np.eye(2)}, "product": {"cov": V @ V.T}}
+        pm.MvNormal("y", pm.Normal("m"), **of.get(kind, {kind: V}), observed=np.zeros(2), dims="a")
+    compiled = compile_model(model, covariates=["V"])
+    half, y = np.array([[1.0, 0.0], [0.5, 1.0]]), np.ones(2)
+    both = half + half.T
+    task_of(compiled, {"V": both, "y": y})
+    if kind == "product":
+        task_of(compiled, {"V": half, "y": y})
+        return
+    with pytest.raises(pmcl.DataError, match="'V'.*expected a symmetric matrix"):
+        task_of(compiled, {"V": half, "y": y})
 
 
 def test_a_wave_of_data_is_no_basis() -> None:

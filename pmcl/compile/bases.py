@@ -4,14 +4,20 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pytensor.tensor as pt
 from pymc.logprob.utils import CheckParameterValue
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar import EQ, Add, Cos, Mul, Sin, Sqrt
 from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
+from pytensor.tensor.linalg.inverse import MatrixInverse
 
+from pmcl.compile.conversion.parameters import operands
 from pmcl.compile.indices import before_casts, data_of
 from pmcl.compile.of_data import ByData, OfData
+
+_ROUNDED = 1e-5  # of its largest entry, by which halves of a matrix may differ
 
 
 class _Basis(NamedTuple):
@@ -44,7 +50,7 @@ class Bases:
         self._bases = [*_bases(outputs, data)]
         self._matches = [*_matches(outputs, data)]
         flat = [v for b in self._bases for v in (b.value.min(), b.value.max(), b.width)]
-        self._sums = [*_sums(outputs, data)]
+        self._sums = [*_sums(outputs, data), *_symmetric(outputs, data)]
         flat += [v for _, _, v in self._sums]
         self._refused = OfData(flat, by_data)
         compared = [v for m in self._matches for v in (m.value.min(), m.value.max())]
@@ -128,6 +134,35 @@ def _sums(
             names = data_of(condition, data)
             if names is not None:
                 yield ", ".join(names), op.msg, condition
+
+
+def _symmetric(
+    outputs: Sequence[Variable], data: Mapping[Variable, Variable]
+) -> Iterator[tuple[str, str, Variable]]:
+    """Find covariances and precisions that are data, or a sum with these: one half is passed over.
+
+    A Cholesky factor is that of the lower half, whatever stands in the upper one.
+    """
+    for var in ancestors(list(outputs)):
+        if not _runs(var, Cholesky):
+            continue
+        (matrix,) = var.owner.inputs
+        if _runs(matrix, MatrixInverse):
+            (matrix,) = matrix.owner.inputs
+        found = operands(matrix)
+        for own in (v for v in found if v in data and v.type.ndim >= 2):
+            if own in ancestors(found - {own}):  # with its transpose, perhaps
+                continue
+            apart = abs(own - own.swapaxes(-1, -2)).max()
+            square = pt.eq(own.shape[-1], own.shape[-2])
+            good = ~square | (apart <= _ROUNDED * abs(own).max())
+            yield str(own.name), "a symmetric matrix", good
+
+
+def _runs(var: Variable, operation: type) -> bool:
+    """Whether a variable is the result of an operation on matrices."""
+    op = None if var.owner is None else var.owner.op
+    return isinstance(getattr(op, "core_op", op), operation)
 
 
 def _matches(outputs: Sequence[Variable], data: Collection[Variable]) -> Iterator[_Match]:

@@ -17,6 +17,7 @@ from pytensor.graph.replace import clone_replace, graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomGeneratorType
 
+from pmcl.compile.conversion.parameters import zero_where_impossible
 from pmcl.compile.conversion.stable import take_logarithms_first
 from pmcl.compile.conversion.substitution import expand, substitute
 from pmcl.runtime import precision
@@ -64,10 +65,11 @@ def to_jax(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Callable[
 
     fgraph = FunctionGraph(inputs=list(inputs), outputs=list(outputs), clone=True)
     with warnings.catch_warnings():
-        # PyTensor warns of each parameter check that JAX cannot raise; pmcl counts NaNs instead.
+        # PyTensor warns of each check that JAX cannot raise.
         warnings.filterwarnings("ignore", message=".*CheckAndRaise.*")
         warnings.filterwarnings("ignore", message=".*Skipping.*")
         expand(fgraph, to_jax)
+        zero_where_impossible(fgraph)
         take_logarithms_first(fgraph)
         pytensor_mode.JAX.optimizer.rewrite(fgraph)
         substitute(fgraph)
