@@ -5,8 +5,9 @@ import pymc as pm
 import pytensor.tensor as pt
 from pymc.model.fgraph import clone_model
 from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph import Variable
 
-from pmcl.compile.labelled import in_order_of
+from pmcl.compile.labelled import in_order_of, without_initial_values
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.variables import dims_of, own_value
 
@@ -27,19 +28,25 @@ def resized(model: pm.Model, dim: str, number: int) -> pm.Model:
     UnsupportedModelError
         Where something of the model keeps its length, naming it.
     """
-    new = clone_model(model)
+    new = clone_model(without_initial_values(model))
     in_order_of(model, new)
 
-    def filled(name: str) -> np.ndarray:
-        value, dims = own_value(new, name), dims_of(new, new[name])
-        for axis, d in enumerate(dims):
-            if d == dim:
+    def filled(name: str, value: np.ndarray) -> np.ndarray:
+        dims = dims_of(new, new[name])
+        for axis, d in enumerate(dims[len(dims) - value.ndim :]):
+            if d == dim and value.shape[axis] > 1:
                 index = np.minimum(np.arange(number), value.shape[axis] - 1)
                 value = value.take(index, axis=axis)
         return value
 
+    for rv, initial in model.rvs_to_initial_values.items():
+        if isinstance(initial, Variable):
+            initial = initial.eval()
+        if initial is not None and not isinstance(initial, str):
+            initial = filled(rv.name, np.asarray(initial))
+        new.set_initval(new[rv.name], initial)
     values = {
-        str(v.name): filled(str(v.name))
+        str(v.name): filled(str(v.name), own_value(new, str(v.name)))
         for v in (*new.data_vars, *new.observed_RVs)
         if dim in dims_of(new, v)
     }

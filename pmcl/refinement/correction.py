@@ -184,8 +184,8 @@ def as_tree(
             log_evidence=diagnostics.log_evidence - np.log(share),
             log_evidence_error=np.hypot(diagnostics.log_evidence_error, error / share),
         )
-        said = [*map(_said_of, np.broadcast_to(share, len(task)))]
-        treatment = treatment.noted(np.arange(len(task)), np.array(said, dtype=object))
+        notes = [*map(_said_of, np.broadcast_to(share, len(task)))]
+        treatment = treatment.noted(np.arange(len(task)), np.array(notes, dtype=object))
     of_data = {p.name for p in compiled.potentials}
     if besides := [str(p.name) for p in compiled.model.potentials if p.name not in of_data]:
         said = f"evidence of a prior with {listed(besides)}, which may not integrate to 1"
