@@ -931,6 +931,18 @@ def test_what_depends_on_several_groups_is_of_those_that_there_are():
         np.testing.assert_allclose(found["effect"][i][:, :n], theta - mu)
 
 
+def test_initial_values_are_those_of_the_groups_that_a_model_has_then():
+    with pm.Model(coords={"site": range(3), "part": range(2)}) as model:
+        mu = pm.Normal("mu", 0, 1, initval=0.5)
+        start = np.array([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
+        m = pm.Normal("m", mu, 1, dims=("site", "part"), initval=start)
+        pm.Normal("y", m, 1.0, observed=np.zeros((3, 2)), dims=("site", "part"))
+    found = resized(model, "site", 5).initial_point()
+    np.testing.assert_array_equal(found["m"], start[[0, 1, 2, 2, 2]])
+    assert found["mu"] == 0.5
+    np.testing.assert_array_equal(resized(model, "site", 2).initial_point()["m"], start[:2])
+
+
 def test_the_number_of_groups_is_no_part_of_a_density():
     with pm.Model(coords={"school": range(8)}) as model:
         sigma = pm.Data("sigma", np.ones(8), dims="school")

@@ -36,7 +36,8 @@ def resized(model: pm.Model, dim: str, number: int) -> pm.Model:
     in_order_of(model, new)
 
     def filled(name: str, value: np.ndarray) -> np.ndarray:
-        for axis, d in enumerate(dims_of(new, new[name])[: value.ndim]):
+        dims = dims_of(new, new[name])
+        for axis, d in enumerate(dims[len(dims) - value.ndim :]):
             if d == dim:
                 index = np.minimum(np.arange(number), value.shape[axis] - 1)
                 value = value.take(index, axis=axis)

@@ -182,8 +182,8 @@ def as_tree(
             log_evidence=diagnostics.log_evidence - np.log(share),
             log_evidence_error=np.hypot(diagnostics.log_evidence_error, error / share),
         )
-        said = [*map(_said_of, np.broadcast_to(share, len(task)))]
-        treatment = treatment.noted(np.arange(len(task)), np.array(said, dtype=object))
+        notes = [*map(_said_of, np.broadcast_to(share, len(task)))]
+        treatment = treatment.noted(np.arange(len(task)), np.array(notes, dtype=object))
     if prior.besides:
         said = f"evidence of a prior with {listed(prior.besides)}, which may not integrate to 1"
         treatment = treatment.noted(np.arange(len(task)), said)
