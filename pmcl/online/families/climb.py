@@ -34,7 +34,8 @@ class Found(NamedTuple):
     lower_bound : float
         Of the linearised model (nats).
     steps : int
-    converged : bool
+    left : float
+        That its last step was to gain (nats).
     looked, said : list
         The sites there, by observed variable.
     """
@@ -42,7 +43,7 @@ class Found(NamedTuple):
     q: Any
     lower_bound: float
     steps: int
-    converged: bool
+    left: float
     looked: list[Looked]
     said: list[Said]
 
@@ -105,8 +106,7 @@ def climb(
         found, rows, base, batch, lack, start,
         hold, (jnp.asarray(most), jnp.asarray(search.tolerance)),
     )  # fmt: skip
-    done = bool(now.far <= search.tolerance)
-    return Found(q, float(bound), int(now.step), done, looked, said)
+    return Found(q, float(bound), int(now.step), float(now.far) ** 2 / 2, looked, said)
 
 
 @jit

@@ -81,6 +81,7 @@ def update_normal(
     info = Info(
         len(arrived), len(memory), problem.gaussian, sum(f.steps for f in work.found), 0,
         work.found[-1].lower_bound, 0, highest([k for k, _ in weighed]), weighed[-1][1],
+        left=max(f.left for f in work.found),
     )  # fmt: skip
     seen, updates = state.seen + len(arrived), state.updates + 1
     after = state._replace(
