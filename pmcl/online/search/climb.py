@@ -119,15 +119,15 @@ def climb(
         now, bounds = ascend(chunk, first, plan, way, turn_key, "lower bound")
         q = MeanField(prior.mean + unit * now.shift, now.log_sd)
         network, skipped = now.network, now.skipped
-        more = _looked(plan, q, now.slopes)
-        if turn == _TURNS - 1 or not more.nats > ENOUGH:
+        still = _looked(plan, q, now.slopes)
+        if turn == _TURNS - 1 or not still.nats > ENOUGH:
             break
         # Adam does not forget how steep it was where the search began: begun anew, it goes on.
-        unit = more.unit(q, unit)
-        q = q._replace(log_sd=q.log_sd - jnp.log(more.wide) / 2)
+        unit = still.unit(q, unit)
+        q = q._replace(log_sd=q.log_sd - jnp.log(still.wide) / 2)
         way.advance(-len(plan.rates), "goes on")
     steps = (turn + 1) * len(plan.rates)
-    return Climbed(q, eqx.combine(network, rest), bounds, steps, int(skipped), more.nats)
+    return Climbed(q, eqx.combine(network, rest), bounds, steps, int(skipped), still.nats)
 
 
 def _looked(plan: Plan, q: MeanField, slopes: Slopes) -> Left:
