@@ -625,6 +625,51 @@ def test_a_batch_that_cannot_be_learned_is_said_to_be():
         stream.update({"y": np.ones(3)}, progressbar=False)
 
 
+def counted(trials: int, successes: int) -> dict[str, np.ndarray]:
+    return {"trials": np.full(20, trials), "y": np.full(20, successes)}
+
+
+@pytest.fixture(scope="module")
+def coin():
+    with pm.Model(coords={"row": range(1)}) as model:
+        trials = pm.Data("trials", np.ones(1, int), dims="row")
+        pm.Binomial(
+            "y", trials, logit_p=pm.Normal("a", 0, 2), observed=np.zeros(1, int), dims="row"
+        )
+    return pmcl.fit_online(model, random_seed=0, progressbar=False)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("trials", [10**2, 10**5, 10**9])
+def test_a_search_arrives_however_much_a_batch_says(coin, trials):
+    """Adam, which does not forget how steep it was where it began, needs several turns."""
+    n, k = 20 * trials, 20 * (trials // 3)
+    a = special.logit(k / n) + 8 * np.sqrt(n / (k * (n - k))) * np.linspace(-1, 1, 2001)
+    log_p = 20 * stats.binom.logpmf(trials // 3, trials, special.expit(a))
+    log_p = log_p + stats.norm.logpdf(a, 0, 2)
+    p = np.exp(log_p - log_p.max())
+    mean = np.average(a, weights=p)
+    sd = np.sqrt(np.average((a - mean) ** 2, weights=p))
+    stream = coin.update(counted(trials, trials // 3), progressbar=False)
+    q, info = stream.approximation(), stream.records[-1].info
+    assert float(q.mean[0]) == pytest.approx(mean, abs=0.05 * sd)
+    assert float(np.exp(q.log_sd[0])) == pytest.approx(sd, rel=0.03)
+    evidence = log_p.max() + np.log(p.sum() * (a[1] - a[0]))
+    assert info.lower_bound == pytest.approx(evidence, abs=0.3)
+    assert info.log_evidence == pytest.approx(evidence, abs=0.1)
+    assert info.left < 0.1
+
+
+def test_a_search_that_does_not_arrive_is_said_to_be(coin, tmp_path):
+    short = with_settings(coin, search=pmcl.Search(steps=20))
+    with pytest.warns(UserWarning, match="ended after 100 steps before it arrived"):
+        stream = short.update(counted(10**6, 10**5), progressbar=False)
+    assert stream.history["left"][0] > 1
+    pmcl.save(stream, tmp_path / "stream.zarr.zip")
+    loaded = pmcl.load(tmp_path / "stream.zarr.zip", coin.compiled.model)
+    assert loaded.records[0].info.left == stream.records[0].info.left
+
+
 @pytest.mark.parametrize("start", [pmcl.ScatteredStart(), pmcl.MaximumLikelihoodStart()])
 def test_starts(heads, start):
     data = {**logistic(100, 0), "head_of_row": np.zeros(100, int)}

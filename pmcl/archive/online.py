@@ -311,15 +311,15 @@ def _records(tree: xr.DataTree, where: str) -> tuple[UpdateRecord, ...]:
     if "history" not in tree.children:
         return ()
     data = group(tree, "history", where)
-    wanted = (*Info._fields, "time", "seconds")
-    if any(n not in data or data[n].dims != ("update",) for n in wanted):
+    wanted = (*(f for f in Info._fields if f not in Info._field_defaults), "time", "seconds")
+    columns = {n: v.values.tolist() for n, v in data.items() if v.dims == ("update",)}
+    if any(n not in columns for n in wanted):
         raise StateError(f"{where}: history: expected {list(wanted)} by update.")
-    columns = {n: data[n].values.tolist() for n in wanted}
     return tuple(
         UpdateRecord(
             str(name),
             columns["time"][i],
-            Info(**{f: columns[f][i] for f in Info._fields}),
+            Info(**{f: columns[f][i] for f in Info._fields if f in columns}),
             columns["seconds"][i],
         )
         for i, name in enumerate(data["update"].values)

@@ -9,6 +9,8 @@ import xarray as xr
 
 from pmcl.online.state import Info
 
+_MUCH = 1.0  # nats that a search that arrived does not leave
+
 
 class UpdateRecord(NamedTuple):
     """One update.
@@ -41,8 +43,17 @@ def history_of(records: Sequence[UpdateRecord]) -> xr.Dataset:
 
 
 def recorded(records: tuple[UpdateRecord, ...], record: UpdateRecord) -> tuple[UpdateRecord, ...]:
-    """Records with one more; warns of an update that hardly learned."""
+    """Records with one more; warns of an update that hardly learned, or did not arrive."""
     info = record.info
+    if info.left > _MUCH:
+        warnings.warn(
+            f"Update {record.name!r}: the search ended after {info.steps} steps before it arrived; "
+            f"its lower bound could rise by {info.left:.3g} nats more. What is known of parameters "
+            "may be too wide, or beside where it should be, and later updates rest on it. Take "
+            "more steps (`search`), a family with covariances (family='auto'), or a prior that is "
+            "nearer.",
+            stacklevel=3,
+        )
     if info.skipped > info.steps / 2:
         warnings.warn(
             f"Update {record.name!r}: {info.skipped} of {info.steps} steps were left out, as a "

@@ -114,6 +114,9 @@ class Info(NamedTuple):
     drift : int
         Which of the drifts of a :class:`LearnedDrift` it was, or with a :class:`ChangePoint`
         whether all started again; 0 with others.
+    left : float
+        What a search had still to gain of the lower bound where it ended (nats), the most of all
+        searches; NaN where there was none, and where it took some of the rows at a time.
     """
 
     rows: int
@@ -126,6 +129,7 @@ class Info(NamedTuple):
     khat: float
     log_evidence: float
     drift: int = 0
+    left: float = np.nan
 
 
 class Settings(NamedTuple):

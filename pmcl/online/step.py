@@ -102,7 +102,7 @@ def update(
         )
     info = Info(
         len(arrived), len(memory), problem.gaussian, work.steps, work.skipped, work.lower_bound,
-        clamped, highest([k for k, _ in weighed]), weighed[-1][1],
+        clamped, highest([k for k, _ in weighed]), weighed[-1][1], left=work.left,
     )  # fmt: skip
     new = state._replace(
         q=q, predictive=predictive, memory=memory, time=time, seen=state.seen + len(arrived),
@@ -151,7 +151,7 @@ class _Work:
         self.problem, self.settings, self.advance = problem, settings, advance
         self.first = first
         self.steps = self.skipped = 0
-        self.lower_bound = np.nan
+        self.lower_bound = self.left = np.nan
         self.projected: list[tuple[MeanField, Target]] = []
 
     def project(
@@ -178,10 +178,10 @@ class _Work:
             way = Way(settings.search, self.first, self.advance)
             found = climb(p.rows, begun.q, target, way, key, narrow=begun.narrow)
             q = found.q
-            self.steps += begun.steps + len(found.lower_bound)
+            self.steps += begun.steps + found.steps
             self.skipped += found.skipped
-            last = found.lower_bound[-max(len(found.lower_bound) // 10, 1) :]
-            self.lower_bound = float(np.mean(last))
+            self.left = float(np.fmax(self.left, found.left))
+            self.lower_bound = found.height
         self.projected.append((q, target))
         return q
 

@@ -19,7 +19,7 @@ from pmcl.runtime.jitting import jit
 
 type Normal = Full | LowRank
 
-_HALVINGS = 12  # of a step that would lead down
+_LENGTHS = 0.5 ** np.array([*range(9), *range(11, 42, 3)])  # of a step that would lead down
 _FARTHEST = 0.5  # that a log sd moves in a step
 _NEW = 0.7  # share of new curvatures in a step, where they are not the same everywhere
 
@@ -34,7 +34,8 @@ class Found(NamedTuple):
     lower_bound : float
         Of the linearised model (nats).
     steps : int
-    converged : bool
+    left : float
+        That its last step was to gain (nats).
     looked, said : list
         The sites there, by observed variable.
     """
@@ -42,7 +43,7 @@ class Found(NamedTuple):
     q: Any
     lower_bound: float
     steps: int
-    converged: bool
+    left: float
     looked: list[Looked]
     said: list[Said]
 
@@ -105,8 +106,7 @@ def climb(
         found, rows, base, batch, lack, start,
         hold, (jnp.asarray(most), jnp.asarray(search.tolerance)),
     )  # fmt: skip
-    done = bool(now.far <= search.tolerance)
-    return Found(q, float(bound), int(now.step), done, looked, said)
+    return Found(q, float(bound), int(now.step), float(now.far) ** 2 / 2, looked, said)
 
 
 @jit
@@ -171,7 +171,7 @@ def _climb(
         scales = scales * jnp.minimum(1.0, _FARTHEST / jnp.maximum(jnp.abs(scales).max(), 1e-300))
         rest = jnp.where(alone, 0.0, move)
         here = height(now.mean, spread, alone)
-        lengths = 0.5 ** jnp.arange(_HALVINGS)
+        lengths = jnp.asarray(_LENGTHS)
         heights = jax.lax.map(lambda t: height(now.mean + t * rest, spread, alone), lengths)
         heights = jnp.where(jnp.isfinite(heights), heights, -jnp.inf)
         slack = 1e-9 * (1 + jnp.abs(here))
@@ -195,11 +195,31 @@ def _climb(
     nothing = [jnp.zeros((n, k, k), start.dtype) for n, k in shapes]
     begun = _Now(start, nothing, nothing, jnp.zeros((), int), jnp.asarray(jnp.inf))
     now = jax.lax.while_loop(lambda w: (w.step < most) & (w.far > tolerance), step, begun)
-    q, _, _, looked, said, _ = at(now)
-    q = q._replace(mean=now.mean)
-    bound = jnp.sum(jnp.stack([jnp.sum(s.weights * jnp.where(s.weights > 0, o.value, 0.0))
-                               for s, o in zip(looked, said, strict=True)]))  # fmt: skip
-    return now, bound - divergence(q, base), q, looked, said
+    q, _, _, looked, said, alone = at(now)
+    q = less(q._replace(mean=now.mean), looked, said)
+    bound = -divergence(q, base)
+    for part, site in zip(found.parts, looked, strict=True):
+        value = say(part, site, q.spread(site.slope), alone.any()).value
+        bound = bound + jnp.sum(site.weights * jnp.where(site.weights > 0, value, 0.0))
+    return now, bound, q, looked, said
+
+
+def less(q: Normal, looked: list[Looked], said: list[Said]) -> Normal:
+    """Take away what sites that are not concave take from the precision.
+
+    Steps leave it out, as they have to lead up: with it a scale, or a degree of freedom, would be
+    said to be known better than it is.
+    """
+    for site, one in zip(looked, said, strict=True):
+        turned = one._replace(curvature=-one.curvature)
+        lost = jnp.linalg.eigvalsh(one.curvature)[:, 0] * jnp.sign(site.weights)
+        q = jax.lax.cond(
+            jnp.any(lost < 0),
+            lambda q, site=site, turned=turned: q.minus(columns(site, turned)),
+            lambda q: q,
+            q,
+        )
+    return q
 
 
 def _scales_alone(found: Predictors, looked: list[Looked]) -> Array:

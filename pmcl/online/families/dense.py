@@ -8,6 +8,8 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 
 from pmcl.online.gaussian import MeanField
 
+_MOST = 0.9  # of a precision, along any direction, that is taken away
+
 
 class Full(NamedTuple):
     """A normal distribution of z by its mean and its precision matrix.
@@ -63,6 +65,13 @@ class Full(NamedTuple):
     def plus(self, columns: Array) -> "Full":
         """The same mean, and a precision with the square of columns (dim, column) added."""
         return self._replace(precision=self.precision + columns @ columns.T)
+
+    def minus(self, columns: Array) -> "Full":
+        """The same mean, and the square of columns taken from the precision, but for a little."""
+        scaled = solve_triangular(self._root, columns, lower=True)
+        values, vectors = jnp.linalg.eigh(scaled @ scaled.T)
+        lost = self._root @ (vectors * jnp.sqrt(jnp.clip(values, 0.0, _MOST)))
+        return self._replace(precision=self.precision - lost @ lost.T)
 
     def joined(self, other: "Full") -> "Full":
         """The same mean, and the precision of another added."""

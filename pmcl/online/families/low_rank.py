@@ -67,6 +67,10 @@ class LowRank(NamedTuple):
         """The same mean, and a precision with the square of columns (dim, column) added."""
         return self._replace(columns=jnp.concatenate([self.columns, columns], axis=1))
 
+    def minus(self, columns: Array) -> "LowRank":
+        """The same: this family adds only."""
+        return self
+
     def joined(self, other: "LowRank") -> "LowRank":
         """The same mean, and the precision of another added."""
         return self._replace(diagonal=self.diagonal + other.diagonal).plus(other.columns)

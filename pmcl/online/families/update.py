@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 
 from pmcl.compile.predictors import Predictors, predictors
-from pmcl.online.families.climb import Found, Normal, climb, lacking, remaining
+from pmcl.online.families.climb import Found, Normal, climb, lacking, less, remaining
 from pmcl.online.families.predict import is_network
 from pmcl.online.families.search import GaussNewton
 from pmcl.online.families.sites import Looked, Said, columns, look, say, shifts
@@ -81,6 +81,7 @@ def update_normal(
     info = Info(
         len(arrived), len(memory), problem.gaussian, sum(f.steps for f in work.found), 0,
         work.found[-1].lower_bound, 0, highest([k for k, _ in weighed]), weighed[-1][1],
+        left=max(f.left for f in work.found),
     )  # fmt: skip
     seen, updates = state.seen + len(arrived), state.updates + 1
     after = state._replace(
@@ -184,15 +185,17 @@ def _said(told: Predictors, rows: Rows, q: Any, batch: RowBatch) -> list[Said]:
 def _without(base: Any, whole: Any, found: Found, out: Array, weights: Array) -> Any:
     """Divide the sites of stored rows out of the normal of all: those whose weights are not `out`.
 
-    Precisions are the sum of the others', which are never negative.
+    Precisions are the sum of the others', which is never negative.
     """
     q = base
     shift = whole.shift
+    gone = []
     for site, said in zip(found.looked, found.said, strict=True):
         often = len(site.weights) // len(out)
-        q = q.plus(columns(site._replace(weights=jnp.repeat(out, often)), said))
+        gone.append(site._replace(weights=jnp.repeat(out, often)))
+        q = q.plus(columns(gone[-1], said))
         shift = shift - jnp.repeat(weights - out, often) @ shifts(site, said, whole.mean)
-    return q.at_shift(shift)
+    return less(q, gone, found.said).at_shift(shift)
 
 
 @jit

@@ -72,21 +72,21 @@ def update(
         )
         way = Way(settings.search, first, advance)
         climbed = climb(rows, begun.q, target, way, key, narrow=begun.narrow)
-        steps = begun.steps + len(climbed.lower_bound)
+        steps = begun.steps + climbed.steps
         q = predictive = climbed.q
         trained, skipped = climbed.rows, climbed.skipped
-        bound = float(np.mean(climbed.lower_bound[-max(len(climbed.lower_bound) // 10, 1) :]))
+        bound, left = climbed.height, climbed.left
     else:
         q, found, steps = follow(
             problem, rows, state, moved, batch, settings, (start_key, key), advance
         )
         predictive = a_point(found.mean)
         trained, skipped = found.rows, found.skipped
-        bound = np.nan
+        bound = left = np.nan
     assert isinstance(trained, LatentRows)
     info = Info(
         n, 0, exact=False, steps=steps, skipped=skipped,
-        lower_bound=bound, clamped=0, khat=np.nan, log_evidence=np.nan,
+        lower_bound=bound, clamped=0, khat=np.nan, log_evidence=np.nan, left=left,
     )  # fmt: skip
     kept = latents.networks if latents.encoder.per_task else ()
     networks = (*kept, trained.encoder)

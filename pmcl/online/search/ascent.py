@@ -9,15 +9,20 @@ import numpy as np
 import optax
 from jax import Array
 
+from pmcl.online.search.arrival import late
 from pmcl.online.search.search import Plan, Way
 
 
 class Steps(NamedTuple):
-    """Some steps of a search: a key, a rate and the rows of each (None: all)."""
+    """Some steps of a search: a key, a rate and the rows of each (None: all).
+
+    `late` are those that tell where it ended.
+    """
 
     keys: Array
     rates: Array
     order: Array | None
+    late: Array
 
 
 def ascend[T](
@@ -44,9 +49,11 @@ def ascend[T](
         Is climbed.
     """
     heights = []
+    told = late(len(plan.rates))
     for i, (rates, order) in enumerate(plan.chunks()):
         keys = jax.random.split(jax.random.fold_in(key, i), len(rates))
-        now, values = chunk(now, Steps(keys, jnp.asarray(rates, float), order))
+        here, told = told[: len(rates)], told[len(rates) :]
+        now, values = chunk(now, Steps(keys, jnp.asarray(rates, float), order, jnp.asarray(here)))
         heights.append(np.asarray(values))
         way.advance(len(rates), f"{what} {np.nanmean(heights[-1]):.6g}")
     return now, np.concatenate(heights)

@@ -12,13 +12,15 @@ from jax import Array
 
 from pmcl.online.gaussian import MeanField
 from pmcl.online.rows import AbstractRows, RowBatch, padded
+from pmcl.online.search.arrival import ENOUGH, Left, Slopes, left
 from pmcl.online.search.ascent import Steps, ascend, begun, or_nothing, stepped
 from pmcl.online.search.bound import Target, lower_bound, weighted
 from pmcl.online.search.narrow import Narrow
-from pmcl.online.search.search import Search, Way
+from pmcl.online.search.search import Plan, Search, Way
 from pmcl.runtime.jitting import jit
 
 _LOOKS = 3  # at least, at what a batch says anything of
+_TURNS = 5  # at most, of a search that does not arrive
 
 
 class Climbed(NamedTuple):
@@ -30,25 +32,37 @@ class Climbed(NamedTuple):
     rows : AbstractRows
         With the encoder that was trained beside q, if it has one.
     lower_bound : ndarray of shape (step,)
-        Estimates of the evidence lower bound (nats).
+        Estimates of the evidence lower bound (nats), in the last turn.
+    steps : int
+        Of all turns.
     skipped : int
         Steps left out because a gradient was not finite.
+    left : float
+        What there was still to gain at the end (nats); NaN where it was not looked at.
     """
 
     q: MeanField
     rows: AbstractRows
     lower_bound: np.ndarray
+    steps: int
     skipped: int
+    left: float
+
+    @property
+    def height(self) -> float:
+        """Mean of the lower bound over the last tenth of the steps (nats)."""
+        return float(np.mean(self.lower_bound[-max(len(self.lower_bound) // 10, 1) :]))
 
 
 class _Climb(eqx.Module):
-    """Where a search stands: the mean in standard deviations of the prior, and Adam's moments."""
+    """Where a search stands: the mean in units of its own, and Adam's moments."""
 
     shift: Array
     log_sd: Array
     network: Any  # the arrays of an encoder
     moments: optax.OptState
     skipped: Array
+    slopes: Slopes
 
 
 def climb(
@@ -84,22 +98,42 @@ def climb(
         return found._replace(q=q, rows=rows.widened(found.rows))
     plan = way.plan(target.batch, key)
     network, rest = eqx.partition(rows, eqx.is_inexact_array)
-    first = _Climb(
-        (start.mean - prior.mean) * jnp.exp(-prior.log_sd),
-        start.log_sd,
-        network,
-        begun((start.mean, start.log_sd, network)),
-        jnp.zeros((), int),
-    )
     scale = jnp.asarray(plan.scale, start.mean.dtype)
     pace = rows.pace(way.search.learning_rate)
+    skipped = jnp.zeros((), int)
+    q, unit = start, jnp.exp(prior.log_sd)
+    for turn in range(_TURNS):
+        first = _Climb(
+            (q.mean - prior.mean) / unit,
+            q.log_sd,
+            network,
+            begun((q.mean, q.log_sd, network)),
+            skipped,
+            Slopes.none(q),
+        )
 
-    def chunk(now: _Climb, steps: Steps) -> tuple[_Climb, Array]:
-        return _chunk(rest, now, target, steps, scale, way.search.draws, pace)
+        def chunk(now: _Climb, steps: Steps, unit: Array = unit) -> tuple[_Climb, Array]:
+            return _chunk(rest, now, unit, target, steps, scale, way.search.draws, pace)
 
-    now, bounds = ascend(chunk, first, plan, way, key, "lower bound")
-    q = MeanField(prior.mean + jnp.exp(prior.log_sd) * now.shift, now.log_sd)
-    return Climbed(q, eqx.combine(now.network, rest), bounds, int(now.skipped))
+        turn_key = jax.random.fold_in(key, turn) if turn else key
+        now, bounds = ascend(chunk, first, plan, way, turn_key, "lower bound")
+        q = MeanField(prior.mean + unit * now.shift, now.log_sd)
+        network, skipped = now.network, now.skipped
+        still = _looked(plan, q, now.slopes)
+        if turn == _TURNS - 1 or not still.nats > ENOUGH:
+            break
+        # Adam does not forget how steep it was where the search began: begun anew, it goes on.
+        unit = still.unit(q, unit)
+        q = q._replace(log_sd=q.log_sd - jnp.log(still.wide) / 2)
+        way.advance(-len(plan.rates), "goes on")
+    steps = (turn + 1) * len(plan.rates)
+    return Climbed(q, eqx.combine(network, rest), bounds, steps, int(skipped), still.nats)
+
+
+def _looked(plan: Plan, q: MeanField, slopes: Slopes) -> Left:
+    """Tell what is left to gain; some rows alone tell too little of it."""
+    found = left(q, slopes)
+    return found if plan.order is None else found._replace(nats=np.nan)
 
 
 def reached(
@@ -153,13 +187,14 @@ def _reached(
 def _chunk(
     rest: Any,
     now: _Climb,
+    unit: Array,
     target: Target,
     steps: Steps,
     scale: Array,
     draws: int,
     pace: float,
 ) -> tuple[_Climb, Array]:
-    prior, unit = target.prior, jnp.exp(target.prior.log_sd)
+    prior = target.prior
 
     def step(now: _Climb, at: Steps) -> tuple[_Climb, Array]:
         here = target._replace(batch=rest.part(target.batch, at.order))
@@ -176,6 +211,7 @@ def _chunk(
         rate = jnp.where(fine, at.rates, 0.0)
         changes, moments = stepped(slope, now.moments, (rate, rate, rate * pace))
         shift, log_sd, network = jax.tree.map(jnp.add, place, changes)
-        return _Climb(shift, log_sd, network, moments, now.skipped + ~fine), -value
+        slopes = now.slopes.add(-slope[0] / unit, -slope[1], at.late)
+        return _Climb(shift, log_sd, network, moments, now.skipped + ~fine, slopes), -value
 
     return jax.lax.scan(step, now, steps)

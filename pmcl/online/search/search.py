@@ -22,7 +22,8 @@ class Search(eqx.Module):
     Attributes
     ----------
     steps : int
-        Steps of Adam.
+        Steps of Adam; as many again, up to four times, where slopes say that it has not arrived
+        (not looked at with a `batch_size`).
     first_steps : int, optional
         Of the first search of all, which has farthest to go; `steps` by default.
     epochs : int, optional
