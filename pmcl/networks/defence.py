@@ -21,7 +21,6 @@ from pmcl.networks.amortizer import Amortizer, Context
 from pmcl.search.scales import Dense
 from pmcl.search.student import Student, mixture_draws, mixture_log_q
 
-# 240 people that a network of races had not seen: k-hat above 0.7 for 13 without, for 6 with it
 _SHARE = 6 / 256
 _SHARE_OF_LEVELS = 6 / 64
 _DEGREES = 4  # where groups are integrated out
