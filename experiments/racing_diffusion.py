@@ -366,7 +366,7 @@ def main() -> None:
     size = stroop.SHORT if given.short else stroop.FULL
     choose_folders(given, "race")
     if given.part != "tables":
-        runs = stroop.runs(given.out, size)
+        runs = stroop.runs(given.out, size, references=given.part != "alone")
         if given.part in ("continual", "all"):
             runs.continual(methods(size), given.seeds, given.methods)
         others = {

@@ -203,9 +203,9 @@ def start(out: Path, settings: str, seed: int, size: Size = FULL) -> pmcl.Amorti
     )
 
 
-def runs(out: Path, size: Size = FULL) -> Runs:
-    """All tasks, judged relative to the paper's network with seed 0."""
-    found = tasks(out, size)
+def runs(out: Path, size: Size = FULL, *, references: bool = True) -> Runs:
+    """All tasks, judged relative to the paper's network with seed 0; none without references."""
+    found = tasks(out, size) if references else []
     return Runs(
         out,
         found,
