@@ -27,6 +27,7 @@ def _draw(
     context: Context,
     position: Array,
     block: Array,
+    alone: Array,
 ) -> tuple[Array, ...]:
     """Draw z and evaluate log q, log prior and log likelihood: arrays of (item, draw, ...)."""
 
@@ -34,7 +35,7 @@ def _draw(
         data: dict[str, Array], mask: Mask | None, context: Context, position: Array, block: Array
     ) -> tuple[Array, ...]:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), position), block)
-        z, log_q = defence.draw(amortizer, key, BLOCK, context)
+        z, log_q = defence.draw(amortizer, key, BLOCK, context, alone=alone)
         z = z.astype(jnp.float64)
         return z, log_q, *density.parts(z, data, mask)
 
@@ -42,15 +43,18 @@ def _draw(
 
 
 @jit
-def _log_q(amortizer: Amortizer, context: Context, z: Array) -> Array:
-    every = jax.vmap(lambda u, c: defence.log_prob(amortizer, u, c))
+def _log_q(amortizer: Amortizer, context: Context, z: Array, alone: Array) -> Array:
+    every = jax.vmap(lambda u, c: defence.log_prob(amortizer, u, c, alone=alone))
     return devices.spread(every(*devices.spread((z, context))))
 
 
-def log_q(amortizer: Amortizer, z: np.ndarray, batch: Batch) -> np.ndarray:
-    """log q(z | h(x)) for z of shape (dataset, draw, dim): of what :func:`draw` draws from."""
+def log_q(amortizer: Amortizer, z: np.ndarray, batch: Batch, *, alone: bool = False) -> np.ndarray:
+    """log q(z | h(x)) for z of shape (dataset, draw, dim): of what :func:`draw` draws from.
+
+    `alone`: of the network alone, as it learns.
+    """
     context = contexts(amortizer, batch, np.arange(len(z)))
-    return walk(lambda _, u, c: _log_q(amortizer, c, u), z, batch, context)
+    return walk(lambda _, u, c: _log_q(amortizer, c, u, np.asarray(alone)), z, batch, context)
 
 
 def embed(amortizer: Amortizer, task: Task) -> np.ndarray:
@@ -85,9 +89,9 @@ def draw(
 
 
 def look(amortizer: Amortizer, density: Density, batch: Batch, *, seed: int) -> Drawn:
-    """Draws that datasets are judged by while a network learns."""
+    """Draws of the network alone, that datasets are judged by while it learns."""
     position = np.arange(len(jax.tree.leaves(batch.values)[0]))
-    return _drawn(amortizer, density, batch, position, BLOCK, seed)
+    return _drawn(amortizer, density, batch, position, BLOCK, seed, alone=True)
 
 
 def _drawn(
@@ -98,13 +102,15 @@ def _drawn(
     draws: int,
     seed: int,
     bar: Bar | None = None,
+    *,
+    alone: bool = False,
 ) -> Drawn:
     """Make at least so many draws of every dataset; `position` is that in the whole."""
     n, blocks = len(position), -(-draws // BLOCK)
     context = contexts(amortizer, batch, np.arange(n))
     which, block = np.repeat(np.arange(n), blocks), np.tile(np.arange(blocks), n)
     found = over_chunks(
-        lambda *given: _draw(amortizer, density, np.asarray(seed), *given),
+        lambda *given: _draw(amortizer, density, np.asarray(seed), *given, np.asarray(alone)),
         batch,
         which,
         taken(context, which),

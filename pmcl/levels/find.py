@@ -88,11 +88,10 @@ def _read(
     compiled, n = density.compiled, len(task)
     which = np.arange(1 if alike else n)
     patterns, finite = _patterns(density, task, near(initial, n), which)
-    found = _partitions(patterns, compiled)
-    if isinstance(found, NoLevels) and not finite:
+    if not finite:  # the slopes of a term that is impossible are zero, or none
         places = possible(density, task.select(which), initial)
         patterns, _ = _patterns(density, task, places, which)
-        found = _partitions(patterns, compiled)
+    found = _partitions(patterns, compiled)
     if isinstance(found, NoLevels):
         return found
     split = stacked(found, [_owner(*pair) for pair in zip(found, patterns, strict=True)])
@@ -111,13 +110,15 @@ def checked(density: Density, task: Task, split: Split, initial: np.ndarray) -> 
     told = _looked(density, task, split, places)
     if told.same or told.possible:
         return told
-    places = possible(density, task, initial)
+    places, shortened = possible(density, task, initial), False
     for _ in range(_SHORTENED):
         told = _looked(density, task, split, places)
         if told.possible:
             break
         places = places[:, :1] + _SHORTER * (places - places[:, :1])
-    return told
+        shortened = True
+    # a move of next to nothing shows no third derivative
+    return told._replace(exact=told.exact & (not shortened))
 
 
 def _looked(density: Density, task: Task, split: Split, places: np.ndarray) -> Checked:

@@ -320,6 +320,7 @@ class _One(NamedTuple):
             l = peak.l + peak.factor.solve_transposed(eps)  # noqa: E741
             rest, value = self.parts(g, l)
             value = value + 0.5 * jnp.sum(eps**2, axis=0)  # as of any proposal
+            value = jnp.where(jnp.isnan(value), -jnp.inf, value)
             # what is left of digits where a group's scale is tiny, in units of that
             rounded = jnp.einsum("jig,jg->ig", jnp.abs(peak.factor.lower), jnp.abs(l)) * _DIGITS
             allowed = jnp.sum(rounded * (jnp.abs(eps) + rounded), axis=0)

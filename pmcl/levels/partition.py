@@ -106,8 +106,10 @@ def _groups(
             break
         shared = shared | alone
     small = all(v.size <= _SMALL for v in values if v.name in shared)
+    if not small:
+        return None
     found = _gathered(Partition(shared, group), values)
-    return found if small and found.number > 1 and found.width <= _WIDEST else None
+    return found if found.number > 1 and found.width <= _WIDEST else None
 
 
 def _gathered(found: Partition, values: Sequence[ValueSlice]) -> Partition:

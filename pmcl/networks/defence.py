@@ -34,26 +34,36 @@ class Defence(NamedTuple):
     fraction: float
 
 
-def draw(amortizer: Amortizer, key: Array, number: int, context: Context) -> tuple[Array, Array]:
-    """Draws z of shape (number, dim) and the log density of what they are from."""
+def draw(
+    amortizer: Amortizer, key: Array, number: int, context: Context, *, alone: Array | bool = False
+) -> tuple[Array, Array]:
+    """Draws z of shape (number, dim) and the log density of what they are from.
+
+    `alone`: of the network alone, as a network that learns is judged.
+    """
+    z, log_own = amortizer.draw(key, number, context)
     wide = _defence(amortizer, context)
     if wide is None:
-        return amortizer.draw(key, number, context)
+        return z, log_own
     few = round(wide.fraction * number)
     some, order = jax.random.split(jax.random.fold_in(key, 2**31 - 1))
-    own, log_own = amortizer.draw(key, number - few, context)
     others = mixture_draws(wide.parts, wide.share, some, few)
     log_others = jax.vmap(amortizer.log_prob, in_axes=(0, None))(others, context)
-    order = jax.random.permutation(order, number)
-    z, log_own = (jnp.concatenate(v)[order] for v in ([others, own], [log_others, log_own]))
-    return z, _mixed(wide, z, log_own)
+    at = jax.random.permutation(order, number)[:few]
+    z = z.at[at].set(jnp.where(alone, z[at], others))
+    log_own = log_own.at[at].set(jnp.where(alone, log_own[at], log_others))
+    return z, jnp.where(alone, log_own, _mixed(wide, z, log_own))
 
 
-def log_prob(amortizer: Amortizer, z: Array, context: Context) -> Array:
+def log_prob(
+    amortizer: Amortizer, z: Array, context: Context, *, alone: Array | bool = False
+) -> Array:
     """Log density of what draws are from, at z of shape (n, dim)."""
     own = jax.vmap(amortizer.log_prob, in_axes=(0, None))(z, context)
     wide = _defence(amortizer, context)
-    return own if wide is None else _mixed(wide, z.astype(jnp.float64), own)
+    if wide is None:
+        return own
+    return jnp.where(alone, own, _mixed(wide, z.astype(jnp.float64), own))
 
 
 def _mixed(wide: Defence, z: Array, log_own: Array) -> Array:

@@ -91,12 +91,15 @@ def refine_levels(
         for begin in range(0, len(task), _PART):
             rows = np.arange(begin, min(begin + _PART, len(task)))
             run = _Run(marginal, whole, task.position, beginning, asked, rows)
-            draws, done = run.all() if amortizer is None else run.amortized(amortizer)
-            if run.apart(draws):
-                run = run._replace(marginal=replace(marginal, exact=False, concave=False))
-                draws, done = run.all() if amortizer is None else run.amortized(amortizer)
-                done = done.noted(np.arange(len(rows)), _NOT_EXACT)
-            parts.append((draws, run.named(draws, done, levels)))
+            draws, done = run.made(amortizer)
+            done = run.named(draws, done, levels)
+            if len(apart := run.apart(draws)):
+                less: Any = replace(marginal, exact=False, concave=False)
+                some = run._replace(marginal=less, rows=rows[apart])
+                again, told = some.made(amortizer)
+                told = some.named(again, told.noted(np.arange(len(apart)), _NOT_EXACT), levels)
+                draws, done = replaced((draws, done), apart, (again, told))
+            parts.append((draws, done))
             bar.advance(len(rows))
     found, treatment = jax.tree.map(lambda *x: np.concatenate(x), *parts)
     log_prior, log_likelihood = walk(
@@ -145,6 +148,10 @@ class _Run(NamedTuple):
         return self._replace(
             whole=part._replace(values=values), position=self.position[self.rows], rows=everyone
         )
+
+    def made(self, amortizer: Amortizer | None) -> tuple[GroupDraws, Treatment]:
+        """Draw, by a network where there is one."""
+        return self.all() if amortizer is None else self.amortized(amortizer)
 
     def all(self) -> tuple[GroupDraws, Treatment]:
         """Search, fit mixtures, draw; fit on where draws are poor."""
@@ -340,10 +347,10 @@ class _Run(NamedTuple):
         warning = joined(treatment.warning, found.warning)
         return treatment._replace(group_khat=found.khat, worst_group=found.name, warning=warning)
 
-    def apart(self, draws: GroupDraws) -> bool:
-        """Whether groups that count as exact are not normal in a part of some posterior."""
+    def apart(self, draws: GroupDraws) -> np.ndarray:
+        """Positions of datasets of which groups that count as exact are not normal in a part."""
         weight = np.exp(_judged(draws).log_weights)
-        return bool((np.sum(weight * draws.apart, axis=1) > _MANY * weight.sum(axis=1)).any())
+        return np.flatnonzero((weight * draws.apart).sum(axis=1) > _MANY * weight.sum(axis=1))
 
     def weak(self, draws: GroupDraws) -> np.ndarray:
         """Positions of datasets whose draws are poor."""
