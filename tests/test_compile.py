@@ -414,6 +414,27 @@ def test_a_row_with_an_impossible_parameter_leaves_the_others_as_they_are() -> N
     np.testing.assert_allclose(found, [np.log(0.5), -np.inf, np.log(0.85)])
 
 
+def test_without_bounds_there_are_no_checks_of_parameters() -> None:
+    w, y = np.array([0.3, 0.9]), np.array([0.2, 1.5])
+    with pm.Model(check_bounds=False) as model:
+        weights = pm.HalfNormal("w", 1, shape=2)
+        pm.NormalMixture("y", weights, np.array([0.0, 1.0]), observed=y)
+    found = compile_model(model).log_likelihood(jnp.log(w), {"y": y})
+    expected = np.log(w @ stats.norm.pdf(y, np.array([[0.0], [1.0]]))).sum()
+    assert float(found) == pytest.approx(expected)
+
+
+def test_zero_sums_are_possible_in_single_precision() -> None:
+    with pm.Model() as model:
+        z = pm.ZeroSumNormal("z", shape=20)
+        pm.Normal("y", z.sum(), 1, observed=0.0)
+    compiled = compile_model(model)
+    with precision.scope_of("single"):
+        drawn = jax.random.normal(jax.random.key(0), (50, 19), jnp.float32)
+        found = jax.vmap(lambda u: compiled.log_prior(u, {}))(drawn)
+    assert np.isfinite(found).all()
+
+
 def test_an_angle_has_one_turn() -> None:
     """The density over all unconstrained values is that of an angle, and its integral is finite."""
     with pm.Model() as model:

@@ -158,6 +158,18 @@ def test_levels_of_a_mean_that_few_parameters_make_possible():
     assert float(found["posterior"]["at"].mean()) == pytest.approx(mean, abs=0.1)
 
 
+def test_levels_are_found_where_most_terms_are_impossible_to_begin_with():
+    index, x = np.repeat(np.arange(20), 10), RNG.normal(size=(200, 3))
+    with pm.Model(coords={"group": range(20)}) as model:
+        at, sd = pm.Normal("at", 0, 2.5), pm.HalfNormal("sd", 1)
+        slope = pm.Normal("slope", 0, 2.5, shape=3)
+        u = pm.Normal("u", 0, 1, dims="group")
+        pm.Gamma("y", 3, 3 * (at + sd * u[index] + x @ slope), observed=np.ones(200))
+    levels = Found.of(model, {"y": RNG.gamma(3, 1 / 3, 200)}).levels
+    assert isinstance(levels, Levels)
+    assert levels.groups == 20 and not levels.exact
+
+
 def test_groups_of_rows_differ_from_dataset_to_dataset():
     county = np.stack([RNG.permutation(10) % 6, np.sort(RNG.integers(0, 6, 10))])
     data = {"y": RNG.normal(size=(2, 10)), "in_county": county, "uranium": RNG.normal(size=(2, 6))}
@@ -496,9 +508,14 @@ def test_a_kink_where_nobody_looked_is_seen_by_the_draws():
         a = pm.Normal("a", mu, tau, dims="school")
         score = pm.math.minimum(a, 50 + a / 2)
         pm.Normal("y", score, 5, observed=np.zeros(4), dims="school")
-    y = np.array([99.0, 103, 80, 97])
-    found = refined(model, {"y": y}, draws=500)["dataset_stats"].to_dataset()
-    assert "not normal where the posterior is" in found["note"].item()
+    near, y = np.array([3.0, -4, 1, 2]), np.array([99.0, 103, 80, 97])
+    alone = refined(model, {"y": near}, draws=500)
+    both = refined(model, {"y": np.stack([near, y])}, draws=500)
+    told = "not normal where the posterior is"
+    assert [told in note for note in both["dataset_stats"]["note"].values] == [False, True]
+    mu = alone["posterior"]["mu"].values.ravel()
+    np.testing.assert_array_equal(both["posterior"]["mu"].values[..., 0].ravel(), mu)
+    found = both["dataset_stats"].to_dataset().isel(dataset=1)
     mu, tau = np.meshgrid(np.linspace(-20, 250, 136), np.linspace(0.5, 100, 200), indexing="ij")
     log_p = stats.norm.logpdf(mu, 0, 60) + stats.halfnorm.logpdf(tau, scale=20)
     a = np.linspace(-100, 400, 501)

@@ -153,9 +153,10 @@ def _symmetric(
         for own in (v for v in found if v in data and v.type.ndim >= 2):
             if own in ancestors(found - {own}):  # with its transpose, perhaps
                 continue
-            apart = abs(own - own.swapaxes(-1, -2)).max()
+            real = own.astype("float64")
+            apart = abs(real - real.swapaxes(-1, -2)).max()
             square = pt.eq(own.shape[-1], own.shape[-2])
-            good = ~square | (apart <= _ROUNDED * abs(own).max())
+            good = ~square | (apart <= _ROUNDED * abs(real).max())
             yield str(own.name), "a symmetric matrix", good
 
 

@@ -19,6 +19,7 @@ from pytensor.graph.traversal import ancestors
 from pmcl.compile import causal, variables
 from pmcl.compile.bases import Bases
 from pmcl.compile.conversion import graphs
+from pmcl.compile.conversion.parameters import without_checks
 from pmcl.compile.copies import copies_in, summaries_in
 from pmcl.compile.function import Function
 from pmcl.compile.indices import Indices
@@ -144,12 +145,13 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
     rvs_to_transforms = {sized[rv]: t for rv, t in model.rvs_to_transforms.items()}
 
     def densities(rvs: Sequence[Variable], *, jacobian: bool) -> list[Variable]:
-        return transformed_conditional_logp(
+        found = transformed_conditional_logp(
             rvs=[sized[rv] for rv in rvs],
             rvs_to_values=rvs_to_values,
             rvs_to_transforms=rvs_to_transforms,
             jacobian=jacobian,
         )
+        return found if model.check_bounds else without_checks(found)
 
     # Angles come round and round; one turn of them is a density.
     turns = {

@@ -1,6 +1,6 @@
 """Parameters that a distribution cannot have, where JAX raises no error: a density of zero."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytensor.tensor as pt
@@ -11,6 +11,18 @@ from pytensor.tensor.basic import Join, MakeVector, ScalarFromTensor
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import All
 
+# of a zero-sum value: its transform makes it so, and rounding less so than PyMC asks
+_OF_A_VALUE = "mean(value, axis=n_zerosum_axes) = 0"
+
+
+def without_checks(terms: Sequence[Variable]) -> list[Variable]:
+    """Densities without PyMC's checks, for models of `check_bounds=False`."""
+    fgraph = FunctionGraph(outputs=list(terms), clone=False)
+    for node in fgraph.toposort():
+        if isinstance(node.op, CheckParameterValue):
+            fgraph.replace(node.outputs[0], node.inputs[0], import_missing=True)
+    return list(fgraph.outputs)
+
 
 def zero_where_impossible(fgraph: FunctionGraph) -> None:
     """Put minus infinity where PyMC's check of a density's parameters fails, as PyMC does.
@@ -20,7 +32,9 @@ def zero_where_impossible(fgraph: FunctionGraph) -> None:
     that are in no order.
     """
     for node in fgraph.toposort():
-        if isinstance(node.op, CheckParameterValue) and node.op.can_be_replaced_by_ninf:
+        if not isinstance(node.op, CheckParameterValue) or node.op.msg == _OF_A_VALUE:
+            continue
+        if node.op.can_be_replaced_by_ninf:
             log_p, *checks = node.inputs
             conditions = [c for check in checks for c in _conditions(check)]
             good = _all_true(log_p, conditions)

@@ -19,7 +19,8 @@ from pmcl.runtime.jitting import jit
 
 type Normal = Full | LowRank
 
-_LENGTHS = 0.5 ** np.array([*range(9), *range(11, 42, 3)])  # of a step that would lead down
+# of a step that would lead down
+_LENGTHS = 0.5 ** np.array([0, 1, 2, 3, 4, 6, 8, 11, 15, 21, 29, 41])
 _FARTHEST = 0.5  # that a log sd moves in a step
 _NEW = 0.7  # share of new curvatures in a step, where they are not the same everywhere
 

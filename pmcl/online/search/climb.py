@@ -211,7 +211,7 @@ def _chunk(
         rate = jnp.where(fine, at.rates, 0.0)
         changes, moments = stepped(slope, now.moments, (rate, rate, rate * pace))
         shift, log_sd, network = jax.tree.map(jnp.add, place, changes)
-        slopes = now.slopes.add(-slope[0] / unit, -slope[1], at.late)
+        slopes = now.slopes.add(-slope[0] / unit, -slope[1], at.late & fine)
         return _Climb(shift, log_sd, network, moments, now.skipped + ~fine, slopes), -value
 
     return jax.lax.scan(step, now, steps)
