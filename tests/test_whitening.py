@@ -10,16 +10,12 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
-from flowjax.bijections import Chain, Scale
 from scipy import stats
 
 import pmcl
 from pmcl.amortized.fit import _pool
 from pmcl.archive.amortized import from_datatree, to_datatree
 from pmcl.compile import Density
-from pmcl.draws import network
-from pmcl.metrics import importance_diagnostics
-from pmcl.networks import defence
 from pmcl.networks.contexts import contexts, placed, weighed
 from pmcl.runtime import precision
 from pmcl.search.search import POOL
@@ -147,60 +143,6 @@ def test_the_density_of_a_mixture_is_one_and_that_of_its_draws(signs):
         below = jnp.cumsum(density) * (grid[1] - grid[0])
         test = stats.kstest(np.asarray(z[:, 0]), lambda v: np.interp(v, grid, below))
     assert test.pvalue > 1e-3
-
-
-def test_a_few_draws_of_t_distributions_are_among_those_of_a_network(signs):
-    task = xr.Dataset({"y": (("dataset", "obs"), np.full((1, ROWS), 1.0))})
-    q = signs.amortizer
-    with precision.scope():
-        batch = signs.sampler.checked(task).batch()
-        context = jax.tree.map(lambda v: v[0], contexts(q, batch, np.arange(1)))
-        grid = jnp.linspace(-30, 30, 30_001)
-        own = jnp.exp(jax.vmap(q.log_prob, in_axes=(0, None))(grid[:, None], context))
-        density = jnp.exp(defence.log_prob(q, grid[:, None], context))
-        z, log_q = defence.draw(q, jax.random.key(0), 256 * 200, context)
-        place = context.place
-    assert float(jnp.sum(density) * (grid[1] - grid[0])) == pytest.approx(1, abs=1e-3)
-    scale = np.asarray(place.scale.lower).ravel()
-    wide = np.exp(q.log_weights(context)) @ [
-        stats.t.pdf(grid, 5, loc, by) for loc, by in zip(place.loc.ravel(), scale, strict=True)
-    ]
-    np.testing.assert_allclose(density, (250 * own + 6 * wide) / 256, atol=1e-4)
-    np.testing.assert_allclose(np.exp(log_q), np.interp(z[:, 0], grid, density), atol=1e-3)
-    # as many draws as the density says, in the middle and where the t distributions alone are
-    cumulated = np.cumsum(density) * float(grid[1] - grid[0])
-    for quantile in (0.001, 0.02, 0.3, 0.5, 0.97, 0.999):
-        at = np.interp(quantile, cumulated, grid)
-        error = 4 * np.sqrt(quantile * (1 - quantile) / len(z))
-        assert float(jnp.mean(z < at)) == pytest.approx(quantile, abs=error)
-
-
-def test_a_flow_that_is_too_narrow_loses_no_tail(normal):
-    y = np.random.default_rng(0).normal(size=(4, ROWS))
-    task = normal.sampler.checked({"y": y})
-    narrow = Chain([Scale(jnp.full(2, 0.3, jnp.float32)), normal.amortizer.flow])
-    q = eqx.tree_at(lambda a: a.flow, normal.amortizer, narrow)
-    density = normal.sampler.density
-    with precision.scope():
-        drawn = network.draw(q, density, task, draws=4096, seed=0, progressbar=False)
-        z, log_q = network_alone(q, task, 4096)
-        own = importance_diagnostics(np.asarray(density_of(density, z, y) - log_q))
-    found = importance_diagnostics(drawn.log_prior + drawn.log_likelihood - drawn.log_q)
-    exact = normal.sample({"y": y}, 4000, refine=False, random_seed=0)["dataset_stats"]
-    evidence = exact["log_evidence"].values
-    # half of a plane's normal is beyond what the farthest of so many narrow draws reach
-    assert (own.log_evidence < evidence - 0.3).all()
-    np.testing.assert_allclose(found.log_evidence, evidence, atol=0.25)
-
-
-def network_alone(q, task, number: int):
-    context = contexts(q, task.batch(), np.arange(len(task)))
-    keys = jax.random.split(jax.random.key(1), len(task))
-    return jax.jit(jax.vmap(lambda k, c: q.draw(k, number, c)))(keys, context)
-
-
-def density_of(density, z, y):
-    return jax.jit(jax.vmap(lambda u, d: jax.vmap(lambda w: density(w, {"y": d}, None))(u)))(z, y)
 
 
 def test_labels_drawn_again_leave_the_loss_as_it_is(normal_mean):

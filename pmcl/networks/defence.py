@@ -21,7 +21,6 @@ from pmcl.networks.amortizer import Amortizer, Context
 from pmcl.search.scales import Dense
 from pmcl.search.student import Student, mixture_draws, mixture_log_q
 
-_SHARE = 6 / 256
 _SHARE_OF_LEVELS = 6 / 64
 _DEGREES = 4  # where groups are integrated out
 
@@ -76,9 +75,8 @@ def _defence(amortizer: Amortizer, context: Context) -> Defence | None:
     """What the search of one dataset says; None without one."""
     if amortizer.search is None or context.place is None:
         return None
-    loc, scale, *_ = context.place
     if isinstance(amortizer.search.density, Density):
-        return Defence(Student(loc, scale), jnp.exp(amortizer.log_weights(context)), _SHARE)
+        return None  # six of 256 draws, tried: where the flow is right they are told from NUTS
     return _of_levels(context.place, amortizer.search.spread)
 
 
