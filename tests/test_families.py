@@ -376,14 +376,34 @@ SHAPED = {
 }
 
 
+def test_a_low_rank_precision_gives_back_what_a_full_one_does():
+    """What lies within its columns, exactly; what does not, as far as they go."""
+    rng = np.random.default_rng(0)
+    columns = jnp.asarray(rng.normal(size=(6, 3)))
+    before = LowRank(jnp.zeros(6), jnp.asarray(rng.uniform(0.5, 2, 6)), columns)
+    less = columns @ jnp.asarray(0.3 * rng.normal(size=(3, 2)))
+    dense = Full(before.mean, before.apply(jnp.eye(6)))
+    after = before.minus(less)
+    assert after.columns.shape == columns.shape
+    np.testing.assert_allclose(
+        after.apply(jnp.eye(6)), dense.minus(less).precision, rtol=1e-10, atol=1e-12
+    )
+    more = before.minus(50 * jnp.asarray(rng.normal(size=(6, 4)))).apply(jnp.eye(6))
+    lost = np.linalg.eigvalsh(dense.precision - more)
+    assert lost.min() > -1e-9
+    assert lost.max() > 0.1
+    assert np.linalg.eigvalsh(more - jnp.diag(before.diagonal)).min() > -1e-9
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", SHAPED)
-def test_shapes_of_rows_that_are_not_concave_are_known_as_well_as_they_are(name):
+def test_shapes_of_rows_that_are_not_concave_are_known_as_well_as_they_are(name, family):
     """Single rows' curvatures may be negative: without these a sd came out a fifth too small."""
     make, log_p, draw = SHAPED[name]
     y = draw(np.random.default_rng(1))
     with pm.Model() as model:
         make(pm.Normal("a", 1, 2), pm.Normal("b", 0, 2), np.zeros(1, y.dtype))
-    stream = pmcl.fit_online(model, family="full", random_seed=0, progressbar=False)
+    stream = pmcl.fit_online(model, family=family, random_seed=0, progressbar=False)
     stream = stream.update({"y": y}, progressbar=False)
     q = stream.approximation()
     sd = np.sqrt(np.asarray(q.variance))
@@ -407,3 +427,12 @@ def test_a_mean_far_below_what_is_counted_is_left():
     q = stream.approximation()
     assert float(q.mean[0]) == pytest.approx(np.log(10**6), abs=1e-4)
     assert float(q.variance[0]) == pytest.approx(1 / (20 * 10**6), rel=0.01)
+
+
+def test_a_step_that_cannot_be_taken_at_any_length_is_said():
+    """From a rate of 1 to one of 1e15: the shortest step is still a thousand times too long."""
+    with pm.Model() as model:
+        pm.Poisson("y", pm.math.exp(pm.Normal("a", 0, 30)), observed=np.zeros(1, int))
+    stream = pmcl.fit_online(model, family="full", random_seed=0, progressbar=False)
+    with pytest.warns(UserWarning, match="before it arrived"):
+        stream.update({"y": np.full(20, 10**15)}, progressbar=False)

@@ -1,7 +1,7 @@
 """What both kinds of amortized posterior have that learn from data, task by task."""
 
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, Unpack
 import numpy as np
 import xarray as xr
 
-from pmcl.compile import CompiledModel
+from pmcl.amortized.pretrained import Pretrained
 from pmcl.compile.simulable import need_density
 from pmcl.continual import (
     AbstractObjective,
@@ -21,7 +21,6 @@ from pmcl.continual import (
     Replay,
     StrategyLike,
     StrategyState,
-    TaskRecord,
     forgotten,
     history_tree,
     losses_frame,
@@ -37,7 +36,6 @@ from pmcl.runtime import precision
 from pmcl.runtime.arguments import positive, positive_rate, seed_of
 from pmcl.runtime.devices import DevicesLike, settled
 from pmcl.runtime.devices import scope as device_scope
-from pmcl.training import PretrainingRecord
 from pmcl.training.run import Callback
 
 if TYPE_CHECKING:
@@ -64,20 +62,15 @@ class Begun(NamedTuple):
     read: Task
 
 
-class Adapting(ABC):
+class Adapting(Pretrained):
     """Learning from data: `AmortizedPosterior` and `MultilevelPosterior` have it.
 
     Subclasses are frozen dataclasses with the fields below.
     """
 
-    compiled: CompiledModel
-    amortizer: Amortizer
-    seed: int
     strategy: StrategyLike | None
     states: tuple[StrategyState, ...]
-    pretraining: tuple[PretrainingRecord, ...]
     pretrained: Amortizer | None
-    records: tuple[TaskRecord, ...]
 
     @abstractmethod
     def _begun(

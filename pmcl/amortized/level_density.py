@@ -11,10 +11,10 @@ from pmcl.amortized.level_sampler import LevelSampler
 from pmcl.compile import Density
 from pmcl.data.task import DATASET
 from pmcl.draws.densities import walk
-from pmcl.draws.network import log_q
 from pmcl.draws.results import log_q_at
 from pmcl.levels.beside import Beside
-from pmcl.refinement.level_stages import densities, integrated
+from pmcl.networks.contexts import contexts
+from pmcl.refinement.level_stages import by_network, densities, integrated
 from pmcl.runtime import precision
 
 
@@ -28,7 +28,9 @@ def log_density(
     def value(z: np.ndarray) -> np.ndarray:
         batch = replace(task, beside=beside).batch()
         g = np.ascontiguousarray(z[:, :, sized.reading.shared])
-        found = log_q(sized.amortizer(sampler.amortizer, sampler.row), g, batch).astype(float)
+        amortizer = sized.amortizer(sampler.amortizer, sampler.row)
+        context = contexts(amortizer, batch, np.arange(len(g)))
+        found = walk(lambda _, u, c: by_network(amortizer, c, u), g, batch, context).astype(float)
         if not joint:
             return found
         whole = walk(lambda some, u: densities(beside.density, u, some), z, batch)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
@@ -12,7 +12,6 @@ import xarray as xr
 from numpy.typing import ArrayLike
 
 from pmcl.amortized.adapting import Adapting, Begun
-from pmcl.amortized.further import pretrained_further
 from pmcl.amortized.groups import Checked, Sized
 from pmcl.amortized.level_density import log_density
 from pmcl.amortized.level_other import Elsewhere, only_in
@@ -23,8 +22,7 @@ from pmcl.compile import CompiledModel, Density, Simulator
 from pmcl.continual import StrategyLike, StrategyState, TaskRecord
 from pmcl.continual.levels import LevelledOccasion, at_size, states_at_size
 from pmcl.data.own import own_data
-from pmcl.data.task import Layout, Task, TaskLike
-from pmcl.draws.densities import pick
+from pmcl.data.task import Task, TaskLike
 from pmcl.draws.prediction import Extra
 from pmcl.draws.results import warn_of_doubts
 from pmcl.levels.beside import Beside
@@ -34,28 +32,19 @@ from pmcl.networks import Amortizer, Network, Structure
 from pmcl.parts.job import need_store
 from pmcl.reference.warm_start import MetricLike, WarmStart, warm_starts
 from pmcl.refinement.settings import (
-    Asked,
     CorrectLike,
     FallbackLike,
     RefineLike,
-    settings_of,
-    ways_of,
+    Ways,
+    asked_of,
 )
-from pmcl.runtime.arguments import positive, seed_of
+from pmcl.runtime.arguments import seed_of
 from pmcl.runtime.devices import DevicesLike
 from pmcl.training import Bank, PretrainingRecord, PretrainingSettings, bank_of
 from pmcl.training.levels import Levelled
 
 if TYPE_CHECKING:
     from distributed import Client
-
-
-class Ways(NamedTuple):
-    """The arguments of `sample` of these names."""
-
-    refine: RefineLike
-    correct: CorrectLike = "auto"
-    fallback: FallbackLike = "auto"
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,16 +106,6 @@ class MultilevelPosterior(Adapting):
             f"  strategy: {self.strategy!r}; stored datasets: {len(self.memory)}"
         )
 
-    @property
-    def layout(self) -> Layout:
-        """What a dataset of the model looks like."""
-        return Layout.of(self.compiled, self.structure.row)
-
-    @property
-    def density(self) -> Density:
-        """The compiled log density of z and a dataset."""
-        return Density(self.compiled, self.structure.row)
-
     def bank(self, checkpoint: str | os.PathLike | None = None, *, progressbar: bool) -> Bank:
         """The simulations that pretraining sees again and again: the same ones every time."""
         assert self.settings.simulations is not None
@@ -142,26 +121,6 @@ class MultilevelPosterior(Adapting):
             progressbar=progressbar,
         )
         return bank._replace(simulated=levelled.anchored(bank.simulated))
-
-    def pretrain(
-        self,
-        more_steps: int,
-        *,
-        learning_rate: float | None = None,
-        checkpoint: str | os.PathLike | None = None,
-        devices: DevicesLike = None,
-        progressbar: bool = True,
-    ) -> "MultilevelPosterior":
-        """Go on with pretraining, and return the new posterior; as `AmortizedPosterior` does."""
-        amortizer, records = pretrained_further(
-            self,
-            more_steps,
-            learning_rate=learning_rate,
-            checkpoint=checkpoint,
-            devices=devices,
-            progressbar=progressbar,
-        )
-        return replace(self, amortizer=amortizer, pretraining=records)
 
     @property
     def sampler(self) -> LevelSampler:
@@ -220,32 +179,6 @@ class MultilevelPosterior(Adapting):
             data = own_data(self.compiled.model, [i.name for i in self.compiled.covariates])
         return self.sampler.checked(data, others)
 
-    def _asked(
-        self,
-        draws: int,
-        ways: Ways,
-        var_names: Sequence[str] | None = None,
-        random_seed: int | None = None,
-        extra: Extra | None = None,
-        *,
-        stored: bool = False,
-    ) -> Asked:
-        """Read what is asked of draws."""
-        refine = settings_of(ways.refine)
-        correct, fallback = ways_of(
-            ways.correct, ways.fallback, draws, refined=refine is not None, stored=stored
-        )
-        return Asked(
-            positive("draws", draws),
-            pick(self.compiled, None if var_names is None else list(var_names)),
-            seed_of(random_seed, self.seed),
-            refine,
-            everywhere=not isinstance(ways.refine, str),
-            correct=correct,
-            fallback=fallback,
-            extra=extra or Extra(),
-        )
-
     def sample(
         self,
         data: TaskLike | None = None,
@@ -301,10 +234,15 @@ class MultilevelPosterior(Adapting):
         UserWarning
             Naming the datasets whose k-hat says that the draws should not be trusted.
         """
-        extra = Extra(log_likelihood, log_prior, posterior_predictive)
-        ways, stored = Ways(refine, correct, fallback), store is not None
-        own = var_names if model is None else None  # another model may have others
-        asked = self._asked(draws, ways, own, random_seed, extra, stored=stored)
+        asked = asked_of(
+            self.compiled,
+            Ways(refine, correct, fallback),
+            draws,
+            seed=seed_of(random_seed, self.seed),
+            var_names=var_names if model is None else None,  # another model may have others
+            extra=Extra(log_likelihood, log_prior, posterior_predictive),
+            stored=store is not None,
+        )
         read = self._read(data, set() if model is None else only_in(model, self.compiled))
         other = Elsewhere(data, model, given, var_names)
         sampler, read, asked = other.of(self.sampler, read, asked)
@@ -331,10 +269,11 @@ class MultilevelPosterior(Adapting):
 
         Each dataset's is of a model of its own number of groups.
         """
-        asked = self._asked(draws, Ways(refine, "psis", None), None, random_seed, Extra())
+        seed = seed_of(random_seed, self.seed)
+        asked = asked_of(self.compiled, Ways(refine, "psis", None), draws, seed=seed)
         read = self._read(data)
         tree = self.sampler.sample(read, asked)
-        given: Any = {"chains": chains, "metric": metric, "seed": asked.seed}
+        given: Any = {"chains": chains, "metric": metric, "seed": seed}
         if self.groups is None or not read.padded:
             return warm_starts(read.sized.compiled, read.task, tree, **given)
         found: dict[str, WarmStart] = {}
@@ -373,11 +312,12 @@ class MultilevelPosterior(Adapting):
         xarray.DataTree
             Groups `predictions` and `predictions_constant_data`, beside `posterior`.
         """
-        asked = self._asked(draws, Ways(refine), None, random_seed)
+        seed = seed_of(random_seed, self.seed)
+        asked = asked_of(self.compiled, Ways(refine), draws, seed=seed)
         given, sampler = self._read(data), self.sampler
         tree = sampler.sample(given, asked)
         warn_of_doubts(given.task.names, tree)
-        for name, found in sampler.predicted(tree, given, new_covariates, seed=asked.seed).items():
+        for name, found in sampler.predicted(tree, given, new_covariates, seed=seed).items():
             tree[name] = xr.DataTree(found)
         return sampler.named(tree, given)
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +13,10 @@ import xarray as xr
 from numpy.typing import ArrayLike
 
 from pmcl.amortized.adapting import Adapting, Begun
-from pmcl.amortized.further import pretrained_further
 from pmcl.amortized.given import sample_given
 from pmcl.amortized.sample import SampleJob
 from pmcl.amortized.sampler import Sampler, warn_of_far
-from pmcl.compile import CompiledModel, Density, Simulator
+from pmcl.compile import CompiledModel, Simulator
 from pmcl.compile.simulable import need_density
 from pmcl.continual import (
     Occasion,
@@ -26,8 +25,7 @@ from pmcl.continual import (
     TaskRecord,
 )
 from pmcl.data.own import own_data
-from pmcl.data.task import Layout, Task, TaskLike
-from pmcl.draws.densities import pick
+from pmcl.data.task import Task, TaskLike
 from pmcl.draws.network import log_q
 from pmcl.draws.prediction import Extra, predictions_groups
 from pmcl.draws.results import flat_z, log_q_at, warn_of_doubts
@@ -38,15 +36,14 @@ from pmcl.parts.job import bytes_of, check_devices, need_store
 from pmcl.parts.run import run
 from pmcl.reference.warm_start import MetricLike, WarmStart, warm_starts
 from pmcl.refinement.settings import (
-    Asked,
     CorrectLike,
     FallbackLike,
     RefineLike,
-    settings_of,
-    ways_of,
+    Ways,
+    asked_of,
 )
 from pmcl.runtime import precision
-from pmcl.runtime.arguments import positive, seed_of
+from pmcl.runtime.arguments import seed_of
 from pmcl.runtime.devices import DevicesLike
 from pmcl.training import Bank, PretrainingRecord, PretrainingSettings, bank_of
 
@@ -116,11 +113,6 @@ class AmortizedPosterior(Adapting):
         )
 
     @property
-    def layout(self) -> Layout:
-        """What a dataset of the model looks like."""
-        return Layout.of(self.compiled, self.structure.row)
-
-    @property
     def sampler(self) -> Sampler:
         """What draws: this posterior without its past."""
         return Sampler(
@@ -131,11 +123,6 @@ class AmortizedPosterior(Adapting):
             self.amortizer,
             self.familiar,
         )
-
-    @property
-    def density(self) -> Density:
-        """The compiled log density of z and a dataset."""
-        return Density(self.compiled, self.structure.row)
 
     def bank(
         self, checkpoint: str | os.PathLike | None = None, *, progressbar: bool
@@ -161,44 +148,6 @@ class AmortizedPosterior(Adapting):
         """The model's own data."""
         names = [i.name for i in self.compiled.covariates]
         return own_data(self.compiled.model, names, say=say)
-
-    def pretrain(
-        self,
-        more_steps: int,
-        *,
-        learning_rate: float | None = None,
-        checkpoint: str | os.PathLike | None = None,
-        devices: DevicesLike = None,
-        progressbar: bool = True,
-    ) -> "AmortizedPosterior":
-        """Go on with simulation-based pretraining and return the new posterior.
-
-        Parameters
-        ----------
-        more_steps : int
-        learning_rate : float, optional
-            Highest rate; a third of the first training's where not given.
-        checkpoint : path, optional
-            Written after every block of steps; training goes on from it where it exists. What
-            searches found lies beside it, in a file whose name ends with `.searches`.
-        devices : int, sequence of jax.Device or jax.sharding.Mesh, optional
-            What each step's simulations are spread over; JAX's default device by default.
-        progressbar : bool
-
-        Raises
-        ------
-        ValueError
-            After the first adaptation: simulations would overwrite what was learned from data.
-        """
-        amortizer, records = pretrained_further(
-            self,
-            more_steps,
-            learning_rate=learning_rate,
-            checkpoint=checkpoint,
-            devices=devices,
-            progressbar=progressbar,
-        )
-        return replace(self, amortizer=amortizer, pretraining=records)
 
     def _begun(
         self, name: str, task: TaskLike | None, pretrained: Amortizer, seed: int, *, say: bool
@@ -325,19 +274,14 @@ class AmortizedPosterior(Adapting):
             refine = False
         if refine is not False or fallback == "nuts" or correct == "psis":
             need_density(compiled, "sample: refinement, weights and NUTS")
-        settings = settings_of(refine)
-        correct, fallback = ways_of(
-            correct, fallback, draws, refined=settings is not None, stored=store is not None
-        )
-        asked = Asked(
-            positive("draws", draws),
-            pick(compiled, None if var_names is None else list(var_names)),
-            seed_of(random_seed, self.seed),
-            settings,
-            everywhere=not isinstance(refine, str),
-            correct=correct,
-            fallback=fallback,
+        asked = asked_of(
+            compiled,
+            Ways(refine, correct, fallback),
+            draws,
+            seed=seed_of(random_seed, self.seed),
+            var_names=var_names,
             extra=Extra(log_likelihood, log_prior, posterior_predictive),
+            stored=store is not None,
         )
         if given is not None:
             return sample_given(

@@ -55,7 +55,7 @@ def lost_nats(
     drawn = [look(a, density, task.batch(), seed=seed) for a in (before, after)]
     z = np.concatenate([d.z for d in drawn], axis=1)
     log_p = np.concatenate([d.log_prior + d.log_likelihood for d in drawn], axis=1)
-    log_q = [network.log_q(a, z, task.batch(), alone=True).astype(float) for a in (before, after)]
+    log_q = [network.log_q(a, z, task.batch()).astype(float) for a in (before, after)]
     mixture = np.logaddexp(*log_q) - np.log(2)
     usable = np.isfinite(log_p) & np.isfinite(mixture)
     # One network may give a draw of the other no density at all.

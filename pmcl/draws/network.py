@@ -10,7 +10,7 @@ from pmcl.data.batching import over_chunks, over_datasets, taken
 from pmcl.data.task import Batch, Task
 from pmcl.draws.densities import BLOCK, ITEMS, walk
 from pmcl.draws.drawn import Drawn
-from pmcl.networks import Amortizer, defence
+from pmcl.networks import Amortizer
 from pmcl.networks.amortizer import Context
 from pmcl.networks.contexts import contexts
 from pmcl.runtime import devices
@@ -27,7 +27,6 @@ def _draw(
     context: Context,
     position: Array,
     block: Array,
-    alone: Array,
 ) -> tuple[Array, ...]:
     """Draw z and evaluate log q, log prior and log likelihood: arrays of (item, draw, ...)."""
 
@@ -35,7 +34,7 @@ def _draw(
         data: dict[str, Array], mask: Mask | None, context: Context, position: Array, block: Array
     ) -> tuple[Array, ...]:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), position), block)
-        z, log_q = defence.draw(amortizer, key, BLOCK, context, alone=alone)
+        z, log_q = amortizer.draw(key, BLOCK, context)
         z = z.astype(jnp.float64)
         return z, log_q, *density.parts(z, data, mask)
 
@@ -43,18 +42,15 @@ def _draw(
 
 
 @jit
-def _log_q(amortizer: Amortizer, context: Context, z: Array, alone: Array) -> Array:
-    every = jax.vmap(lambda u, c: defence.log_prob(amortizer, u, c, alone=alone))
+def _log_q(amortizer: Amortizer, context: Context, z: Array) -> Array:
+    every = jax.vmap(jax.vmap(amortizer.log_prob, in_axes=(0, None)))
     return devices.spread(every(*devices.spread((z, context))))
 
 
-def log_q(amortizer: Amortizer, z: np.ndarray, batch: Batch, *, alone: bool = False) -> np.ndarray:
-    """log q(z | h(x)) for z of shape (dataset, draw, dim): of what :func:`draw` draws from.
-
-    `alone`: of the network alone, as it learns.
-    """
+def log_q(amortizer: Amortizer, z: np.ndarray, batch: Batch) -> np.ndarray:
+    """log q(z | h(x)) for z of shape (dataset, draw, dim)."""
     context = contexts(amortizer, batch, np.arange(len(z)))
-    return walk(lambda _, u, c: _log_q(amortizer, c, u, np.asarray(alone)), z, batch, context)
+    return walk(lambda _, u, c: _log_q(amortizer, c, u), z, batch, context)
 
 
 def embed(amortizer: Amortizer, task: Task) -> np.ndarray:
@@ -89,9 +85,9 @@ def draw(
 
 
 def look(amortizer: Amortizer, density: Density, batch: Batch, *, seed: int) -> Drawn:
-    """Draws of the network alone, that datasets are judged by while it learns."""
+    """Draws that datasets are judged by while the network learns."""
     position = np.arange(len(jax.tree.leaves(batch.values)[0]))
-    return _drawn(amortizer, density, batch, position, BLOCK, seed, alone=True)
+    return _drawn(amortizer, density, batch, position, BLOCK, seed)
 
 
 def _drawn(
@@ -102,15 +98,13 @@ def _drawn(
     draws: int,
     seed: int,
     bar: Bar | None = None,
-    *,
-    alone: bool = False,
 ) -> Drawn:
     """Make at least so many draws of every dataset; `position` is that in the whole."""
     n, blocks = len(position), -(-draws // BLOCK)
     context = contexts(amortizer, batch, np.arange(n))
     which, block = np.repeat(np.arange(n), blocks), np.tile(np.arange(blocks), n)
     found = over_chunks(
-        lambda *given: _draw(amortizer, density, np.asarray(seed), *given, np.asarray(alone)),
+        lambda *given: _draw(amortizer, density, np.asarray(seed), *given),
         batch,
         which,
         taken(context, which),

@@ -1,4 +1,4 @@
-"""Draws of a network, a few of them from t distributions at the modes: a defensive mixture.
+"""Draws of a network over groups, a tenth of them from t distributions: a defensive mixture.
 
 Where a posterior's tail is heavier than the flow's, few draws have most of the weight. With a part
 of the draws from wider distributions no weight is beyond what these allow, whatever the flow is.
@@ -16,13 +16,12 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import logsumexp
 
-from pmcl.compile import Density
 from pmcl.networks.amortizer import Amortizer, Context
 from pmcl.search.scales import Dense
 from pmcl.search.student import Student, mixture_draws, mixture_log_q
 
-_SHARE_OF_LEVELS = 6 / 64
-_DEGREES = 4  # where groups are integrated out
+_SHARE = 6 / 64
+_DEGREES = 4
 
 
 class Defence(NamedTuple):
@@ -33,13 +32,8 @@ class Defence(NamedTuple):
     fraction: float
 
 
-def draw(
-    amortizer: Amortizer, key: Array, number: int, context: Context, *, alone: Array | bool = False
-) -> tuple[Array, Array]:
-    """Draws z of shape (number, dim) and the log density of what they are from.
-
-    `alone`: of the network alone, as a network that learns is judged.
-    """
+def draw(amortizer: Amortizer, key: Array, number: int, context: Context) -> tuple[Array, Array]:
+    """Draws z of shape (number, dim) and the log density of what they are from."""
     z, log_own = amortizer.draw(key, number, context)
     wide = _defence(amortizer, context)
     if wide is None:
@@ -49,20 +43,17 @@ def draw(
     others = mixture_draws(wide.parts, wide.share, some, few)
     log_others = jax.vmap(amortizer.log_prob, in_axes=(0, None))(others, context)
     at = jax.random.permutation(order, number)[:few]
-    z = z.at[at].set(jnp.where(alone, z[at], others))
-    log_own = log_own.at[at].set(jnp.where(alone, log_own[at], log_others))
-    return z, jnp.where(alone, log_own, _mixed(wide, z, log_own))
+    z, log_own = z.at[at].set(others), log_own.at[at].set(log_others)
+    return z, _mixed(wide, z, log_own)
 
 
-def log_prob(
-    amortizer: Amortizer, z: Array, context: Context, *, alone: Array | bool = False
-) -> Array:
+def log_prob(amortizer: Amortizer, z: Array, context: Context) -> Array:
     """Log density of what draws are from, at z of shape (n, dim)."""
     own = jax.vmap(amortizer.log_prob, in_axes=(0, None))(z, context)
     wide = _defence(amortizer, context)
     if wide is None:
         return own
-    return jnp.where(alone, own, _mixed(wide, z.astype(jnp.float64), own))
+    return _mixed(wide, z.astype(jnp.float64), own)
 
 
 def _mixed(wide: Defence, z: Array, log_own: Array) -> Array:
@@ -72,26 +63,21 @@ def _mixed(wide: Defence, z: Array, log_own: Array) -> Array:
 
 
 def _defence(amortizer: Amortizer, context: Context) -> Defence | None:
-    """What the search of one dataset says; None without one."""
-    if amortizer.search is None or context.place is None:
-        return None
-    if isinstance(amortizer.search.density, Density):
-        return None  # six of 256 draws, tried: where the flow is right they are told from NUTS
-    return _of_levels(context.place, amortizer.search.spread)
-
-
-def _of_levels(place: Any, spread: Array) -> Defence:
     """Half of them at the modes; half at the first and as wide as the prior along one axis.
 
     A scale that may be zero has a long tail, or a shoulder, that nothing beside the mode tells of.
+    None without a search.
     """
+    if amortizer.search is None or context.place is None:
+        return None
+    place: Any = context.place
     lower, dim = place.scale.lower * wider(place.loc.shape[-1]), place.loc.shape[-1]
-    axes = jnp.eye(dim) * spread
+    axes = jnp.eye(dim) * amortizer.search.spread
     long = jnp.linalg.cholesky(lower[0] @ lower[0].T + axes[:, :, None] * axes[:, None, :])
     loc = jnp.concatenate([place.loc, jnp.broadcast_to(place.loc[0], (dim, dim))])
     share = jnp.concatenate([jnp.exp(place.log_weight), jnp.full(dim, 1.0 / dim)]) / 2
     parts = Student(loc, jax.vmap(Dense.of)(jnp.concatenate([lower, long])), _DEGREES)
-    return Defence(parts, share, _SHARE_OF_LEVELS)
+    return Defence(parts, share, _SHARE)
 
 
 def wider(dim: int) -> float:

@@ -16,6 +16,7 @@ from pmcl.networks.amortizer import Context
 from pmcl.networks.defence import wider
 from pmcl.refinement.population import population_round
 from pmcl.refinement.stages import Keys
+from pmcl.runtime import devices
 from pmcl.runtime.jitting import jit
 from pmcl.search.newton import Mode
 from pmcl.search.scales import Dense
@@ -134,6 +135,13 @@ def drawn_by_network(
         return GroupDraws(z, log_q, *told)
 
     return over_datasets(one, batch, context, keys.each(), turn)
+
+
+@jit
+def by_network(amortizer: Amortizer, context: Context, z: Array) -> Array:
+    """Log density of what :func:`drawn_by_network` draws from, at z of shape (item, draw, dim)."""
+    every = jax.vmap(lambda u, c: defence.log_prob(amortizer, u, c))
+    return devices.spread(every(*devices.spread((z, context))))
 
 
 @jit

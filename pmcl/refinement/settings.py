@@ -1,11 +1,13 @@
 """Hyper-parameters of refinement, and what users may give in their place."""
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import equinox as eqx
 import numpy as np
 
-from pmcl.compile import Density
+from pmcl.compile import CompiledModel, Density
+from pmcl.draws.densities import pick
 from pmcl.draws.drawn import Drawn
 from pmcl.draws.prediction import Extra
 from pmcl.metrics import FEWEST_DRAWS
@@ -75,7 +77,7 @@ def settings_of(refine: RefineLike) -> Refine | None:
     raise ValueError(f"refine: expected True, False, 'auto' or a pmcl.Refine, got {refine!r}.")
 
 
-def ways_of(
+def _ways_of(
     correct: CorrectLike, fallback: FallbackLike, draws: int, *, refined: bool, stored: bool
 ) -> tuple[CorrectLike, FallbackLike]:
     """Read the arguments `correct` and `fallback` of `sample`.
@@ -128,6 +130,47 @@ class Asked(NamedTuple):
     correct: CorrectLike
     fallback: FallbackLike = None
     extra: Extra = Extra()
+
+
+class Ways(NamedTuple):
+    """The arguments of `sample` of these names."""
+
+    refine: RefineLike
+    correct: CorrectLike = "auto"
+    fallback: FallbackLike = "auto"
+
+
+def asked_of(
+    compiled: CompiledModel,
+    ways: Ways,
+    draws: int,
+    *,
+    seed: int,
+    var_names: Sequence[str] | None = None,
+    extra: Extra | None = None,
+    stored: bool = False,
+) -> Asked:
+    """Read what a user asks of draws.
+
+    Raises
+    ------
+    ValueError
+        Naming the argument that has none of its values.
+    """
+    refine = settings_of(ways.refine)
+    correct, fallback = _ways_of(
+        ways.correct, ways.fallback, draws, refined=refine is not None, stored=stored
+    )
+    return Asked(
+        positive("draws", draws),
+        pick(compiled, None if var_names is None else list(var_names)),
+        seed,
+        refine,
+        everywhere=not isinstance(ways.refine, str),
+        correct=correct,
+        fallback=fallback,
+        extra=extra or Extra(),
+    )
 
 
 class Beginning(NamedTuple):

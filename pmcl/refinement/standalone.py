@@ -22,7 +22,6 @@ from pmcl.data.own import own_data
 from pmcl.data.possible import check_possible
 from pmcl.data.reading import as_task, task_of
 from pmcl.data.task import DATASET, Layout, Task, TaskLike
-from pmcl.draws.densities import pick
 from pmcl.draws.handed import UNCONSTRAINED, by_dataset, some_of, z_of
 from pmcl.draws.prediction import Extra
 from pmcl.draws.prior import prior_draws
@@ -42,10 +41,11 @@ from pmcl.refinement.settings import (
     CorrectLike,
     FallbackLike,
     Refine,
-    ways_of,
+    Ways,
+    asked_of,
 )
 from pmcl.runtime import precision
-from pmcl.runtime.arguments import positive, seed_of
+from pmcl.runtime.arguments import seed_of
 from pmcl.runtime.devices import DevicesLike
 from pmcl.runtime.devices import scope as device_scope
 from pmcl.runtime.files import check_sum
@@ -160,21 +160,19 @@ def refine(
         covariates = () if data is None else covariates_among(model, data)
         data = own_data(model, say=progressbar) if data is None else data
         compiled = compile_model(model, covariates=covariates)
-    correct, fallback = ways_of(correct, fallback, draws, refined=True, stored=store is not None)
     need_density(compiled, "refine")
     whole, known, row = compiled, None, next(iter(compiled.shared_dims), None)
     if given is not None:
         known = conditioned(compiled, task_of(compiled, data), given)
         compiled, data = known.compiled, known.task
-    asked = Asked(
-        positive("draws", draws),
-        pick(compiled, var_names),
-        seed,
-        Refine() if refine is None else refine,
-        everywhere=True,
-        correct=correct,
-        fallback=fallback,
+    asked = asked_of(
+        compiled,
+        Ways(True if refine is None else refine, correct, fallback),
+        draws,
+        seed=seed,
+        var_names=var_names,
         extra=Extra(log_likelihood, log_prior, posterior_predictive),
+        stored=store is not None,
     )
     if store is None:
         need_store(client)

@@ -95,7 +95,7 @@ class TeacherDistillation(AbstractObjective):
     def held_back(
         self, amortizer: Amortizer, density: Density, batch: Batch, labels: Any, *, seed: int
     ) -> HeldBack:
-        log_q = network.log_q(amortizer, labels, batch, alone=True).astype(float)
+        log_q = network.log_q(amortizer, labels, batch).astype(float)
         nothing = np.full(len(log_q), np.nan)
         return HeldBack(-log_q.mean(axis=1), np.isfinite(log_q).mean(axis=1), nothing)
 

@@ -36,7 +36,7 @@ class Found(NamedTuple):
         Of the linearised model (nats).
     steps : int
     left : float
-        That its last step was to gain (nats).
+        That its last step was to gain at its whole length (nats), taken or not.
     looked, said : list
         The sites there, by observed variable.
     """
@@ -55,6 +55,7 @@ class _Now(NamedTuple):
     curvature: list[Array]
     step: Array
     far: Array
+    wanted: Array
 
 
 class _Here(NamedTuple):
@@ -107,7 +108,7 @@ def climb(
         found, rows, base, batch, lack, start,
         hold, (jnp.asarray(most), jnp.asarray(search.tolerance)),
     )  # fmt: skip
-    return Found(q, float(bound), int(now.step), float(now.far) ** 2 / 2, looked, said)
+    return Found(q, float(bound), int(now.step), float(now.wanted) ** 2 / 2, looked, said)
 
 
 @jit
@@ -186,15 +187,17 @@ def _climb(
                 for a, b in zip(spread, now.spread, strict=True)
             ]
         ).max()
-        far = jnp.sqrt(jnp.maximum(change @ q.apply(change), 0.0))
+        far, wanted = (jnp.sqrt(jnp.maximum(v @ q.apply(v), 0.0)) for v in (change, scales + rest))
         # a step that cannot be taken is no end, unless nothing else changes
-        far = jnp.maximum(far, jnp.minimum(drift, 1.0))
+        drift = jnp.minimum(drift, 1.0)
+        far, wanted = jnp.maximum(far, drift), jnp.maximum(wanted, drift)
         curvature = [one.curvature for one in said]
-        return _Now(now.mean + change, spread, curvature, now.step + 1, far)
+        return _Now(now.mean + change, spread, curvature, now.step + 1, far, wanted)
 
     shapes = [eta.shape for eta, _ in etas(found, rows, start, batch.data)]
     nothing = [jnp.zeros((n, k, k), start.dtype) for n, k in shapes]
-    begun = _Now(start, nothing, nothing, jnp.zeros((), int), jnp.asarray(jnp.inf))
+    endless = jnp.asarray(jnp.inf)
+    begun = _Now(start, nothing, nothing, jnp.zeros((), int), endless, endless)
     now = jax.lax.while_loop(lambda w: (w.step < most) & (w.far > tolerance), step, begun)
     q, _, _, looked, said, alone = at(now)
     q = less(q._replace(mean=now.mean), looked, said)

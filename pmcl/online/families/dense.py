@@ -8,7 +8,7 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 
 from pmcl.online.gaussian import MeanField
 
-_MOST = 0.9  # of a precision, along any direction, that is taken away
+MOST_TAKEN = 0.9  # of a precision, along any direction, that is taken away
 
 
 class Full(NamedTuple):
@@ -70,7 +70,7 @@ class Full(NamedTuple):
         """The same mean, and the square of columns taken from the precision, but for a little."""
         scaled = solve_triangular(self._root, columns, lower=True)
         values, vectors = jnp.linalg.eigh(scaled @ scaled.T)
-        lost = self._root @ (vectors * jnp.sqrt(jnp.clip(values, 0.0, _MOST)))
+        lost = self._root @ (vectors * jnp.sqrt(jnp.clip(values, 0.0, MOST_TAKEN)))
         return self._replace(precision=self.precision - lost @ lost.T)
 
     def joined(self, other: "Full") -> "Full":
