@@ -18,7 +18,7 @@ from pmcl.cli import main
 from pmcl.cli.common import label_columns
 from pmcl.cli.files import read_data, read_results, write_results
 from pmcl.compile import compile_model
-from pmcl.data import labels
+from pmcl.data import label_text
 from pmcl.data.grouped import GroupedReader
 from pmcl.data.reading import as_task
 from pmcl.data.task import DataError, Layout
@@ -370,7 +370,8 @@ def test_labels_that_files_have_no_type_for_are_written_as_text(tmp_path, name):
     write_results(tmp_path / name, xr.DataTree.from_dict({"posterior": b.to_dataset()}))
     found = read_results(tmp_path / name)["posterior"]
     assert found["m"].values.tolist() == ["2020-01", "2020-02"]
-    assert labels.text(found["d"].values) == labels.text(days)  # compared as such everywhere
+    # compared as such everywhere
+    assert label_text.text(found["d"].values) == label_text.text(days)
     assert found["text"].values.tolist() == ["a", "b"]
 
 

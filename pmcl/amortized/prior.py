@@ -26,7 +26,8 @@ from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.amortized.prior_source import source_of
 from pmcl.compile import CompiledModel, ValueSlice
 from pmcl.compile.conversion import graphs
-from pmcl.data.labels import is_turned, text
+from pmcl.data.label_text import text
+from pmcl.data.labels import is_turned
 from pmcl.data.task import TaskLike
 from pmcl.runtime import precision
 from pmcl.runtime.arguments import seed_of

@@ -13,7 +13,7 @@ from pmcl.amortized.own_size import of_own_size
 from pmcl.amortized.posterior import AmortizedPosterior
 from pmcl.compile import CompiledModel, compile_model
 from pmcl.compile.labelled import model_or_context
-from pmcl.data.labels import text
+from pmcl.data.label_text import text
 from pmcl.data.task import DATASET, TaskLike
 from pmcl.draws.densities import unconstrain
 from pmcl.draws.results import ambiguous, flat_z, in_order

@@ -10,7 +10,7 @@ import xarray as xr
 
 from pmcl.cli.tables import read_table
 from pmcl.data.forms import with_index
-from pmcl.data.labels import storable
+from pmcl.data.label_text import storable
 from pmcl.data.task import DATASET, DataError
 
 if TYPE_CHECKING:

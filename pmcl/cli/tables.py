@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pmcl.data.labels import text
+from pmcl.data.label_text import text
 from pmcl.data.task import DataError
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ import numpy as np
 import xarray as xr
 
 from pmcl.compile import VariableInfo
-from pmcl.data.labels import in_dims, text, with_labels
+from pmcl.data.label_text import text
+from pmcl.data.labels import in_dims, with_labels
 from pmcl.data.plain import alike, array_of, close
 from pmcl.data.task import DATASET, DataError, Layout
 

@@ -10,17 +10,8 @@ from pmcl.compile import VariableInfo
 from pmcl.compile.indices import likely_cause
 from pmcl.data.constants import check_constants
 from pmcl.data.forms import in_form, is_frame, several, with_index
-from pmcl.data.labels import (
-    along,
-    are_places,
-    check_places,
-    in_order,
-    numbers,
-    own_labels,
-    text,
-    warn_of_spelling,
-    with_labels,
-)
+from pmcl.data.label_text import are_places, numbers, text, warn_of_spelling
+from pmcl.data.labels import along, check_places, in_order, own_labels, with_labels
 from pmcl.data.plain import array_of, plain
 from pmcl.data.reading import in_lists, read_arrays, read_one
 from pmcl.data.tables import by_variable, from_columns

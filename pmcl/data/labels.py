@@ -1,7 +1,7 @@
 """Labels: where both sides have them values go by name, and they are never joined in silence."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +11,7 @@ import xarray as xr
 from pmcl.compile import VariableInfo
 from pmcl.compile.variables import is_nameless
 from pmcl.data.forms import as_pandas, is_frame, with_index
+from pmcl.data.label_text import are_places, few, labels_of, numbers, text
 from pmcl.data.plain import array_of, plain
 from pmcl.data.task import DATASET, DataError, Layout
 from pmcl.runtime.arguments import listed, warn
@@ -289,46 +290,6 @@ def _counts(index: Any) -> bool:
     return hasattr(index, "step") and index.start == 0 and index.step == 1
 
 
-def text(labels: Iterable[object]) -> list[str]:
-    """Text of labels, by which they are compared; 1.0 is 1, a date is a date."""
-    return [_text(label) for label in labels]
-
-
-def numbers(n: int) -> list[str]:
-    """Labels that say no more than positions do."""
-    return [*map(str, range(n))]
-
-
-def labels_of(value: xr.DataArray, dim: Any) -> list[str]:
-    """Labels of an array along a dim, as text."""
-    index = value.indexes.get(dim)  # pandas' has the zone of dates, and periods
-    return text(value.coords[dim].values if index is None else index)
-
-
-def storable(data: xr.Dataset) -> xr.Dataset:
-    """Labels that files have no type for, such as periods and dates with a zone, as text."""
-    odd = {k: v for k, v in data.coords.items() if v.dtype == object and v.ndim == 1}
-    return data.assign_coords({k: (v.dims, text(v.values)) for k, v in odd.items()})
-
-
-def name_of(label: object) -> str:
-    """Name of a dataset, as it is in the source; files may have it as bytes."""
-    return label.decode(errors="replace") if isinstance(label, bytes) else str(label)
-
-
-def _text(label: Any) -> str:
-    if isinstance(label, np.datetime64) or hasattr(label, "isoformat"):
-        import pandas as pd
-
-        try:
-            stamp = pd.Timestamp(label)
-        except (TypeError, ValueError):  # a time of day, or of another calendar
-            return str(label)
-        return (stamp if stamp.tzinfo is None else stamp.tz_convert("UTC")).isoformat()
-    whole = isinstance(label, float | np.floating) and float(label).is_integer()
-    return str(int(label)) if whole else name_of(label)
-
-
 def _reordered(value: xr.DataArray, dim: Any, now: list[str], wanted: list[str]) -> xr.DataArray:
     where = {label: i for i, label in enumerate(now)}
     return value.isel({dim: [where[label] for label in wanted]})
@@ -343,11 +304,6 @@ def _difference(theirs: list[str], ours: list[str]) -> str:
         return ""
     plain = [{v.strip().casefold() for v in labels} for labels in (ours, theirs)]
     return "they differ in case or blanks" if plain[0] == plain[1] else "they differ"
-
-
-def are_places(labels: Sequence[str]) -> bool:
-    """Whether labels are 0, 1, 2 ... in any order."""
-    return {*labels} == {*numbers(len(labels))}
 
 
 def check_places(index: np.ndarray, labels: Sequence[str] | None, where: str) -> None:
@@ -366,16 +322,3 @@ def check_places(index: np.ndarray, labels: Sequence[str] | None, where: str) ->
             f"groups ({listed(labels)}) as well. Pass names as text (`.astype(str)`), or groups "
             "without names."
         )
-
-
-def warn_of_spelling(names: Iterable[str], what: str) -> None:
-    """Say where names differ in case and blanks alone: a typing error makes two of one."""
-    plain = {name: name.strip().casefold() for name in names}
-    number = Counter(plain.values())
-    alike = sorted(name for name, of in plain.items() if number[of] > 1)
-    if alike:
-        warn(f"data: names of {what} differ in case or blanks only, and all count: {few(alike)}.")
-
-
-def few(labels: list[str], most: int = 8) -> str:
-    return str(labels) if len(labels) <= most else f"[{str(labels[:most])[1:-1]}, ...]"

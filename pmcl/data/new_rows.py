@@ -8,7 +8,8 @@ import xarray as xr
 
 from pmcl.compile import VariableInfo
 from pmcl.data.forms import in_form, is_frame, several, with_index
-from pmcl.data.labels import check_places, labels_of, name_of, numbers, text, with_labels
+from pmcl.data.label_text import labels_of, name_of, numbers, text
+from pmcl.data.labels import check_places, with_labels
 from pmcl.data.plain import array_of
 from pmcl.data.task import DATASET, DataError, Task
 from pmcl.runtime.arguments import listed

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from pmcl.data.labels import along, few, is_turned, numbers, own_labels, text
+from pmcl.data.label_text import few, numbers, text
+from pmcl.data.labels import along, is_turned, own_labels
 from pmcl.data.plain import plain
 from pmcl.data.task import DataError, Layout
 from pmcl.runtime.arguments import warn

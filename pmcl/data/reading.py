@@ -9,7 +9,8 @@ import xarray as xr
 from pmcl.compile import CompiledModel, VariableInfo
 from pmcl.data.constants import as_in_model, with_labels_of_constants
 from pmcl.data.forms import in_form, is_frame, several
-from pmcl.data.labels import in_dims, name_of, numbers, together, with_labels
+from pmcl.data.label_text import name_of, numbers
+from pmcl.data.labels import in_dims, together, with_labels
 from pmcl.data.order import check_one_order, check_order
 from pmcl.data.plain import alike, plain
 from pmcl.data.stacking import stack

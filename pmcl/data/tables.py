@@ -9,7 +9,8 @@ import numpy as np
 from pmcl.compile import VariableInfo
 from pmcl.data.constants import check_constants
 from pmcl.data.forms import with_index
-from pmcl.data.labels import in_order, name_of
+from pmcl.data.label_text import name_of
+from pmcl.data.labels import in_order
 from pmcl.data.order import check_one_order
 from pmcl.data.plain import alike, array_of
 from pmcl.data.stacking import stack

@@ -10,7 +10,7 @@ import xarray as xr
 from pmcl.compile import CompiledModel, VariableInfo
 from pmcl.compile.predictive import lengths_of, predict
 from pmcl.data.forms import in_form, is_frame, several, with_index
-from pmcl.data.labels import numbers
+from pmcl.data.label_text import numbers
 from pmcl.data.one_dataset import LENGTH
 from pmcl.data.reading import as_task
 from pmcl.data.task import DATASET, DataError, Layout, Task

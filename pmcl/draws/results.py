@@ -10,7 +10,8 @@ import numpy as np
 import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo
-from pmcl.data.labels import few, is_turned, numbers, text
+from pmcl.data.label_text import few, numbers, text
+from pmcl.data.labels import is_turned
 from pmcl.data.one_dataset import LENGTH, dims_of, one_dataset
 from pmcl.data.task import DATASET, Task
 from pmcl.draws.drawn import Drawn

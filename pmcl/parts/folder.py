@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 from filelock import FileLock, Timeout
 
-from pmcl.data.labels import storable
+from pmcl.data.label_text import storable
 from pmcl.data.task import DATASET
 from pmcl.runtime.files import written_whole
 
