@@ -137,6 +137,10 @@ def test_a_task_is_done_before_where_its_data_are_the_same(work, capsys):
     found = pmcl.models.named(work.model).load(out)
     assert [r.name for r in found.records] == ["day", "next day"]
     assert found.learned(days[1], "next day") and not found.learned(days[1], "another")
+    # whichever dataset is written first
+    two = pd.concat([days[0], days[1].assign(dataset="a")])
+    found = found.adapt(two, name="two", steps=2, progressbar=False)
+    assert found.learned(two.sort_values("dataset", kind="stable"), "two")
     with pytest.raises(DataError, match="'day' was adapted to before, with other data"):
         found.learned(days[1], "day")
     # a state that another command wrote is not gone on with

@@ -20,7 +20,6 @@ import pmcl
 from pmcl.amortized.groups import Sized, prepared
 from pmcl.amortized.level_other import Elsewhere
 from pmcl.amortized.level_sampler import LevelSampler
-from pmcl.amortized.multilevel import Ways
 from pmcl.amortized.own_size import (
     OwnSize,
     by_known,
@@ -38,6 +37,7 @@ from pmcl.draws.results import value_infos
 from pmcl.levels.sizes import Members, check_padding, reading_at
 from pmcl.parts import datasets
 from pmcl.refinement.finishing import Corrected
+from pmcl.refinement.settings import Ways, asked_of
 from pmcl.runtime import precision
 
 RNG = np.random.default_rng(8)
@@ -491,7 +491,7 @@ def test_datasets_of_which_the_same_is_known_share_a_model(schools):
     data = {n: of_schools(int(n[0])) for n in ("5a", "5b", "7", "5c", "5d", "6")}
     theta = np.full((6, 7), np.nan)
     theta[[0, 3], 1] = 1.0
-    sampler, asked = schools.sampler, schools._asked(10, Ways(False))
+    sampler, asked = schools.sampler, asked_of(schools.compiled, Ways(False), 10, seed=0)
     read = schools._read(data, set())
     assert [[*r] for r in by_known(read)] == [[0, 1, 3, 4], [5], [2]]
     _, read, _ = Elsewhere(data, None, {"theta": theta}, None).of(sampler, read, asked)
@@ -586,7 +586,9 @@ def test_another_prior_of_datasets_with_any_number_of_groups(schools, other, ref
 def test_what_a_zero_hides_of_another_model_is_seen(schools):
     data, model = {**of_schools(5), "shift": np.zeros(5)}, other_schools(1.0, mean=True)
     sampler, *_ = Elsewhere(data, model, None, None).of(
-        schools.sampler, schools._read(data, {"shift"}), schools._asked(10, Ways(False))
+        schools.sampler,
+        schools._read(data, {"shift"}),
+        asked_of(schools.compiled, Ways(False), 10, seed=0),
     )
     assert not sampler.padding and sampler.prior is None
 
