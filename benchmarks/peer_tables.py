@@ -233,8 +233,8 @@ def _warm(one: dict) -> float:
 
 
 def ahead(rows: Rows) -> list[str]:
-    """Sentences on whatever a peer does better: networks beside networks, others beside others."""
-    chosen = {w: rows[n][0] for w, n in by_way(rows).items() if "version" in rows[n][0]}
+    """Sentences on whatever a peer does better, on the last day: networks beside networks."""
+    chosen = {w: rows[n][-1] for w, n in by_way(rows).items() if "version" in rows[n][-1]}
     measures = {
         "imports sooner": lambda o: o["seconds_to_import"],
         "has ten accurate posteriors sooner": lambda o: until_ten(o) if good([o]) else None,
