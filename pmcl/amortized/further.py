@@ -28,6 +28,8 @@ class Pretrained(Protocol):
     @property
     def pretraining(self) -> tuple[PretrainingRecord, ...]: ...
     @property
+    def pretrained(self) -> Amortizer | None: ...
+    @property
     def records(self) -> tuple[TaskRecord, ...]: ...
 
     def bank(
@@ -50,13 +52,14 @@ def pretrained_further(
     Raises
     ------
     ValueError
-        After the first adaptation: simulations would overwrite what was learned from data.
+        After the first adaptation, forgotten or not: simulations would overwrite what was learned
+        from data, and weights of before it are no longer those that pretraining ended with.
     """
-    if posterior.records:
+    if posterior.pretrained is not None:
+        names = [t.name for t in posterior.records] or "tasks that it was made to forget"
         raise ValueError(
-            "pretrain: the posterior has been adapted to "
-            f"{[t.name for t in posterior.records]}; expected one that was not. Pretrain first, "
-            "then adapt."
+            f"pretrain: the posterior has been adapted to {names}; expected one that was not. "
+            "Pretrain first, then adapt."
         )
     rate = learning_rate if learning_rate is not None else posterior.settings.learning_rate / 3
     settings = replace(

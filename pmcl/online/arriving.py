@@ -39,6 +39,7 @@ def one_dataset(data: TaskLike, layout: Layout, row: str) -> Task:
 def alone(data: Any) -> Any:
     """Name the one dataset of a table: no column of text tells datasets apart in a stream."""
     table = in_form(data) if hasattr(data, "columns") else data
-    if not is_frame(table) or DATASET in {*table.columns, *table.index.names}:
+    named = is_frame(table) and DATASET in {*table.columns, *table.index.names}
+    if not is_frame(table) or named or not len(table):
         return table
     return table.assign(**{DATASET: "0"})
