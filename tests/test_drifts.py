@@ -78,6 +78,42 @@ def test_a_change_is_seen_and_what_was_before_is_forgotten(level, memory):
     assert stream.state.scores[1] == pytest.approx(change - stay, abs=1e-4)
 
 
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_the_evidence_of_a_batch_does_not_know_whether_a_change_came(level, memory):
+    """Its density before it is seen: of all that may have happened, by the law of probability."""
+    stream = drifting(level, pmcl.ChangePoint(0.05), memory)
+    ys = [batch(m, i)["y"] for i, m in enumerate([1.0, 1.0, -2.0])]
+    for y in ys:
+        stream = stream.update({"y": y}, progressbar=False)
+    expected = [log_evidence(ys[:1])]
+    for i in (1, 2):
+        stay = log_evidence(ys[: i + 1]) - log_evidence(ys[:i])
+        change = log_evidence(ys[i : i + 1])
+        expected.append(np.logaddexp(np.log(0.95) + stay, np.log(0.05) + change))
+    np.testing.assert_allclose(stream.history["log_evidence"], expected, atol=1e-4)
+
+
+def test_batches_of_one_time_are_learned_by_every_drift(level):
+    """As if they had come together, and foretold by the drift that was best before them."""
+    drift = pmcl.LearnedDrift((pmcl.Static(), pmcl.Wiener(0.2)))
+    ys = [batch(m, 5 + i)["y"] for i, m in enumerate([0.0, 1.0, 1.5, 3.0])]
+    apart, together = drifting(level, drift), drifting(level, drift)
+    alone = [drifting(level, one) for one in drift.drifts]
+    for y, time in zip(ys, [0.0, 1.0, 1.0, 2.0], strict=True):
+        apart = apart.update({"y": y}, time=time, progressbar=False)
+        alone = [s.update({"y": y}, time=time, progressbar=False) for s in alone]
+    for y in (ys[0], np.concatenate(ys[1:3]), ys[3]):
+        together = together.update({"y": y}, progressbar=False)
+    for a, b in zip(apart.state.branches, together.state.branches, strict=True):
+        np.testing.assert_allclose(a.mean, b.mean, atol=1e-6)
+        np.testing.assert_allclose(a.variance, b.variance, rtol=1e-6)
+    np.testing.assert_allclose(apart.state.scores, together.state.scores, atol=1e-4)
+    each = np.stack([s.history["log_evidence"].values for s in alone])
+    before = np.argmax(np.cumsum(each[:, 1:], axis=1), axis=0)[:2]  # the first batch tells nothing
+    shown = [0, 0, *before]
+    np.testing.assert_allclose(apart.history["log_evidence"], each[shown, np.arange(4)], atol=1e-4)
+
+
 def test_no_change_is_seen_where_there_is_none(level):
     stream = drifting(level, pmcl.ChangePoint(0.05))
     for i in range(6):

@@ -368,6 +368,26 @@ SHAPED = {
         lambda a, b, y: stats.nbinom.logpmf(y, np.exp(b), 1 / (1 + np.exp(a - b))),
         lambda rng: rng.negative_binomial(3, 0.1, size=60),
     ),
+    "laplace": (
+        lambda a, b, y: pm.Laplace("y", mu=a, b=pm.math.exp(b), observed=y),
+        lambda a, b, y: stats.laplace.logpdf(y, a, np.exp(b)),
+        lambda rng: 1 + rng.laplace(size=60),
+    ),
+    "logistic": (
+        lambda a, b, y: pm.Logistic("y", mu=a, s=pm.math.exp(b), observed=y),
+        lambda a, b, y: stats.logistic.logpdf(y, a, np.exp(b)),
+        lambda rng: 1 + rng.logistic(size=60),
+    ),
+    "weibull": (
+        lambda a, b, y: pm.Weibull("y", alpha=pm.math.exp(b), beta=pm.math.exp(a), observed=y),
+        lambda a, b, y: stats.weibull_min.logpdf(y, np.exp(b), scale=np.exp(a)),
+        lambda rng: 3 * rng.weibull(2, size=60),
+    ),
+    "beta": (
+        lambda a, b, y: pm.Beta("y", alpha=pm.math.exp(a), beta=pm.math.exp(b), observed=y),
+        lambda a, b, y: stats.beta.logpdf(y, np.exp(a), np.exp(b)),
+        lambda rng: rng.beta(3, 2, size=60),
+    ),
     "student": (
         lambda a, b, y: pm.StudentT("y", nu=3, mu=a, sigma=pm.math.exp(b), observed=y),
         lambda a, b, y: stats.t.logpdf(y, 3, a, np.exp(b)),
@@ -436,3 +456,48 @@ def test_a_step_that_cannot_be_taken_at_any_length_is_said():
     stream = pmcl.fit_online(model, family="full", random_seed=0, progressbar=False)
     with pytest.warns(UserWarning, match="before it arrived"):
         stream.update({"y": np.full(20, 10**15)}, progressbar=False)
+
+
+CERTAIN = {
+    "probit": (
+        lambda e, **k: pm.Bernoulli("y", p=pm.math.invprobit(e), **k),
+        lambda e: np.stack([stats.norm.logcdf(-e), stats.norm.logcdf(e)]),
+    ),
+    "guessed": (
+        lambda e, **k: pm.Bernoulli("y", p=0.2 + 0.8 * pm.math.sigmoid(e), **k),
+        lambda e: np.log(np.stack([0.8 * special.expit(-e), 0.2 + 0.8 * special.expit(e)])),
+    ),
+    "ordered": (
+        lambda e, **k: pm.OrderedLogistic("y", eta=e, cutpoints=[-1.0, 1.0], **k),
+        lambda e: np.log(
+            np.diff([0 * e, special.expit(-1 - e), special.expit(1 - e), 1 + 0 * e], axis=0)
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CERTAIN)
+def test_rows_whose_probability_rounds_to_one_are_told_apart(name):
+    """On a grid: a row far out, which was certain, says nothing more, and spoils nothing."""
+    make, log_p = CERTAIN[name]
+    with pm.Model(coords={"row": range(1)}) as model:
+        x = pm.Data("x", np.zeros(1), dims="row")
+        w = pm.Normal("w", 0, 2)
+        make(w * x, observed=np.zeros(1, int), dims="row")
+    rng = np.random.default_rng(2)
+    x, grid = rng.normal(size=80), np.linspace(-1, 4, 2001)
+    odds = np.exp(log_p(1.2 * x))
+    y = (rng.uniform(size=80) > odds.cumsum(axis=0)[:-1]).sum(axis=0)
+    far = {"ordered": (-60.0, 0)}.get(name, (60.0, 1))
+    x, y = np.append(x, far[0]), np.append(y, far[1])
+    stream = pmcl.fit_online(model, family="full", random_seed=0, progressbar=False)
+    q = stream.update({"x": x, "y": y}, progressbar=False).approximation()
+    with np.errstate(divide="ignore"):
+        each = log_p(grid[:, None] * x)
+    height = stats.norm.logpdf(grid, 0, 2)
+    height = height + each[y, :, np.arange(81)].sum(axis=0)
+    p = np.exp(height - height.max())
+    mean = np.average(grid, weights=p)
+    sd = np.sqrt(np.average((grid - mean) ** 2, weights=p))
+    assert float(q.mean[0]) == pytest.approx(mean, abs=0.1 * sd)
+    assert float(np.sqrt(q.variance[0])) == pytest.approx(sd, rel=0.06)

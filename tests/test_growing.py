@@ -125,11 +125,43 @@ def test_stored_rows_go_with_new_levels_and_not_with_new_predictors(tmp_path):
     np.testing.assert_array_equal(again.approximation().mean, stream.approximation().mean)
     with pytest.raises(ValueError, match="labels of dim 'clinic' that there were first"):
         stream.grow(levels(["new", "x", "y", "z"]))
+    with pytest.raises(ValueError, match="labels of dim 'clinic' that there were first"):
+        stream.grow(levels(["y", "x", "z"]))  # what is stored says 0 for "x"
     line = pmcl.fit_online(
         regression(["a"]), memory=memory, family="full", random_seed=0, progressbar=False
     ).update(rows(9, 0, 1), progressbar=False)
     with pytest.raises(ValueError, match="nobody knows the stored rows' new ones"):
         line.grow(regression(["a", "b"]))
+    pair = pmcl.fit_online(
+        regression(["a", "b"]), memory=memory, family="full", random_seed=0, progressbar=False
+    ).update(rows(9, 0, 2), progressbar=False)
+    with pytest.raises(ValueError, match="labels of dim 'predictor' that there were first"):
+        pair.grow(regression(["b", "a"]))
+
+
+def test_the_prior_of_what_is_known_stays_whatever_it_is():
+    """With bounds, of vectors, and of levels whose spread is a parameter."""
+
+    def spread(names, scale=1.0, end=1.0, shares=1.0, least=0.0):
+        with pm.Model(coords={"row": range(1), "clinic": names}) as model:
+            which = pm.Data("which", np.zeros(1, int), dims="row")
+            sd = pm.HalfNormal("sd", scale)
+            part = pm.Uniform("part", 0, end) * pm.Dirichlet("shares", [1.0, shares])[0]
+            effect = pm.Normal("effect", 0, least + sd, dims="clinic")
+            pm.Normal("y", part * effect[which], SIGMA, observed=np.zeros(1), dims="row")
+        return model
+
+    stream = pmcl.fit_online(spread(["x", "y"]), random_seed=0, progressbar=False)
+    more = ["z", "y", "x"]
+    for name, other in [
+        ("sd", spread(more, scale=2.0)),
+        ("part", spread(more, end=9.0)),
+        ("shares", spread(more, shares=2.0)),
+        ("effect", spread(more, least=0.1)),
+    ]:
+        with pytest.raises(ValueError, match=f"variable '{name}': expected the prior that it had"):
+            stream.grow(other)
+    assert stream.grow(spread(more)).compiled.dim == stream.compiled.dim + 1
 
 
 def test_models_that_do_not_go_on_are_refused():

@@ -403,6 +403,11 @@ def test_errors_say_what_was_expected(
         posterior.sample(data, 10, var_names=["intercept"])
     with pytest.raises(ValueError, match="has been adapted to"):
         adapted.pretrain(10)
+    bare = adapted
+    for name in [r.name for r in adapted.records]:
+        bare = bare.forget(name)
+    with pytest.raises(ValueError, match="has been adapted to tasks that it was made to forget"):
+        bare.pretrain(10)  # its weights still are what data made of them
     with pytest.raises(ValueError, match=r"new_covariates: expected \['x'\]"):
         posterior.predict(data, {"z": np.zeros(3)})
     with pytest.raises(AttributeError, match="fitt"):

@@ -9,6 +9,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
@@ -130,6 +131,56 @@ def test_memory_of_everything_is_the_batch_posterior(line):
     np.testing.assert_allclose(found.log_sd, whole.log_sd, atol=1e-10)
     assert len(stream.state.memory) == 40
     np.testing.assert_array_equal(stream.state.q.mean, line.state.q.mean)
+
+
+def test_words_in_a_table_are_no_datasets(line):
+    """A stream has one posterior: who measured a row is passed over, without a warning."""
+    data = linear(6, 0)
+    table = pd.DataFrame({f"X[{k}]": data["X"][:, i] for i, k in enumerate("abc")})
+    table = table.assign(y=data["y"], who=[*"uvwuvw"]).set_index(np.arange(6) + 7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        stream = line.update(table, progressbar=False)
+        drawn = stream.predict(table.drop(columns="y"), draws=20)
+        seen = stream.log_predictive(table, draws=20)
+    plain = line.update(data, progressbar=False)
+    np.testing.assert_array_equal(stream.approximation().mean, plain.approximation().mean)
+    np.testing.assert_array_equal(drawn["y"], plain.predict({"X": data["X"]}, draws=20)["y"])
+    np.testing.assert_array_equal(seen, plain.log_predictive(data, draws=20))
+
+
+def test_batches_have_values_that_their_rows_share():
+    """The gain of an instrument, a number with every batch; the exact posterior of all rows."""
+
+    def gauged(names):
+        with pm.Model(coords={"row": range(1), "predictor": names}) as model:
+            X = pm.Data("X", np.zeros((1, len(names))), dims=("row", "predictor"))
+            gain = pm.Data("gain", 1.0)
+            w = pm.Normal("w", 0, 1, dims="predictor")
+            pm.Normal("y", gain * (X @ w), SIGMA, observed=np.zeros(1), dims="row")
+        return model
+
+    stream = pmcl.fit_online(
+        gauged(["a", "b", "c"]), covariates=["X", "gain"], family="full", random_seed=0,
+        progressbar=False,
+    )  # fmt: skip
+    stream = stream.grow(gauged(["a", "b", "c"]))
+    precision, shift = np.eye(3), np.zeros(3)
+    for seed, gain in enumerate((1.0, 2.0, 0.5)):
+        data = linear(6, seed)
+        X = gain * data["X"]
+        if seed:
+            at, spread = X @ np.linalg.solve(precision, shift), X @ np.linalg.solve(precision, X.T)
+            expected = stats.norm(at, np.sqrt(np.diag(spread) + SIGMA**2)).logpdf(data["y"])
+            found = stream.log_predictive({**data, "gain": gain}, draws=4000)
+            np.testing.assert_allclose(found, expected, atol=0.1)
+        precision, shift = precision + X.T @ X / SIGMA**2, shift + X.T @ data["y"] / SIGMA**2
+        stream = stream.update({**data, "gain": gain}, progressbar=False)
+    q = stream.approximation()
+    np.testing.assert_allclose(q.mean, np.linalg.solve(precision, shift), atol=1e-10)
+    np.testing.assert_allclose(q.precision, precision, atol=1e-10)
+    drawn = stream.predict({"X": np.eye(3), "gain": 4.0}, draws=4000)["y"].mean(["chain", "draw"])
+    np.testing.assert_allclose(drawn, 4 * np.asarray(q.mean), atol=0.1)
 
 
 @pytest.mark.parametrize("memory", [pmcl.RandomCoreset(50), pmcl.ResidualMemory(50, draws=20)])
@@ -1020,7 +1071,9 @@ def test_settings_of_another_kind_are_refused(settings, error, message):
         pmcl.fit_online(linear_model(), progressbar=False, **settings)
 
 
-@pytest.mark.parametrize("time", ["monday", np.datetime64("2026-01-01"), [1.0]])
+@pytest.mark.parametrize(
+    "time", ["monday", np.datetime64("2026-01-01"), np.timedelta64(3, "D"), [1.0]]
+)
 def test_a_time_is_a_number(line, time):
     with pytest.raises(TypeError, match="time: expected a number in the drift's units"):
         line.update(linear(5, 0), time=time)

@@ -70,7 +70,6 @@ class Adapting(Pretrained):
 
     strategy: StrategyLike | None
     states: tuple[StrategyState, ...]
-    pretrained: Amortizer | None
 
     @abstractmethod
     def _begun(

@@ -26,6 +26,7 @@ class Pretrained(ABC):
     settings: PretrainingSettings
     seed: int
     pretraining: tuple[PretrainingRecord, ...]
+    pretrained: Amortizer | None
     records: tuple[TaskRecord, ...]
 
     @property
@@ -70,12 +71,15 @@ class Pretrained(ABC):
         Raises
         ------
         ValueError
-            After the first adaptation: simulations would overwrite what was learned from data.
+            After the first adaptation, forgotten or not: simulations would overwrite what was
+            learned from data, and weights of before it are no longer those that pretraining ended
+            with.
         """
-        if self.records:
+        if self.pretrained is not None:
+            names = [t.name for t in self.records] or "tasks that it was made to forget"
             raise ValueError(
-                f"pretrain: the posterior has been adapted to {[t.name for t in self.records]}; "
-                "expected one that was not. Pretrain first, then adapt."
+                f"pretrain: the posterior has been adapted to {names}; expected one that was not. "
+                "Pretrain first, then adapt."
             )
         rate = learning_rate if learning_rate is not None else self.settings.learning_rate / 3
         settings = replace(

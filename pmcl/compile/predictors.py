@@ -16,7 +16,10 @@ from pymc.logprob.basic import logp
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
+from pytensor.scalar.math import Sigmoid
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.special import Softmax
 from scipy.special import expit, softmax
 
 from pmcl.compile import variables
@@ -41,6 +44,11 @@ LINKS: dict[str, tuple[str, ...]] = {
     "beta": ("log", "log"),
     "weibull": ("log", "log"),
 }
+# How values are drawn of those that PyMC makes of other distributions.
+_DRAWN: dict[str, Callable] = {
+    "weibull": lambda rng, alpha, beta, size: beta * rng.weibull(alpha, size)
+}
+_LEAST, _MOST = 1e-300, 1 - 2.0**-53  # probabilities
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +149,8 @@ def _find(compiled: CompiledModel) -> Predictors | str:
     model = compiled.model
     for rv in model.observed_RVs:
         op = rv.owner.op
-        if not isinstance(op, RandomVariable) or op.name not in LINKS:
+        drawn = isinstance(op, RandomVariable) or op.name in _DRAWN
+        if not drawn or op.name not in LINKS:
             kind = getattr(op, "name", None) or type(op).__name__
             return f"{rv.name!r} is of {kind!r}, which is none of {sorted(LINKS)}"
     if compiled.potentials:
@@ -174,10 +183,11 @@ def _find(compiled: CompiledModel) -> Predictors | str:
         )
         if any(not LINKS[kind][i] for i in told) or not told:
             return f"the distribution of {rv.name!r} has a parameter that must not depend on z"
-        outputs += [_linked(theta[i], LINKS[kind][i]) for i in told]
+        outputs += [_linked(theta[i], kind, LINKS[kind][i]) for i in told]
         outputs += [v for i, v in enumerate(theta) if i not in told]
         density = _density(node, kind, told, y)
-        parts.append(Predictor(rv.name, kind, told, density, node.op.rng_fn))
+        draw = _DRAWN[kind] if kind in _DRAWN else node.op.rng_fn
+        parts.append(Predictor(rv.name, kind, told, density, draw))
     bound, generators = graphs.bind(outputs, {**inputs, **lengths})
     if generators:
         return "a parameter of the likelihood is drawn at random"
@@ -188,12 +198,28 @@ def _find(compiled: CompiledModel) -> Predictors | str:
     return Predictors(compiled.without_model(), tuple(parts), call, names)
 
 
-def _linked(theta: Variable, link: str) -> Variable:
+def _linked(theta: Variable, kind: str, link: str) -> Variable:
+    """The parameter on a scale without bounds.
+
+    Probabilities that round to 0 or 1 (those of a probit far out, say) have no finite log odds, and
+    no slopes of them; they stop before. Of sigmoids and softmaxes PyTensor finds the exact ones.
+    """
+    bounded = link == "logit" or kind == "categorical"
+    if bounded and not _is_exact(theta):
+        theta = pt.clip(theta, _LEAST, 1.0 if link == "log" else _MOST)
     if link == "log":
         return pt.log(theta)
     if link == "logit":
         return pt.log(theta) - pt.log1p(-theta)
     return theta
+
+
+def _is_exact(theta: Variable) -> bool:
+    """Whether a probability is a sigmoid or a softmax, or entries of one."""
+    while theta.owner is not None and not isinstance(theta.owner.op, Elemwise | Softmax):
+        theta = theta.owner.inputs[0]
+    op = None if theta.owner is None else theta.owner.op
+    return isinstance(op, Softmax) or isinstance(getattr(op, "scalar_op", None), Sigmoid)
 
 
 def _unlinked(eta: np.ndarray, link: str) -> np.ndarray:
@@ -221,5 +247,8 @@ def _density(node, kind: str, told: tuple[int, ...], y: Variable) -> graphs.Shap
             inverse = {"log": pt.exp, "logit": pt.sigmoid, "identity": lambda v: v}
             theta.append(inverse[link](eta))
     value = pt.vector("y", dtype=y.type.dtype)
-    made = node.op.make_node(node.inputs[0], None, *theta).outputs[1]
+    if isinstance(node.op, RandomVariable):
+        made = node.op.make_node(node.inputs[0], None, *theta).outputs[1]
+    else:
+        made = type(node.op).rv_op(*theta)
     return graphs.ShapedFunction([*etas, *others, value], [logp(made, value)])

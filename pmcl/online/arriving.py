@@ -1,16 +1,19 @@
 """What arrives with a batch, read and checked: its rows and its time."""
 
+from typing import Any
+
 import numpy as np
 
+from pmcl.data.forms import in_form, is_frame
 from pmcl.data.reading import as_task
-from pmcl.data.task import DataError, Layout, Task, TaskLike
+from pmcl.data.task import DATASET, DataError, Layout, Task, TaskLike
 
 
 def time_after(time: float | None, last: float, updates: int) -> float:
     """Return the time of a batch after the last one's; one more by default."""
     if time is None:
         return last + 1.0 if updates else 0.0
-    if np.ndim(time) or not np.issubdtype(np.asarray(time).dtype, np.number):
+    if np.ndim(time) or np.asarray(time).dtype.kind not in "iuf":
         raise TypeError(
             "time: expected a number in the drift's units, such as days since the first batch, "
             f"got {time!r}."
@@ -23,7 +26,7 @@ def time_after(time: float | None, last: float, updates: int) -> float:
 
 def one_dataset(data: TaskLike, layout: Layout, row: str) -> Task:
     """Read rows of the one dataset that a stream is."""
-    task = as_task(data, layout)
+    task = as_task(alone(data), layout)
     if len(task) != 1:
         raise DataError(
             f"data: expected rows along dim {row!r}, got {len(task)} datasets; a stream "
@@ -31,3 +34,12 @@ def one_dataset(data: TaskLike, layout: Layout, row: str) -> Task:
             "`fit_amortized` for a posterior of each."
         )
     return task
+
+
+def alone(data: Any) -> Any:
+    """Name the one dataset of a table: no column of text tells datasets apart in a stream."""
+    table = in_form(data) if hasattr(data, "columns") else data
+    named = is_frame(table) and DATASET in {*table.columns, *table.index.names}
+    if not is_frame(table) or named or not len(table):
+        return table
+    return table.assign(**{DATASET: "0"})

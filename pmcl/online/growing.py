@@ -25,7 +25,8 @@ from pmcl.online.state import PRIOR, RowModel, init, prepare
 from pmcl.online.stream import AbstractStream
 from pmcl.runtime.precision import scope_of
 
-_SAME = 1e-5  # of two priors, in standard deviations
+_SAME = 1e-5  # of two priors' densities, and over that
+_LOOKS = 2
 _LOOSE = 18.0  # log sd of what nothing holds
 
 
@@ -46,8 +47,10 @@ def longer(stream: AbstractStream, model: pm.Model) -> tuple[RowModel, Place]:
     old = stream.compiled
     model = model_or_context(model)
     check_simulable(model)
+    named = [i.name for i in old.covariates if i.name in model]
+    named += [n for n in covariates_along(model, stream.row) if n not in named]
     with scope_of("double"):
-        compiled = compile_model(model, covariates=covariates_along(model, stream.row))
+        compiled = compile_model(model, covariates=named)
         need_density(compiled, "grow")
     place = _placed(old, compiled)
     most = LARGEST.get(stream.settings.family)
@@ -61,7 +64,7 @@ def longer(stream: AbstractStream, model: pm.Model) -> tuple[RowModel, Place]:
         local = localise(compiled) if before.rows.local is not None else None
         rows = Rows(compiled, stream.row, local)
         problem = prepare(rows, _keys(stream)[0])
-        _check_prior(before, problem, place, old)
+        _check_prior(problem.prior, old, compiled, place)
         prior = before.prior.grown(problem.prior, jnp.asarray(place.at))
         return replace(problem, prior=prior, gaussian=before.gaussian), place
 
@@ -142,19 +145,33 @@ def _positions(name: str, dim: str, old: np.ndarray, new: np.ndarray) -> np.ndar
     return np.asarray([where[label] for label in old.tolist()], int)
 
 
-def _check_prior(before: RowModel, after: RowModel, place: Place, old: CompiledModel) -> None:
-    """Refuse a model that changes what was assumed of old entries: it is in what is known."""
-    part = MeanField(*(v[jnp.asarray(place.at)] for v in after.prior))
-    normal = before.normal & after.normal[place.at]
-    far = np.abs(part.mean - before.prior.mean) * np.exp(-np.asarray(before.prior.log_sd))
-    far = np.maximum(far, np.abs(part.log_sd - before.prior.log_sd)) * normal
-    if (far > _SAME).any():
-        entry = int(np.argmax(far))
-        name = next(v.name for v in old.values if v.start <= entry < v.start + v.size)
-        raise ValueError(
-            f"model: variable {name!r}: expected the prior that it had: it is part of what is "
-            "known. Start a new stream for another prior."
-        )
+def _check_prior(prior: MeanField, old: CompiledModel, new: CompiledModel, place: Place) -> None:
+    """Refuse a model that changes what was assumed of old entries: it is in what is known.
+
+    Densities tell, at a few z: with the Jacobians of transforms and without, which bounds change.
+    """
+    rng, parts = np.random.default_rng(0), {value.name: value for value in new.values}
+    for _ in range(_LOOKS):
+        with scope_of("double"):
+            z = jnp.asarray(prior.at(jnp.asarray(rng.normal(size=new.dim))), float)
+            before, after = (
+                [c.log_prior_elements(u, constrained=how) for how in (False, True)]
+                for c, u in ((old, z[place.at]), (new, z))
+            )
+        for value, info in zip(old.values, old.free, strict=True):
+            other = parts[value.name]
+            at = place.at[value.start : value.start + value.size] - other.start
+            for one, two in zip(before, after, strict=True):
+                a, b = np.asarray(one[info.name]), np.asarray(two[info.name])
+                if (a.shape, b.shape) == (value.shape, other.shape):  # a term each
+                    a, b = a.ravel(), b.ravel()[at]
+                elif value.shape != other.shape:  # one term for old entries and new ones
+                    continue
+                if not np.allclose(a, b, rtol=_SAME, atol=_SAME, equal_nan=True):
+                    raise ValueError(
+                        f"model: variable {info.name!r}: expected the prior that it had: it is "
+                        "part of what is known. Start a new stream for another prior."
+                    )
 
 
 def _check_stored(stream: AbstractStream, compiled: CompiledModel) -> None:
@@ -180,7 +197,9 @@ def _check_stored(stream: AbstractStream, compiled: CompiledModel) -> None:
                 )
     for dim, labels in stream.compiled.coords.items():
         now = compiled.coords.get(dim)
-        if now is not None and len(now) > len(labels) and list(now[: len(labels)]) != list(labels):
+        if now is None or dim in compiled.data_dims:
+            continue
+        if list(now[: len(labels)]) != list(labels):
             raise ValueError(
                 f"model: expected the labels of dim {dim!r} that there were first, and new ones "
                 "after them: stored rows may hold positions along it."

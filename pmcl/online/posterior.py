@@ -9,6 +9,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from jax import Array
+from scipy.special import logsumexp
 
 from pmcl.compile.predictors import Predictors, predictors
 from pmcl.data.possible import check_rows
@@ -99,7 +100,7 @@ class OnlinePosterior(AbstractStream):
         state, settings = self.state, self.settings
         elapsed = float(arrived.times[0]) - state.time
         drift = settings.drift
-        if not state.updates or elapsed <= 0:  # nothing can have happened
+        if not state.updates or (elapsed <= 0 and not state.branches):  # nothing can have happened
             still = settings._replace(drift=drift.settled(state.scores))
             return step.update(problem, state, arrived, still, key, advance)
         ways = drift.ways(elapsed)
@@ -113,7 +114,7 @@ class OnlinePosterior(AbstractStream):
         ]  # fmt: skip
         if len(ways) == 1:
             return found[0]
-        told = np.array([i.log_evidence for _, i in found])
+        evidence = told = np.array([i.log_evidence for _, i in found])
         if not np.isfinite(told).all():  # draws could not be weighed: the lower bound has to do
             if settings.memory is not None:
                 raise ValueError(
@@ -122,15 +123,17 @@ class OnlinePosterior(AbstractStream):
                     "parameters, or no memory."
                 )
             told = np.where(np.isfinite(told), told, [i.lower_bound for _, i in found])
-        scores = told + [w.log_prior for w in ways]
+        log_prior = np.array([w.log_prior for w in ways])
+        scores, branches = told + log_prior, tuple[AnyNormal, ...]()
+        foretold = float(logsumexp(evidence + log_prior))
         if isinstance(drift, LearnedDrift):
-            scores = scores + drift.kept * np.asarray(state.scores or np.zeros(len(ways)))
+            before = np.asarray(state.scores or np.zeros(len(ways)))
+            foretold = float(evidence[np.argmax(before)])  # by what was shown before the batch
+            scores, branches = scores + drift.kept * before, tuple(s.q for s, _ in found)
         best = int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))
         after, info = found[best]
-        learned = isinstance(drift, LearnedDrift)
-        branches = tuple(s.q for s, _ in found) if learned else ()
         after = after._replace(scores=tuple((scores - scores[best]).tolist()), branches=branches)
-        return after, info._replace(drift=best)
+        return after, info._replace(drift=best, log_evidence=foretold)
 
     def _begun(self, problem: RowModel, drift: AbstractDrift, q: AnyNormal) -> State:
         """Return what an update begins with under one of the things that may have happened."""
@@ -236,7 +239,8 @@ class OnlinePosterior(AbstractStream):
                 )
         check_rows(self.compiled, task)
         values = {k: v[0] for k, v in task.values.items()}
-        for name, stored in self.state.memory.data.items():
+        memory = self.state.memory
+        for name, stored in memory.data.items() if len(memory) else ():
             axis = rows.axis(name) or 0
             before, now = (np.delete(v.shape, axis) for v in (stored, values[name]))
             if not np.array_equal(before, now):

@@ -110,7 +110,8 @@ class Info(NamedTuple):
         where one point is followed.
     log_evidence : float
         Log density of the batch given what was known before it, by weighted draws (nats); NaN where
-        k-hat is, and as good as that.
+        k-hat is, and as good as that. With a :class:`ChangePoint` a change may have come before the
+        batch; with a :class:`LearnedDrift` it is by the drift that was shown before the batch came.
     drift : int
         Which of the drifts of a :class:`LearnedDrift` it was, or with a :class:`ChangePoint`
         whether all started again; 0 with others.

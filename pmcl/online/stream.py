@@ -17,7 +17,7 @@ from pmcl.compile import CompiledModel
 from pmcl.compile.predictive import lengths_of, predict
 from pmcl.data.task import Layout, Task, TaskLike
 from pmcl.draws.prediction import covariates_of
-from pmcl.online.arriving import time_after
+from pmcl.online.arriving import alone, time_after
 from pmcl.online.draws import labelled, tree_of
 from pmcl.online.families import AnyNormal
 from pmcl.online.records import UpdateRecord, history_of, recorded
@@ -205,6 +205,7 @@ class AbstractStream(ABC):
         with self._scope():
             q = self._known(task, random_seed)
             elapsed = 0.0 if time is None else self._time(time) - self.state.time
+            elapsed = elapsed if self.state.updates else 0.0  # the prior is that of the first batch
             drift = self.settings.drift.settled(self.state.scores)
             return drifted(self.problem, drift, q, elapsed)
 
@@ -284,7 +285,7 @@ class AbstractStream(ABC):
         if self.compiled.covariates or new_covariates is not None:
             layout = Layout.of(self.compiled, self.row)
             one = Task(layout, {}, ("rows",), None)
-            given = {} if new_covariates is None else new_covariates
+            given = {} if new_covariates is None else alone(new_covariates)
             values = covariates_of(layout, given, one)[0]
         lengths = lengths_of(self.compiled, values)
         if rows is not None:
