@@ -127,3 +127,28 @@ def test_logits_far_from_zero_have_gradients(wide: bool) -> None:
         value = compiled.log_likelihood_terms(at, data)["y"]
     np.testing.assert_allclose(gradient, y - scipy_special.expit(z), rtol=1e-5, atol=1e-30)
     np.testing.assert_allclose(value, -np.logaddexp(0, np.where(y, -z, z)), rtol=1e-5, atol=1e-30)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "value", "at", "slope"),
+    [
+        (lambda e: pm.Bernoulli("y", p=pm.math.invprobit(e), observed=[0]), 1, 9.0, 0.0),
+        (lambda e: pm.Bernoulli("y", p=pm.math.invprobit(e), observed=[0]), 0, -40.0, 0.0),
+        (lambda e: pm.ZeroInflatedPoisson("y", pm.math.sigmoid(e), 2.0, observed=[0]), 1, 40.0, 0),
+        (lambda e: pm.Censored("y", pm.Normal.dist(e), None, 0.5, observed=[0.0]), 0.2, -9.0, 9.2),
+        (lambda e: pm.Censored("y", pm.Normal.dist(e), None, 0.5, observed=[0.0]), 0.2, 60, -59.8),
+        (lambda e: pm.Truncated("y", pm.Normal.dist(e), 0.0, observed=[1.0]), 0.3, -9.0, None),
+        (lambda e: pm.Truncated("y", pm.Normal.dist(e), 0.0, observed=[1.0]), 0.3, 60.0, -59.7),
+    ],
+)
+def test_branches_that_are_not_taken_have_no_part_in_a_slope(likelihood, value, at, slope) -> None:
+    """As in PyMC: what is not chosen may be the logarithm of 0, whose slope is infinite."""
+    with pm.Model() as model:
+        likelihood(pm.Normal("e", 0, 50))
+    if slope is None:  # the ratio of density and mass is that of the tail
+        slope = value - at - np.exp(stats.norm.logpdf(at) - stats.norm.logcdf(at))
+    compiled = compile_model(model)
+    with precision.scope():
+        y = np.full(1, value, compiled.observed[0].dtype)
+        found = jax.grad(lambda z: compiled.log_likelihood(z, {"y": y}))(np.array([float(at)]))
+    assert float(found[0]) == pytest.approx(slope, abs=1e-8)

@@ -13,8 +13,17 @@ _STEP = np.arange(-96, 97) / 16
 _SINH = np.pi * np.sinh(_STEP)
 _LOG_T, _LOG_REST = -np.logaddexp(0, -_SINH), -np.logaddexp(0, _SINH)  # log t and log(1 - t)
 _LOG_WEIGHT = np.log(np.pi * np.cosh(_STEP) / 16) + _LOG_T + _LOG_REST
-# One value at a time: the second derivative of JAX's own (0.12) fails for arrays.
-erfcx = jnp.vectorize(_erfcx)
+_OVERFLOWS = -26.5  # where erfcx does
+
+
+def erfcx(x: Array) -> Array:
+    """Scaled complementary error function, whose derivative is 0 where it overflows."""
+    end = x < _OVERFLOWS
+    # one value at a time: the second derivative of JAX's own (0.12) fails for arrays
+    return jnp.where(end, jnp.inf, _each_erfcx(jnp.where(end, 0.0, x)))
+
+
+_each_erfcx = jnp.vectorize(_erfcx)
 
 
 @jax.custom_jvp
@@ -62,3 +71,29 @@ def _by_shapes(a: Array, b: Array, x: Array) -> tuple[Array, Array]:
     by_p = jnp.sum(weight * (log_t - digamma(p) + mean), axis=-1)
     by_q = jnp.sum(weight * (log_rest - digamma(q) + mean), axis=-1)
     return jnp.where(upper, -by_q, by_p), jnp.where(upper, -by_p, by_q)
+
+
+# A logarithm of 0 has no slope that counts: what is impossible is so, or was not chosen. By the
+# rule it is infinite, and no number times the 0 of a branch that was not taken.
+
+
+def log(x: Array) -> Array:
+    """Logarithm, whose derivative at 0 is 0."""
+    end = x == 0
+    return jnp.where(end, -jnp.inf, jnp.log(jnp.where(end, 1.0, x)))
+
+
+def log1p(x: Array) -> Array:
+    """Logarithm of 1 + x, whose derivative at -1 is 0."""
+    end = x == -1
+    return jnp.where(end, -jnp.inf, jnp.log1p(jnp.where(end, 0.0, x)))
+
+
+def log1mexp(x: Array) -> Array:
+    """Logarithm of 1 - exp(x), whose derivative at 0 is 0."""
+    near = x > -np.log(2)
+    return jnp.where(
+        near,
+        log(-jnp.expm1(jnp.where(near, x, -1.0))),
+        jnp.log1p(-jnp.exp(jnp.where(near, -1.0, x))),
+    )

@@ -33,8 +33,16 @@ from pytensor.compile.rewriting import inline_ofg_node
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import HasInnerGraph, Op
-from pytensor.scalar.basic import Cast
-from pytensor.scalar.math import BetaInc, BetaIncInv, Erfcx, GammaIncCInv, GammaIncInv, Softplus
+from pytensor.scalar.basic import Cast, Log, Log1p
+from pytensor.scalar.math import (
+    BetaInc,
+    BetaIncInv,
+    Erfcx,
+    GammaIncCInv,
+    GammaIncInv,
+    Log1mexp,
+    Softplus,
+)
 from pytensor.scan.op import Scan
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random import basic
@@ -74,6 +82,13 @@ SPECIAL: dict[type | None, tuple[str, Callable]] = {
     Erfcx: ("erfcx", special.erfcx),
     # PyTensor's has the right values, but no gradient where exp(|x|) overflows: 88 in single.
     Softplus: ("softplus", jax.nn.softplus),
+}
+
+# In the outermost graph, and in loops that are converted anew anyway.
+LOGARITHMS: dict[type | None, tuple[str, Callable]] = {
+    Log: ("log", special.log),
+    Log1p: ("log1p", special.log1p),
+    Log1mexp: ("log1mexp", special.log1mexp),
 }
 
 
@@ -129,6 +144,8 @@ def substitute(fgraph: FunctionGraph) -> None:
             new = JaxOp(str(node.op.name), function).in_place_of(node)
         elif _scalar(node) in SPECIAL:
             new = JaxOp(*SPECIAL[_scalar(node)]).in_place_of(node)
+        elif _scalar(node) in LOGARITHMS and node.inputs[0].type.dtype.startswith("float"):
+            new = JaxOp(*LOGARITHMS[_scalar(node)]).in_place_of(node)
         elif _real_of_integers(node):
             # JAX alone would take 32-bit integers' functions in single precision
             dtype = node.outputs[0].type.dtype
