@@ -34,7 +34,15 @@ from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.op import HasInnerGraph, Op
 from pytensor.scalar.basic import Cast
-from pytensor.scalar.math import BetaInc, BetaIncInv, Erfcx, GammaIncCInv, GammaIncInv, Softplus
+from pytensor.scalar.math import (
+    BetaInc,
+    BetaIncInv,
+    Erfcx,
+    GammaIncCInv,
+    GammaIncInv,
+    Ive,
+    Softplus,
+)
 from pytensor.scan.op import Scan
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random import basic
@@ -52,6 +60,7 @@ SAMPLERS: dict[type[RandomVariable], samplers.Draw] = {
     basic.BinomialRV: samplers.binomial,
     basic.CategoricalRV: samplers.categorical,
     basic.HyperGeometricRV: samplers.hypergeometric,
+    basic.MultinomialRV: samplers.multinomial,
     basic.TriangularRV: samplers.triangular,
     basic.VonMisesRV: samplers.von_mises,
     basic.WeibullRV: samplers.weibull,
@@ -72,6 +81,7 @@ SAMPLERS: dict[type[RandomVariable], samplers.Draw] = {
 SPECIAL: dict[type | None, tuple[str, Callable]] = {
     BetaInc: ("betainc", special.betainc),
     Erfcx: ("erfcx", special.erfcx),
+    Ive: ("ive", special.ive),
     # PyTensor's has the right values, but no gradient where exp(|x|) overflows: 88 in single.
     Softplus: ("softplus", jax.nn.softplus),
 }
