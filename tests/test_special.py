@@ -76,9 +76,9 @@ def test_bessel_functions_and_their_derivatives_are_scipys() -> None:
     np.testing.assert_allclose(value, exact(v), rtol=1e-10)
     slope = (exact(v - 1) + exact(v + 1)) / 2 - exact(v)
     scale = exact(v) * (v / x + 1)  # of the terms whose difference a derivative is
-    np.testing.assert_array_less(np.abs(first - slope), 1e-10 * scale)
+    np.testing.assert_array_less(np.abs(np.asarray(first) - slope), 1e-10 * scale)
     curvature = (exact(v - 2) + 6 * exact(v) + exact(v + 2)) / 4 - exact(v - 1) - exact(v + 1)
-    np.testing.assert_array_less(np.abs(second - curvature), 1e-9 * scale * (v / x + 1))
+    np.testing.assert_array_less(np.abs(np.asarray(second) - curvature), 1e-9 * scale * (v / x + 1))
     assert ends == [1.0, 0.0, 0.0]
 
 
