@@ -411,6 +411,23 @@ def test_number_of_datasets_changes_nothing():
     )
 
 
+def test_a_deterministic_may_be_longer_than_its_dim():
+    """As Bambi's probabilities of ordinal outcomes are, one more than there are thresholds."""
+    with pm.Model(coords={"threshold": ["low", "high"]}) as model:
+        cut = pm.Normal("cut", [-1, 1], 0.5, dims="threshold")
+        below = pm.math.invlogit(cut)
+        ends = pm.math.concatenate([[0.0], below, [1.0]])
+        pm.Deterministic("p", ends[1:] - ends[:-1], dims="threshold")
+        pm.Normal("y", cut, 1.0, observed=np.array([-0.7, 0.9]), dims="threshold")
+    tree = refined(model, None, draws=30)["posterior"].to_dataset()
+    assert tree["p"].dims == ("chain", "draw", "dataset", "p_dim_0")
+    assert [*tree["cut"].coords["threshold"].values] == ["low", "high"]
+    assert tree["p"].sizes["p_dim_0"] == 3
+    np.testing.assert_allclose(tree["p"].sum("p_dim_0"), 1)
+    first = 1 / (1 + np.exp(-tree["cut"].sel(threshold="low")))
+    np.testing.assert_allclose(tree["p"].isel(p_dim_0=0), first, rtol=1e-6)
+
+
 def test_wrong_arguments_are_named():
     model, data, _ = conjugate(30)
     with pytest.raises(ValueError, match="draws: expected at least 1"):

@@ -9,7 +9,7 @@ import pymc as pm
 import pytest
 from scipy import stats
 
-from pmcl.compile import compile_model
+from pmcl.compile import compile_model, make_simulator, read_covariates
 from pmcl.compile.conversion import samplers
 from pmcl.runtime import precision
 
@@ -92,6 +92,27 @@ def test_discrete_draws_follow_scipy(name: str) -> None:
     if len(values) == 1:
         return
     assert stats.chisquare(counts, N * p / p.sum()).pvalue > TINY
+
+
+def test_multinomial_draws_follow_scipy() -> None:
+    p = np.array([0.5, 0.0, 0.3, 0.2])
+    found, number = np.unique(draws(samplers.multinomial, 3, p), axis=0, return_counts=True)
+    exact = stats.multinomial(3, p).pmf(found)
+    assert exact.sum() == pytest.approx(1)  # all that is possible, and nothing else
+    assert stats.chisquare(number, N * exact).pvalue > TINY
+
+
+def test_tiny_probabilities_are_no_nan() -> None:
+    """Rounding made what is left less than its share: counts were NaN, or the least integer."""
+    with pm.Model() as model:
+        pm.Beta("unused", 1, 1)
+        pm.DirichletMultinomial("y", n=9, a=np.full(4, 0.02), observed=np.zeros((500, 4), int))
+    simulator = make_simulator(compile_model(model), read_covariates(None, ()))
+    y = simulator.simulate(20, random_seed=1)[1]["y"]
+    assert simulator.backend == "jax"
+    np.testing.assert_array_equal(y.sum(axis=-1), 9)
+    assert (y >= 0).all()
+    np.testing.assert_allclose(y.mean(axis=(0, 1)), 9 / 4, atol=0.2)
 
 
 def test_interpolated_draws_follow_the_integral_of_the_density() -> None:

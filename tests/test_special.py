@@ -12,7 +12,8 @@ from scipy import special as scipy_special
 from scipy import stats
 
 from pmcl.compile import compile_model
-from pmcl.compile.conversion.special import betainc, erfcx
+from pmcl.compile.conversion.graphs import host_mode
+from pmcl.compile.conversion.special import betainc, erfcx, ive
 from pmcl.runtime import precision
 
 
@@ -62,6 +63,40 @@ def test_scaled_complementary_error_function_of_arrays_has_second_derivatives() 
     # erfcx'' = 2 erfcx + 2 x erfcx'; at 40 six digits of that cancel
     np.testing.assert_allclose(second, 2 * value + 2 * x * np.asarray(first), rtol=1e-4)
     assert np.isfinite(third).all()
+
+
+def test_bessel_functions_and_their_derivatives_are_scipys() -> None:
+    v, x = np.meshgrid(np.arange(26), np.r_[np.geomspace(1e-3, 1e5, 60), 1599.9, 1600.1])
+    with precision.scope():
+        value = ive(v, x)
+        first = jax.grad(lambda u: ive(v, u).sum())(x)
+        second = jax.jvp(jax.grad(lambda u: ive(v, u).sum()), (x,), (np.ones_like(x),))[1]
+        ends = [float(ive(order, 0.0)) for order in (0, 1, 2)]
+    exact = lambda order: scipy_special.ive(np.abs(order), x)  # noqa: E731
+    np.testing.assert_allclose(value, exact(v), rtol=1e-10)
+    slope = (exact(v - 1) + exact(v + 1)) / 2 - exact(v)
+    scale = exact(v) * (v / x + 1)  # of the terms whose difference a derivative is
+    np.testing.assert_array_less(np.abs(np.asarray(first) - slope), 1e-10 * scale)
+    curvature = (exact(v - 2) + 6 * exact(v) + exact(v + 2)) / 4 - exact(v - 1) - exact(v + 1)
+    np.testing.assert_array_less(np.abs(np.asarray(second) - curvature), 1e-9 * scale * (v / x + 1))
+    assert ends == [1.0, 0.0, 0.0]
+
+
+def test_a_periodic_process_in_a_basis_has_pymcs_density() -> None:
+    x = np.linspace(-1, 1, 12)[:, None]
+    with pm.Model() as model:
+        length, scale = pm.InverseGamma("length", 5, 3), pm.HalfNormal("scale", 1)
+        kernel = pm.gp.cov.Periodic(1, period=1.0, ls=length)
+        f = pm.gp.HSGPPeriodic(m=6, scale=scale, cov_func=kernel).prior("f", X=x)
+        pm.Normal("y", f, 0.3, observed=np.sin(3 * x[:, 0]))
+    compiled, logp = compile_model(model), model.compile_logp(mode=host_mode())
+    for z in np.random.default_rng(0).normal(size=(3, compiled.dim)):
+        at = {v.name: z[v.start : v.start + v.size].reshape(v.shape) for v in compiled.values}
+        with precision.scope():
+            found = compiled.log_joint(z, {"y": np.sin(3 * x[:, 0])})
+            slope = jax.grad(compiled.log_joint)(z, {"y": np.sin(3 * x[:, 0])})
+        np.testing.assert_allclose(found, logp(at), rtol=1e-9)
+        assert np.isfinite(slope).all()
 
 
 def test_a_censored_normal_is_refined_by_its_hessian() -> None:

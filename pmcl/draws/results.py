@@ -66,7 +66,10 @@ def labelled(
     arrays: Mapping[str, np.ndarray],
     leading: tuple[str, ...],
 ) -> xr.Dataset:
-    """Label arrays of shape (leading..., *variable) with dims, coords and padding as NaN."""
+    """Label arrays of shape (leading..., *variable) with dims, coords and padding as NaN.
+
+    A deterministic that is not as long as the model's dim of its has an axis without that name.
+    """
     variables = {}
     for name, value in arrays.items():
         dims = infos[name].dims
@@ -80,7 +83,19 @@ def labelled(
             value = np.where(rows.reshape(shape), value, np.nan)
         variables[name] = ((*leading, *dims), value)
     used = {d for dims, _ in variables.values() for d in dims}
-    return xr.Dataset(variables, coords=_coords(compiled, task, used))
+    coords = _coords(compiled, task, used)
+    lengths = {d: len(labels) for d, labels in coords.items()}
+    for name, (dims, value) in variables.items():
+        variables[name] = (_fitting(name, dims, value.shape, len(leading), lengths), value)
+    return xr.Dataset(variables, coords=coords)
+
+
+def _fitting(
+    name: str, dims: tuple[str, ...], shape: tuple[int, ...], leading: int, lengths: dict[str, int]
+) -> tuple[str, ...]:
+    """Dims of one array, nameless where they are of another length: PyMC checks only draws'."""
+    each = enumerate(zip(dims, shape, strict=True), start=-leading)
+    return tuple(d if lengths.setdefault(d, n) == n else f"{name}_dim_{i}" for i, (d, n) in each)
 
 
 def data_groups(compiled: CompiledModel, task: Task) -> dict[str, xr.Dataset]:

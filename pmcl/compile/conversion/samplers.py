@@ -32,6 +32,27 @@ def binomial(key: Array, shape: Shape, n: Array, p: Array) -> Array:
     return jax.random.binomial(key, n, p, shape=shape)
 
 
+def multinomial(key: Array, shape: Shape, n: Array, p: Array) -> Array:
+    """Binomials of what is left, one after another.
+
+    PyTensor 3.3 subtracts probabilities from one: where the last are tiny, rounding makes a share
+    of the rest greater than one, and a draw that is no number.
+    """
+    rest = jnp.cumsum(p[..., ::-1], axis=-1)[..., ::-1]
+    share = jnp.where(rest > 0, jnp.minimum(p / jnp.where(rest > 0, rest, 1), 1), 0)
+    share = jnp.moveaxis(jnp.broadcast_to(share, (*shape, p.shape[-1])), -1, 0)[:-1]
+
+    def draw(left: Array, given: tuple[Array, Array]) -> tuple[Array, Array]:
+        x = jax.random.binomial(given[0], left, given[1], shape=shape)
+        x = jnp.where(left > 0, x, 0).astype(left.dtype)
+        return left - x, x
+
+    left, first = jax.lax.scan(
+        draw, jnp.broadcast_to(n, shape), (jax.random.split(key, len(share)), share)
+    )
+    return jnp.concatenate([jnp.moveaxis(first, 0, -1), left[..., None]], axis=-1)
+
+
 def discrete_uniform(key: Array, shape: Shape, lower: Array, upper: Array) -> Array:
     """Integers from `lower` to `upper`, both included."""
     return jax.random.randint(key, shape, lower, upper + 1)

@@ -1,4 +1,4 @@
-"""Special functions of which JAX lacks a derivative, or has one that fails."""
+"""Special functions that JAX lacks, or whose derivative it lacks, or has one that fails."""
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ _STEP = np.arange(-96, 97) / 16
 _SINH = np.pi * np.sinh(_STEP)
 _LOG_T, _LOG_REST = -np.logaddexp(0, -_SINH), -np.logaddexp(0, _SINH)  # log t and log(1 - t)
 _LOG_WEIGHT = np.log(np.pi * np.cosh(_STEP) / 16) + _LOG_T + _LOG_REST
+_TERMS = np.arange(-160, 161)  # of a power series, about the greatest
 _OVERFLOWS = -26.5  # where erfcx does
 
 
@@ -24,6 +25,30 @@ def erfcx(x: Array) -> Array:
 
 
 _each_erfcx = jnp.vectorize(_erfcx)
+
+
+def ive(v: Array, x: Array) -> Array:
+    """Modified Bessel function of the first kind times exp(-x), of orders v >= 0 and x >= 0.
+
+    The power series about its greatest term, whose terms are all positive; beyond x = 1600, where
+    160 terms on either side are not enough, Hankel's expansion.
+
+    References
+    ----------
+    NIST Digital Library of Mathematical Functions, 10.25.2 and 10.40.1.
+    """
+    v, x = jnp.broadcast_arrays(v + jnp.zeros_like(x), x)
+    inside, far = x > 0, x > 1600
+    near, away = jnp.where(inside & ~far, x, 1.0), jnp.where(far, x, 1e4)
+    middle = jax.lax.stop_gradient(jnp.floor((jnp.hypot(v, near) - v) / 2))
+    k = jnp.maximum(middle, -_TERMS[0])[..., None] + _TERMS
+    power = (2 * k + v[..., None]) * jnp.log(near / 2)[..., None]
+    terms = power - gammaln(k + 1) - gammaln(k + v[..., None] + 1) - near[..., None]
+    series, hankel = jnp.exp(terms).sum(axis=-1), jnp.ones_like(away)
+    for j in range(30, 0, -1):
+        hankel = 1 - (4 * v**2 - (2 * j - 1) ** 2) / (8 * j * away) * hankel
+    value = jnp.where(far, hankel / jnp.sqrt(2 * np.pi * away), series)
+    return jnp.where(inside, value, jnp.where(x == 0, jnp.where(v == 0, 1.0, 0.0), jnp.nan))
 
 
 @jax.custom_jvp

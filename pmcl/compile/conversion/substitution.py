@@ -40,6 +40,7 @@ from pytensor.scalar.math import (
     Erfcx,
     GammaIncCInv,
     GammaIncInv,
+    Ive,
     Log1mexp,
     Softplus,
 )
@@ -60,6 +61,7 @@ SAMPLERS: dict[type[RandomVariable], samplers.Draw] = {
     basic.BinomialRV: samplers.binomial,
     basic.CategoricalRV: samplers.categorical,
     basic.HyperGeometricRV: samplers.hypergeometric,
+    basic.MultinomialRV: samplers.multinomial,
     basic.TriangularRV: samplers.triangular,
     basic.VonMisesRV: samplers.von_mises,
     basic.WeibullRV: samplers.weibull,
@@ -80,6 +82,7 @@ SAMPLERS: dict[type[RandomVariable], samplers.Draw] = {
 SPECIAL: dict[type | None, tuple[str, Callable]] = {
     BetaInc: ("betainc", special.betainc),
     Erfcx: ("erfcx", special.erfcx),
+    Ive: ("ive", special.ive),
     # PyTensor's has the right values, but no gradient where exp(|x|) overflows: 88 in single.
     Softplus: ("softplus", jax.nn.softplus),
 }
