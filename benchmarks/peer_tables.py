@@ -239,7 +239,7 @@ def ahead(rows: Rows) -> list[str]:
         "imports sooner": lambda o: o["seconds_to_import"],
         "has ten accurate posteriors sooner": lambda o: until_ten(o) if good([o]) else None,
         "has its first sooner in a second process, caches kept": in_second,
-        "takes more steps a second": lambda o: -o["steps_per_second"],
+        "takes more steps a second": lambda o: (r := o.get("steps_per_second")) and -r,
         "has each more posterior sooner": each_more,
         "needs less memory": lambda o: o["peak_gib"],
     }

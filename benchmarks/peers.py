@@ -4,9 +4,9 @@ Every row is a process of its own and is kept when it is done, so that a call th
 on where it stopped; what benchmarks/results/peers.json has is not measured anew. `--again` measures
 rows of one other day a second time: tables then have both figures. All have the same core.
 
-Networks (pmcl; BayesFlow 2 on JAX, with networks of the same size and with its own; sbi) are
-trained, then draw for ten datasets. The others, `pmcl.refine` among them, take one dataset after
-another. Accuracy is the mean MMD^2 of the ten datasets against long chains of nutpie.
+Networks (pmcl; BayesFlow 2 on JAX, with networks of the same size and with its own; sbi; sbijax)
+are trained, then draw for ten datasets. The others, `pmcl.refine` among them, take one dataset
+after another. Accuracy is the mean MMD^2 of the ten datasets against long chains of nutpie.
 
 The environments of the peers are made by `make bench-env sbi-env .venv-marginal/.synced`; peers
 whose environment is not there are left out, which the tables say.
@@ -51,8 +51,9 @@ WAYS = {
         ".venv-benchmarks", ["peer_bayesflow_draws.py", "--default-networks"], (1000, 3000), True
     ),
     "BayesFlow, set transformer": Way(".venv-benchmarks", ["peer_bayesflow_draws.py"], (2000,)),
-    # 200 is its own batch size
+    # batches of 200 and of 100 are their own
     "sbi": Way(".venv-sbi", ["peer_sbi.py", "--batch", "200"], (1000, 3000), True),
+    "sbijax": Way(".venv-benchmarks", ["peer_sbijax.py", "--batch", "100"], (1000, 3000)),
     "PyMC NUTS": Way("main", ["peer_pymc.py", "nuts"]),
     "blackjax NUTS": Way("main", ["peer_pymc.py", "blackjax"]),
     "PyMC ADVI": Way("main", ["peer_pymc.py", "advi"]),
