@@ -16,6 +16,7 @@ from peer_clock import now
 
 MOST_SECONDS = 200.0  # that drawing may take; more datasets are not tried beyond
 ROWS_OF_A_GROUP = 5
+EPOCHS = 10  # that a simulation is seen, where they are made beforehand
 
 
 def simulate(
@@ -42,6 +43,12 @@ def simulate_groups(rng: np.random.Generator, n: int, groups: int) -> np.ndarray
     mean = mu + np.abs(tau) * rng.standard_normal((n, groups))
     noise = rng.standard_normal((n, groups * ROWS_OF_A_GROUP))
     return np.repeat(mean, ROWS_OF_A_GROUP, axis=1) + np.abs(sigma) * noise
+
+
+def made_before(steps: int, batch: int) -> tuple[int, int]:
+    """How many simulations make so many steps in `EPOCHS`, a tenth held back; steps of an epoch."""
+    number = max(steps // EPOCHS, 4) * batch * 10 // 9
+    return number, int(number * 0.9) // batch
 
 
 class Engine(ABC):

@@ -12,7 +12,7 @@ from peer_clock import now
 BEGIN = now()
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from peer_problem import Engine, measured, simulate  # noqa: E402
+from peer_problem import EPOCHS, Engine, made_before, measured, simulate  # noqa: E402
 from sbi.inference import NPE  # noqa: E402
 from sbi.neural_nets import posterior_nn  # noqa: E402
 from sbi.neural_nets.embedding_nets import (  # noqa: E402
@@ -21,7 +21,6 @@ from sbi.neural_nets.embedding_nets import (  # noqa: E402
 )
 
 IMPORTED = now() - BEGIN
-EPOCHS = 10  # that a simulation is seen
 
 
 class Sbi(Engine):
@@ -36,7 +35,7 @@ class Sbi(Engine):
         network = posterior_nn(
             "nsf", embedding_net=embedding, num_transforms=6, hidden_features=128
         )
-        number = max(steps // EPOCHS, 4) * self.batch * 10 // 9
+        number, an_epoch = made_before(steps, self.batch)
         theta, X, y = simulate(np.random.default_rng(0), number, self.rows, self.predictors)
         rows = torch.as_tensor(np.concatenate([X, y[..., None]], axis=-1))
         inference = NPE(density_estimator=network, show_progress_bars=False)
@@ -51,7 +50,6 @@ class Sbi(Engine):
         seconds = now() - begin
         epochs = len(inference.summary["training_loss"]) - before
         self.posterior = inference.build_posterior()
-        an_epoch = int(number * 0.9) // self.batch
         return {
             "steps_made": an_epoch * (before + epochs),
             "steps_per_second": an_epoch * epochs / seconds,

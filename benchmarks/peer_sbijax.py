@@ -13,25 +13,24 @@ BEGIN = now()
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import sbijax  # noqa: E402
-from peer_problem import Engine, measured, simulate  # noqa: E402
+from peer_problem import EPOCHS, Engine, made_before, measured, simulate  # noqa: E402
 from sbijax.nn import make_maf  # noqa: E402
 
 IMPORTED = now() - BEGIN
-EPOCHS = 10  # that a simulation is seen
 
 
 class Sbijax(Engine):
     """`train` and `sample` of an `npe`."""
 
     def train(self, steps: int) -> dict[str, float]:
-        number = max(steps // EPOCHS, 4) * self.batch * 10 // 9
+        number, an_epoch = made_before(steps, self.batch)
         theta, X, y = simulate(np.random.default_rng(0), number, self.rows, self.predictors)
         self.objective = sbijax.npe(make_maf(self.predictors + 2))
         self.params, info = sbijax.train(
             jax.random.key(0), self.objective, {"y": numbers(X, y), "theta": theta},
             n_iter=EPOCHS, batch_size=self.batch,
         )  # fmt: skip
-        return {"steps_made": len(info.losses) * (int(number * 0.9) // self.batch)}
+        return {"steps_made": len(info.losses) * an_epoch}
 
     def draw(self, X: np.ndarray, y: np.ndarray, draws: int) -> np.ndarray:
         found = [

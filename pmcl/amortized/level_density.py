@@ -30,7 +30,8 @@ def log_density(
         g = np.ascontiguousarray(z[:, :, sized.reading.shared])
         amortizer = sized.amortizer(sampler.amortizer, sampler.row)
         context = contexts(amortizer, batch, np.arange(len(g)))
-        found = walk(lambda _, u, c: by_network(amortizer, c, u), g, batch, context).astype(float)
+        own = walk(lambda some, u, c: by_network(amortizer, u, some, c), g, batch, context)
+        found = own.astype(float)
         if not joint:
             return found
         whole = walk(lambda some, u: densities(beside.density, u, some), z, batch)

@@ -16,7 +16,6 @@ from pmcl.networks.amortizer import Context
 from pmcl.networks.defence import wider
 from pmcl.refinement.population import population_round
 from pmcl.refinement.stages import Keys
-from pmcl.runtime import devices
 from pmcl.runtime.jitting import jit
 from pmcl.search.newton import Mode
 from pmcl.search.scales import Dense
@@ -138,10 +137,13 @@ def drawn_by_network(
 
 
 @jit
-def by_network(amortizer: Amortizer, context: Context, z: Array) -> Array:
+def by_network(amortizer: Amortizer, z: Array, batch: Batch, context: Context) -> Array:
     """Log density of what :func:`drawn_by_network` draws from, at z of shape (item, draw, dim)."""
-    every = jax.vmap(lambda u, c: defence.log_prob(amortizer, u, c))
-    return devices.spread(every(*devices.spread((z, context))))
+
+    def one(data: dict[str, Any], mask: Mask | None, z: Array, context: Context) -> Array:
+        return defence.log_prob(amortizer, z, context)
+
+    return over_datasets(one, batch, z, context)
 
 
 @jit
