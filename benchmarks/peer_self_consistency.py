@@ -7,8 +7,8 @@ has a closed form, by which all is judged: mean MMD^2 to exact draws of (mu, log
 
 Settings of BayesFlow's side are the example's; its densities are written in Keras, on JAX. pmcl has
 the model from PyMC: with its defaults, and with a network that is whitened by no search and learns
-from data without simulations beside them. All have the same core. Rows are kept as those of
-`peers.py` are.
+from data alone, or with as many simulations beside them as the example has. All have the same core.
+Rows are kept as those of `peers.py` are.
 """
 
 import os
@@ -29,6 +29,7 @@ EPOCHS, BATCHES, BATCH = 10, 50, 64
 SIDES = {
     "BayesFlow": (".venv-benchmarks", "bayesflow"),
     "pmcl, nothing searched": ("main", "unsearched"),
+    "pmcl, nothing searched, simulations beside the data": ("main", "rehearsing"),
     "pmcl": ("main", "pmcl"),
 }
 
@@ -130,8 +131,8 @@ def bayesflow(data: Draws) -> tuple[dict, Draws]:
     return found, draws
 
 
-def ours(data: Draws, *, searched: bool) -> tuple[dict, Draws]:
-    """Train on simulations, then adapt."""
+def ours(data: Draws, *, searched: bool, rehearsed: int = 0) -> tuple[dict, Draws]:
+    """Train on simulations, then adapt, with so many simulations beside the data at each step."""
     import warnings
 
     import pymc as pm
@@ -168,7 +169,9 @@ def ours(data: Draws, *, searched: bool) -> tuple[dict, Draws]:
     draw("by the density")
     found["seconds, by the density"] = now() - begin
     begin = now()
-    posterior = posterior.adapt({"y": data["unlabeled"]}, name="far", **given)
+    posterior = posterior.adapt(
+        {"y": data["unlabeled"]}, name="far", strategy=pmcl.Replay(simulations=rehearsed), **given
+    )
     found["seconds, adapted"] = now() - begin
     found["steps of adapting"] = int(posterior.records[0].record.steps)
     draw("adapted", refine=False)
@@ -180,6 +183,7 @@ def side(name: str, out: Path) -> None:
     ways = {
         "bayesflow": bayesflow,
         "unsearched": lambda data: ours(data, searched=False),
+        "rehearsing": lambda data: ours(data, searched=False, rehearsed=BATCH),
         "pmcl": lambda data: ours(data, searched=True),
     }
     found, draws = ways[name](datasets())

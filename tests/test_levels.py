@@ -239,6 +239,116 @@ def test_levels_can_be_switched_off_and_asked_for():
         pmcl.refine(models.regression(), {"y": np.zeros(20)}, levels="on")
 
 
+# Blocks
+
+
+def local_level(n: int = 30) -> pm.Model:
+    """A random walk that is seen with noise."""
+    with pm.Model(coords={"time": range(n)}) as model:
+        tau, noise = pm.HalfNormal("tau", 1), pm.HalfNormal("noise", 1)
+        start = pm.Normal.dist(0, 2)
+        level = pm.GaussianRandomWalk("level", sigma=tau, init_dist=start, dims="time")
+        pm.Normal("y", level, noise, observed=np.zeros(n), dims="time")
+    return model
+
+
+def local_level_covariance(tau: np.ndarray, noise: np.ndarray, n: int) -> np.ndarray:
+    t = np.arange(n)
+    walk = tau[:, None, None] ** 2 * np.minimum(t[:, None], t)
+    return 4.0 + walk + noise[:, None, None] ** 2 * np.eye(n)
+
+
+def ridge(n: int = 40, d: int = 12) -> pm.Model:
+    """A regression with one scale for all coefficients."""
+    with pm.Model(coords={"row": range(n), "predictor": range(d)}) as model:
+        X = pm.Data("X", np.zeros((n, d)), dims=("row", "predictor"))
+        tau, noise = pm.HalfNormal("tau", 1), pm.HalfNormal("noise", 1)
+        beta = pm.Normal("beta", 0, 1, dims="predictor")
+        pm.Normal("y", X @ (tau * beta), noise, observed=np.zeros(n), dims="row")
+    return model
+
+
+def by_two_scales(y: np.ndarray, covariance) -> tuple[float, np.ndarray]:
+    """log p(y) and the means of both scales, half-normal a priori, by quadrature of their logs."""
+    log_grid = np.linspace(-5, 2, 141)
+    tau, noise = (np.exp(g).ravel() for g in np.meshgrid(log_grid, log_grid))
+    C = covariance(tau, noise)
+    _, log_det = np.linalg.slogdet(C)
+    solved = np.linalg.solve(C, np.tile(y[:, None], (len(C), 1, 1)))[..., 0]
+    log_p = -0.5 * (solved @ y + log_det + len(y) * np.log(2 * np.pi))
+    for scale in (tau, noise):
+        log_p += stats.halfnorm.logpdf(scale) + np.log(scale)
+    step = np.log(log_grid[1] - log_grid[0])
+    evidence = logsumexp(log_p) + 2 * step
+    weight = np.exp(log_p + 2 * step - evidence)
+    return evidence, np.array([weight @ tau, weight @ noise])
+
+
+def test_a_chain_with_normal_rows_is_one_block():
+    rng = np.random.default_rng(5)
+    y = np.cumsum(rng.normal(0, 0.4, 30)) + rng.normal(0, 0.5, 30)
+    tree = refined(local_level(), {"y": y}, draws=4000)
+    assert tree["posterior"].attrs["levels"] == (
+        "levels: one block of 30 parameters (level), normal given the others and integrated out "
+        "exactly; global: tau, noise"
+    )
+    evidence, means = by_two_scales(y, lambda a, b: local_level_covariance(a, b, 30))
+    told = tree["dataset_stats"].to_dataset().isel(dataset=0)
+    assert abs(float(told["log_evidence"]) - evidence) < 0.03
+    assert float(told["efficiency"]) > 0.6
+    draws = tree["posterior"].to_dataset().isel(dataset=0)
+    found = np.array([float(draws[n].mean()) for n in ("tau", "noise")])
+    np.testing.assert_allclose(found, means, atol=0.02)
+    # the levels, given the scales, by their own conditional means
+    few = draws.stack(sample=("chain", "draw")).isel(sample=slice(0, 4000, 10))
+    C = local_level_covariance(few["tau"].values, few["noise"].values, 30)
+    signal = C - few["noise"].values[:, None, None] ** 2 * np.eye(30)
+    expected = (signal @ np.linalg.solve(C, np.tile(y[:, None], (len(C), 1, 1))))[..., 0]
+    drawn = draws["level"].mean(("chain", "draw")).values
+    np.testing.assert_allclose(drawn, expected.mean(axis=0), atol=0.06)
+
+
+def test_coefficients_of_regressions_are_one_block_in_each_of_several_datasets():
+    rng = np.random.default_rng(6)
+    data = [
+        {"X": rng.normal(size=(n, 12)), "y": rng.normal(size=n), "noise": 0.5} for n in (40, 25)
+    ]
+    for one in data:
+        one["y"] = one["X"] @ rng.normal(0, 0.7, 12) + one.pop("noise") * one["y"]
+    tree = refined(ridge(), data)
+    assert "one block of 12 parameters (beta)" in tree["posterior"].attrs["levels"]
+    for i, one in enumerate(data):
+        X, y = one["X"], one["y"]
+        evidence, means = by_two_scales(
+            y,
+            lambda a, b, X=X: (
+                a[:, None, None] ** 2 * (X @ X.T) + b[:, None, None] ** 2 * np.eye(len(X))
+            ),
+        )
+        told = tree["dataset_stats"].to_dataset().isel(dataset=i)
+        assert abs(float(told["log_evidence"]) - evidence) < 0.05
+        draws = tree["posterior"].to_dataset().isel(dataset=i)
+        found = np.array([float(draws[n].mean()) for n in ("tau", "noise")])
+        np.testing.assert_allclose(found, means, atol=0.03)
+
+
+def test_a_block_is_normal_or_there_is_none():
+    """Counts, few coefficients, and scales that are many have no block."""
+    with pm.Model(coords={"time": range(30)}) as counts:
+        level = pm.GaussianRandomWalk("level", 0.3, init_dist=pm.Normal.dist(0, 1), dims="time")
+        pm.Poisson("y", pm.math.exp(level), observed=np.zeros(30, int), dims="time")
+    with pm.Model(coords={"row": range(40), "predictor": range(40)}) as horseshoe:
+        local = pm.HalfNormal("local", 1, dims="predictor")
+        beta = pm.Normal("beta", 0, local, dims="predictor")
+        x = np.random.default_rng(0).normal(size=(40, 40))
+        pm.Normal("y", x @ beta, 1, observed=np.zeros(40), dims="row")
+    for model in (counts, horseshoe, models.regression()):
+        n = model["y"].eval().size
+        found = Found.of(model, {"y": np.zeros(n, int if model is counts else float)})
+        block = find(found.density, found.task, initial_point(model), block=True)
+        assert isinstance(block, NoLevels)
+
+
 # Integrals
 
 

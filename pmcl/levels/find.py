@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 from pmcl.compile import CompiledModel, Density, Mask
 from pmcl.data.batching import over_chunks, over_datasets
 from pmcl.data.task import Batch, Task
+from pmcl.levels.block import close, normal_block, quadratic
 from pmcl.levels.integrals import parts_of
 from pmcl.levels.partition import Partition, partition
 from pmcl.levels.places import near, possible
@@ -20,8 +21,6 @@ from pmcl.levels.structure import Levels, NoLevels, Split
 from pmcl.runtime.jitting import jit
 
 _COLUMNS = 32  # derivatives that are taken together
-_ZERO = 1e-7  # of third derivatives, relative to the second
-_SAME = 1e-9
 _TOGETHER = 4  # datasets that a device works on together
 _HELD = 16  # datasets
 _SHORTER = 0.1  # a move of groups, each time it is impossible
@@ -49,7 +48,9 @@ class Checked(NamedTuple):
     possible: Array
 
 
-def find(density: Density, task: Task, initial: np.ndarray) -> Levels | NoLevels:
+def find(
+    density: Density, task: Task, initial: np.ndarray, *, block: bool = False
+) -> Levels | NoLevels:
     """Find global parameters, groups, and the rows of each.
 
     A parameter belongs to a group where only terms of that group depend on it, given the global
@@ -62,6 +63,9 @@ def find(density: Density, task: Task, initial: np.ndarray) -> Levels | NoLevels
     task : Task
     initial : array of shape (dim,)
         The model's initial point, about which derivatives are taken.
+    block : bool
+        Whether, where there are no groups, one block that is normal given the global parameters
+        will do.
 
     Returns
     -------
@@ -73,31 +77,36 @@ def find(density: Density, task: Task, initial: np.ndarray) -> Levels | NoLevels
         return NoLevels("no levels: no parameter has entries")
     # Where nothing is indexed and nothing is left out all datasets should be alike.
     alike = not (compiled.indices.places or task.there or task.padded)
-    found = _read(density, task, initial, alike=alike)
+    found = _read(density, task, initial, alike=alike, block=block)
     if alike and n > 1 and found is None:
-        found = _read(density, task, initial, alike=False)
+        found = _read(density, task, initial, alike=False, block=block)
     if found is None:
         return NoLevels("no levels: groups that derivatives show depend on each other all the same")
     return found
 
 
 def _read(
-    density: Density, task: Task, initial: np.ndarray, *, alike: bool
+    density: Density, task: Task, initial: np.ndarray, *, alike: bool, block: bool
 ) -> Levels | NoLevels | None:
     """Levels of every dataset, or of the first for all that are alike; None: they are wrong."""
     compiled, n = density.compiled, len(task)
     which = np.arange(1 if alike else n)
-    patterns, finite = _patterns(density, task, near(initial, n), which)
+    places = near(initial, len(which))
+    patterns, finite = _patterns(density, task, places, which)
     if not finite:  # the slopes of a term that is impossible are zero, or none
         places = possible(density, task.select(which), initial)
         patterns, _ = _patterns(density, task, places, which)
     found = _partitions(patterns, compiled)
+    one = None
     if isinstance(found, NoLevels):
-        return found
+        one = normal_block(density, task.select(which), places) if block else None
+        if one is None:
+            return found
+        found = [one] * len(patterns)
     split = stacked(found, [_owner(*pair) for pair in zip(found, patterns, strict=True)])
     split = jax.tree.map(lambda x: np.broadcast_to(x, (n, *x.shape[1:])) if alike else x, split)
     told = checked(density, task, split, compiled.initial)
-    if not told.same:
+    if not told.same or (one is not None and not told.exact):
         return None
     text = described(compiled, found[0], exact=bool(told.exact))
     shared = np.flatnonzero(found[0].group < 0)
@@ -208,38 +217,22 @@ def _checked(density: Density, batch: Batch, split: Split, places: Array) -> Che
             """Move the groups whose number has a bit: any two differ in one of them."""
             moved = (jnp.arange(groups) >> bit) % 2 == 1
             other, by_group = values(again(whole, jnp.where(moved, second, first)))
-            return _close(other, rest) & _close(by_group, jnp.where(moved, right, left)).all()
+            return close(other, rest) & close(by_group, jnp.where(moved, right, left)).all()
 
         bits = jnp.arange(max(groups - 1, 1).bit_length())
         density_at = density(a, data, mask)
         possible = jnp.isfinite(density_at + rest + left.sum() + right.sum())
-        same = _close(density_at, rest + left.sum())
+        same = close(density_at, rest + left.sum())
         same &= jax.lax.map(independent, bits).all()
 
         def along(move: Array) -> tuple[Array, Array]:
-            f = lambda t: values(again(whole, first + t * move))[1]  # noqa: E731
-            d1 = lambda t: jax.jvp(f, (t,), (1.0,))[1]  # noqa: E731
-            d2 = lambda t: jax.jvp(d1, (t,), (1.0,))[1]  # noqa: E731
-            second, third = jax.jvp(d2, (0.0,), (1.0,))
-            # and far away: a kink has no third derivative
-            line = jax.vmap(f)(jnp.arange(-3.0, 4.0))
-            f3, f1, f0, g1, g3 = (line[i] for i in (0, 2, 3, 4, 6))
-            slope, bend = 1.5 * (g1 - f1), 4.5 * (g1 - 2 * f0 + f1)
-            near = jnp.abs(third) <= _ZERO * (1.0 + jnp.abs(second))
-            same = near & _close(f0 + slope + bend, g3) & _close(f0 - slope + bend, f3)
-            bent = line[2:] - 2 * line[1:-1] + line[:-2]
-            concave = bent <= _SAME * (1.0 + jnp.abs(line[1:-1]))
-            return same, jnp.where(jnp.isfinite(bent), concave, True)
+            return quadratic(lambda t: values(again(whole, first + t * move))[1])
 
         moves = jnp.stack([second - first, second + first, -second])
         exact, concave = jax.vmap(along)(moves)
         return Checked(same, exact.all(), concave.all(), possible)
 
     return over_datasets(one, batch, split, places)
-
-
-def _close(a: Array, b: Array) -> Array:
-    return jnp.abs(a - b) <= _SAME * (1.0 + jnp.abs(a) + jnp.abs(b))
 
 
 def _partitions(
@@ -333,6 +326,12 @@ def described(compiled: CompiledModel, found: Partition, *, exact: bool) -> str:
     along = " and ".join(repr(d) for d, _ in dims.most_common(2))
     crossed = [v.variable for v in compiled.values if v.name in found.shared and v.size > 1]
     also = f" (of these {', '.join(crossed)} by their entries)" if crossed else ""
+    if found.number == 1:
+        return (
+            f"levels: one block of {found.width} parameters "
+            f"({', '.join(v.variable for v in local)}), normal given the others and integrated out "
+            f"exactly; global: {', '.join(shared)}{also}"
+        )
     how = "integrated out exactly" if exact else "integrated out by their own curvature"
     return (
         f"levels: {found.number} groups along {along}, each with its part of "

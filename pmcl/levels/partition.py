@@ -68,12 +68,13 @@ def partition(
         None where no set of global variables leaves groups.
     """
     kinds = np.unique(pattern.toarray(), axis=0)
-    tried = [shared] if shared is not None else _candidates(values)
+    tried = [shared] if shared is not None else candidates(values)
     found = (_groups(kinds, values, names) for names in tried)
     return min((p for p in found if p is not None), key=lambda p: p.cost, default=None)
 
 
-def _candidates(values: Sequence[ValueSlice]) -> Iterator[frozenset[str]]:
+def candidates(values: Sequence[ValueSlice]) -> Iterator[frozenset[str]]:
+    """Sets of variables that may be the global ones."""
     scalars = {v.name for v in values if v.size == 1}
     vectors = sorted((v for v in values if v.size > 1), key=lambda v: -v.size)[:_VECTORS]
     rest = {v.name for v in values} - scalars - {v.name for v in vectors}

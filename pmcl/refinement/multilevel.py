@@ -131,6 +131,8 @@ class _Run(NamedTuple):
     def staged(self, function: Callable[..., Any], which: np.ndarray, *trees: Any) -> Any:
         """Call function(batch, *trees) on items of the datasets `which`, in chunks of one size."""
         size = devices.together(_TOGETHER)
+        if len(self.position) == 1:  # the only dataset need not be filled up with itself
+            size = min(size, len(which))
         return over_chunks(function, self.whole, self.rows[which], *trees, size=size)
 
     def keys(self, stage: int, which: np.ndarray, block: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -275,7 +275,7 @@ class RefineJob(Job):
         """Find the levels of the model for these datasets, about the model's initial point."""
         if self.levels is False:
             return NoLevels("no levels: switched off")
-        found = find(density, task, self.compiled.initial)
+        found = find(density, task, self.compiled.initial, block=True)
         if self.levels and isinstance(found, NoLevels):
             raise UnsupportedModelError(f"levels=True: expected a multilevel model; {found}.")
         return found

@@ -1,0 +1,115 @@
+"""A block of parameters that is normal given few others: one group, where there are no several."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from pmcl.compile import Density, Mask
+from pmcl.compile.variables import ValueSlice
+from pmcl.data.batching import over_chunks, over_datasets
+from pmcl.data.task import Batch, Task
+from pmcl.levels.partition import Partition, candidates
+from pmcl.runtime.jitting import jit
+
+_WIDTHS = (10, 200)  # parameters of a block
+_MOST_GLOBAL = 20
+_TRIED = 64  # sets of global variables
+_TOGETHER = 4  # datasets that a device works on together
+_ZERO = 1e-7  # of third derivatives, relative to the second
+_SAME = 1e-9
+
+
+def normal_block(density: Density, task: Task, places: np.ndarray) -> Partition | None:
+    """Find the fewest global parameters given which all others are normal.
+
+    Crossed effects, chains, Gaussian processes and the coefficients of a regression are, where what
+    is observed is normal.
+
+    Parameters
+    ----------
+    density : Density
+    task : Task
+    places : array of shape (dataset, place, dim)
+        Parameters at which the density is looked at.
+
+    Returns
+    -------
+    Partition or None
+        Of one group; None where no few parameters leave a normal block.
+    """
+    values, dim = density.compiled.values, density.dim
+    sets = sorted(candidates(values), key=lambda names: _size(values, names))
+    sets = [s for s in sets if _fits(_size(values, s), dim)][:_TRIED]
+    if not sets:
+        return None
+    local = np.stack([_local(values, names, dim) for names in sets])
+    found = over_chunks(
+        lambda batch, places: _quadratic(density, batch, places, local),
+        task.batch(),
+        np.arange(len(task)),
+        places,
+        size=_TOGETHER,
+    )
+    normal = np.flatnonzero(found.all(axis=0))
+    if not len(normal):
+        return None
+    first = normal[0]
+    return Partition(sets[first], np.where(local[first], 0, -1))
+
+
+def _size(values: Sequence[ValueSlice], names: frozenset[str]) -> int:
+    return sum(v.size for v in values if v.name in names)
+
+
+def _fits(shared: int, dim: int) -> bool:
+    return shared <= _MOST_GLOBAL and _WIDTHS[0] <= dim - shared <= _WIDTHS[1]
+
+
+def _local(values: Sequence[ValueSlice], shared: frozenset[str], dim: int) -> np.ndarray:
+    """Which entries of z are not shared."""
+    found = np.zeros(dim, bool)
+    for v in values:
+        found[v.start : v.start + v.size] = v.name not in shared
+    return found
+
+
+@jit
+def _quadratic(density: Density, batch: Batch, places: Array, local: Array) -> Array:
+    """Whether the density is quadratic in these entries (set, dim) of z: (dataset, set)."""
+
+    def one(data: dict[str, Array], mask: Mask | None, places: Array) -> Array:
+        a, b = places[0], places[1]
+
+        def in_set(mine: Array) -> Array:
+            def along(move: Array) -> Array:
+                return quadratic(lambda t: density(a + t * mine * move, data, mask))[0]
+
+            return jax.lax.map(along, jnp.stack([b - a, b + a, -b])).all()
+
+        return jax.lax.map(in_set, local)
+
+    return over_datasets(one, batch, places)
+
+
+def quadratic(f) -> tuple[Array, Array]:  # noqa: ANN001
+    """Whether functions of t are quadratic, and whether they are concave, by what is near 0."""
+    d1 = lambda t: jax.jvp(f, (t,), (1.0,))[1]  # noqa: E731
+    d2 = lambda t: jax.jvp(d1, (t,), (1.0,))[1]  # noqa: E731
+    second, third = jax.jvp(d2, (0.0,), (1.0,))
+    # and far away: a kink has no third derivative
+    line = jax.vmap(f)(jnp.arange(-3.0, 4.0))
+    f3, f1, f0, g1, g3 = (line[i] for i in (0, 2, 3, 4, 6))
+    slope, bend = 1.5 * (g1 - f1), 4.5 * (g1 - 2 * f0 + f1)
+    near = jnp.abs(third) <= _ZERO * (1.0 + jnp.abs(second))
+    same = near & close(f0 + slope + bend, g3) & close(f0 - slope + bend, f3)
+    bent = line[2:] - 2 * line[1:-1] + line[:-2]
+    concave = bent <= _SAME * (1.0 + jnp.abs(line[1:-1]))
+    return same, jnp.where(jnp.isfinite(bent), concave, True)
+
+
+def close(a: Array, b: Array) -> Array:
+    """Whether numbers are equal but for rounding."""
+    return jnp.abs(a - b) <= _SAME * (1.0 + jnp.abs(a) + jnp.abs(b))
