@@ -116,8 +116,8 @@ def inexact(marginal: Marginal) -> Any:
 
 def levels_told(levels: Levels | NoLevels, tree: xr.DataTree) -> str:
     """What levels there are, and whether draws said otherwise of the groups of some datasets."""
-    notes = map(str, tree["dataset_stats"]["note"].values)
-    less = any(_NOT_EXACT in note for note in notes)
+    notes = tree["dataset_stats"].to_dataset()["note"].values
+    less = any(_NOT_EXACT in str(note) for note in notes)
     return f"{levels}{'; in some datasets by their own curvature (see note)' if less else ''}"
 
 
