@@ -625,6 +625,8 @@ def test_a_kink_where_nobody_looked_is_seen_by_the_draws():
     assert [told in note for note in both["dataset_stats"]["note"].values] == [False, True]
     mu = alone["posterior"]["mu"].values.ravel()
     np.testing.assert_array_equal(both["posterior"]["mu"].values[..., 0].ravel(), mu)
+    levels = [tree["posterior"].attrs["levels"] for tree in (alone, both)]
+    assert ["by their own curvature" in text for text in levels] == [False, True]
     found = both["dataset_stats"].to_dataset().isel(dataset=1)
     mu, tau = np.meshgrid(np.linspace(-20, 250, 136), np.linspace(0.5, 100, 200), indexing="ij")
     log_p = stats.norm.logpdf(mu, 0, 60) + stats.halfnorm.logpdf(tau, scale=20)

@@ -6,6 +6,7 @@ import pymc as pm
 import pytest
 import xarray as xr
 from scipy import stats
+from scipy.special import logsumexp
 
 import pmcl
 from pmcl.parts import datasets as parts
@@ -79,6 +80,34 @@ def test_log_prob_of_all_is_the_conditional_of_groups_and_that_of_global_paramet
         exact = stats.norm.logpdf(theta, mean, precision**-0.5).sum(axis=1)
         found = (joint - shared).sel(dataset=name).values[0]
         np.testing.assert_allclose(found, exact, rtol=1e-6, atol=1e-8)
+
+
+def test_log_prob_of_all_knows_groups_that_are_not_normal_far_away():
+    """Scores above 100 count half: near the initial point groups are normal, and far away not."""
+    with pm.Model(coords={"school": range(3)}) as model:
+        mu, tau = pm.Normal("mu", 0, 60), pm.HalfNormal("tau", 20)
+        a = pm.Normal("a", mu, tau, dims="school")
+        score = pm.math.minimum(a, 50 + a / 2)
+        pm.Normal("y", score, 5, observed=np.zeros(3), dims="school")
+    network = pmcl.fit_amortized(model, steps=1, simulations=64, **QUIET)
+    data = {"y": np.array([[3.0, -4, 1], [99.0, 103, 97]])}
+    tree = network.sample(data, 100, refine=False, fallback=None, random_seed=2)
+    shared, joint = (network.log_prob(tree, data, joint=j) for j in (False, True))
+    at = np.linspace(-200, 500, 7001)
+    mu, tau, a = (tree["posterior"][k].values[0] for k in ("mu", "tau", "a"))
+
+    def log_f(a, mu, tau, y):
+        mean = np.minimum(a, 50 + a / 2)
+        return stats.norm.logpdf(a, mu, tau) + stats.norm.logpdf(y, mean, 5)
+
+    for i, y in enumerate(data["y"]):
+        each = [log_f(at, mu[:, i, None], tau[:, i, None], v) for v in y]
+        whole = sum(logsumexp(v, axis=1) + np.log(0.1) for v in each)
+        mine = np.moveaxis(a, list(a.shape).index(3), -1)[:, i]
+        exact = log_f(mine, mu[:, i, None], tau[:, i, None], y).sum(axis=1) - whole
+        found = (joint - shared).isel(dataset=i).values[0]
+        clear = tau[:, i] > 1  # narrower ones are between the grid's places; kinks between nodes
+        np.testing.assert_allclose(found[clear], exact[clear], atol=0.1 if i else 1e-4)
 
 
 def test_a_store_has_what_memory_would_have(schools, tmp_path, monkeypatch):

@@ -420,6 +420,21 @@ def test_an_adaptation_that_was_cut_off_ends_as_if_it_had_not_been(occasion, lay
     other = occasion(task_of(layout, [1, 3]))
     with pytest.raises(ValueError, match="belongs to another run.*'data'"):
         run(other, strategy, checkpoint=path, **options)
+    with pytest.raises(ValueError, match="belongs to another run.*'simulations'"):
+        run(now, Replay(capacity=2, simulations=3), checkpoint=path, **options)
+
+
+def test_a_checkpoint_is_of_one_strength_and_of_what_was_learned_before(occasion, layout, tmp_path):
+    now, strategy = occasion(task_of(layout, [1, 2])), ElasticWeightConsolidation(strength=0.05)
+    options = {"steps": 25, "patience": None}
+    state = run(now, strategy, **options).states[0]
+    more = run(now, strategy, state, **options).states[0]
+    path = tmp_path / "task.checkpoint"
+    run(now, strategy, state, checkpoint=path, **options)
+    run(now, strategy, state, checkpoint=path, **options)  # the same: nothing left to do
+    for other, before in ((ElasticWeightConsolidation(strength=5.0), state), (strategy, more)):
+        with pytest.raises(ValueError, match="belongs to another run.*'protection'"):
+            run(now, other, before, checkpoint=path, **options)
 
 
 # --- the posterior over several tasks -------------------------------------------------------------

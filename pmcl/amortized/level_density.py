@@ -9,12 +9,14 @@ import xarray as xr
 from pmcl.amortized.groups import Checked
 from pmcl.amortized.level_sampler import LevelSampler
 from pmcl.compile import Density
+from pmcl.data.batching import taken
 from pmcl.data.task import DATASET
 from pmcl.draws.densities import walk
 from pmcl.draws.results import log_q_at
 from pmcl.levels.beside import Beside
 from pmcl.networks.contexts import contexts
-from pmcl.refinement.level_stages import by_network, densities, integrated
+from pmcl.refinement.level_stages import apart, by_network, densities, integrated
+from pmcl.refinement.multilevel import inexact
 from pmcl.runtime import precision
 
 
@@ -36,7 +38,15 @@ def log_density(
             return found
         whole = walk(lambda some, u: densities(beside.density, u, some), z, batch)
         alone = walk(lambda some, u: integrated(beside.marginal, u, some), g, batch)
-        return found + whole[0] + whole[1] - alone[0] - alone[1]
+        total = found + whole[0] + whole[1] - alone[0] - alone[1]
+        if not beside.marginal.exact:
+            return total
+        bent = walk(lambda some, u: apart(beside.marginal, u, some), z, batch)
+        if len(rows := np.flatnonzero(bent.any(axis=1))):
+            less = inexact(beside.marginal)
+            again = walk(lambda some, u: integrated(less, u, some), g[rows], taken(batch, rows))
+            total[rows] += alone[0][rows] + alone[1][rows] - again[0] - again[1]
+        return total
 
     with precision.scope():
         return log_q_at(sized.compiled, _padded(sampler, parameters, given), task.names, value)

@@ -38,6 +38,7 @@ from pmcl.networks import Amortizer, Network
 from pmcl.networks.structure import with_arrays
 from pmcl.parts.job import packed, unpacked
 from pmcl.refinement.correction import as_tree, weigh
+from pmcl.refinement.multilevel import levels_told
 from pmcl.refinement.settings import Asked, Beginning
 from pmcl.runtime import precision
 from pmcl.runtime.devices import DevicesLike
@@ -158,7 +159,7 @@ class LevelSampler(NamedTuple):
                 whole = replace(task, beside=beside)
                 terms = prior_terms(sized.compiled, z, whole)
                 tree["log_prior"] = xr.DataTree(scalars_group(sized.compiled, task, terms))
-        tree["posterior"].attrs["levels"] = str(levels)
+        tree["posterior"].attrs["levels"] = levels_told(levels, tree)
         return tree
 
     def _by_number(self, given: Checked, asked: Asked, **shown: Any) -> xr.DataTree:

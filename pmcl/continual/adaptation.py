@@ -159,13 +159,13 @@ def adapt(
                 f"{now.name}: no step is taken. The network's own draws have an efficiency of "
                 f"{efficiency:.2f} there, which adaptation would hardly raise."
             )
-    states = [s.begin(t, now) for s, t in zip(strategies, states, strict=True)]
+    stored, states = states, [s.begin(t, now) for s, t in zip(strategies, states, strict=True)]
     plans = [s.rehearsal(t) for s, t in zip(strategies, states, strict=True)]
     plan = None if right else next((p for p in plans if p is not None), None)
     gathered = gather(now, finite > 0, plan, objective, progressbar=progressbar)
     problem = _problem(now, plan, strategies, states, objective, settings)
     amortizer, found = _train(
-        now, problem, gathered, settings, checkpoint, callback, progressbar=progressbar
+        now, problem, gathered, settings, stored, checkpoint, callback, progressbar=progressbar
     )
     trace, worse = found.state.trace, tuple[str, ...]()
     after = before if right else quality(amortizer, now.density, now.task, seed=now.seed)
@@ -253,6 +253,7 @@ def _train(
     problem: SelfConsistency,
     gathered: Gathered,
     settings: AdaptationSettings,
+    stored: Sequence[Any],
     checkpoint: Path | None,
     callback: Callback | None,
     *,
@@ -275,7 +276,7 @@ def _train(
         measures=2,
         checkpoint=checkpoint,
         callback=callback,
-        label={} if checkpoint is None else _label(now, problem, pool, settings),
+        label={} if checkpoint is None else _label(now, problem, pool, settings, stored),
     )
 
     def judge(found: Amortizer) -> tuple[float, float]:
@@ -290,9 +291,13 @@ def _train(
 
 
 def _label(
-    now: Occasion, problem: SelfConsistency, pool: Pool, settings: AdaptationSettings
+    now: Occasion,
+    problem: SelfConsistency,
+    pool: Pool,
+    settings: AdaptationSettings,
+    stored: Sequence[Any],
 ) -> dict:
-    """What tells this adaptation from others: options, data, and the weights it began with."""
+    """What tells this adaptation from others: options, data, weights, and what protects those."""
 
     def sum_of(tree: Any) -> int:
         found = 0
@@ -306,7 +311,10 @@ def _label(
         "seed": now.seed,
         "objective": repr(problem.objective),
         "strategies": [type(s).__name__ for s in problem.strategies],
+        "protection": sum_of((problem.strategies, stored)),
+        "simulations": [problem.simulations, float(problem.simulation_weight)],
         "data": sum_of(pool.batch),
+        "weighting": sum_of(pool.weights),
         "weights": sum_of(now.weights),
     }
 

@@ -1,6 +1,6 @@
 """Results of different datasets in one tree."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import xarray as xr
@@ -35,9 +35,16 @@ def side_by_side(
         )  # fmt: skip
         found[name] = whole.isel({DATASET: back})
     tree = xr.DataTree.from_dict(found)
-    said = dict.fromkeys(str(t["posterior"].attrs.get("levels", "")) for t in trees)
-    tree["posterior"].attrs["levels"] = "; ".join(s for s in said if s)
+    tree["posterior"].attrs["levels"] = in_one(
+        str(t["posterior"].attrs.get("levels", "")) for t in trees
+    )
     return tree
+
+
+def in_one(said: Iterable[str]) -> str:
+    """What is said of parts, each once, and not what another of them begins with."""
+    each = dict.fromkeys(said)
+    return "; ".join(s for s in each if s and not any(o != s and o.startswith(s) for o in each))
 
 
 def _counted(parts: Sequence[xr.Dataset], row: str) -> list[xr.Dataset]:

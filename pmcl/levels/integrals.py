@@ -135,15 +135,19 @@ class Marginal(eqx.Module):
         Relative to their sum in each draw.
         """
         given = _One(self, data, mask)
-        place = given.split.place
 
         def one(item: tuple[Array, Array]) -> Array:
-            g = jnp.zeros(self.shared + given.split.real.size).at[place].set(item[0])[: self.shared]
+            g, _ = given.separated(item[0])
             _, _, log_w = given.proposed(g, given.peak(g, _NEAR), item[1], points)
             return log_w - _log_sum(log_w)
 
         keys = jax.random.split(key, z.shape[0])
         return jax.lax.map(one, (z, keys), batch_size=self.together(data, points))
+
+    def apart(self, z: Array, data: dict[str, Any], mask: Mask | None) -> Array:
+        """Whether groups that count as exact are not normal at draws z (draw, dim): (draw,)."""
+        given = _One(self, data, mask)
+        return jax.lax.map(given.apart, z, batch_size=self.together(data, 1))
 
     def anchor(self, g: Array, data: dict[str, Any], mask: Mask | None) -> Anchor:
         """Find where groups have their modes about global parameters g."""
@@ -174,6 +178,12 @@ class _One(NamedTuple):
         """z of its parts, and of what is known."""
         z, known = jnp.concatenate([g, l.ravel()])[self.split.place], self.split.known
         return z if known is None else jnp.where(jnp.isnan(known.z), z, known.z)
+
+    def separated(self, z: Array) -> tuple[Array, Array]:
+        """Global and local parameters of z; what is padding is zero."""
+        real = self.split.real
+        found = jnp.zeros(self.marginal.shared + real.size).at[self.split.place].set(z)
+        return found[: self.marginal.shared], found[self.marginal.shared :].reshape(real.shape)
 
     def beside(self, g: Array) -> Array:
         """What known parameters add to log p(g, x_0): normals in the places of global ones."""
@@ -319,13 +329,7 @@ class _One(NamedTuple):
             eps = jax.random.normal(noise_key, peak.l.shape, peak.l.dtype)
             l = peak.l + peak.factor.solve_transposed(eps)  # noqa: E741
             rest, value = self.parts(g, l)
-            value = value + 0.5 * jnp.sum(eps**2, axis=0)  # as of any proposal
-            value = jnp.where(jnp.isnan(value), -jnp.inf, value)
-            # what is left of digits where a group's scale is tiny, in units of that
-            rounded = jnp.einsum("jig,jg->ig", jnp.abs(peak.factor.lower), jnp.abs(l)) * _DIGITS
-            allowed = jnp.sum(rounded * (jnp.abs(eps) + rounded), axis=0)
-            allowed = allowed + _APART * (1.0 + jnp.abs(peak.value))
-            apart = jnp.abs(value - peak.value) > allowed
+            value, apart = _compared(peak, l, eps, value)
             value = jnp.where(apart, value, peak.value) - peak.factor.log_det()
             return self.whole(g, l), rest + jnp.sum(value + 0.5 * len(l) * _LOG_2PI), apart.any()
         rest, l, log_w = self.proposed(g, peak, noise_key, points)  # noqa: E741
@@ -333,6 +337,12 @@ class _One(NamedTuple):
         picked = jnp.take_along_axis(l, chosen[None, None], axis=0)[0]
         total = jnp.sum(_log_sum(log_w) - jnp.log(points))
         return self.whole(g, picked), rest + total, jnp.zeros((), bool)
+
+    def apart(self, z: Array) -> Array:
+        """Whether some group that counts as exact is not normal at z."""
+        g, l = self.separated(z)  # noqa: E741
+        peak = self.peak(g, _NEAR)
+        return _compared(peak, l, standardised(peak, l[None])[0], self.parts(g, l)[1])[1].any()
 
     def proposed(self, g: Array, peak: Peak, key: Array, points: int) -> tuple[Array, Array, Array]:
         """log p(g, x_0), proposals (point, width, group) and their log weights (point, group)."""
@@ -356,6 +366,17 @@ class _One(NamedTuple):
 def anchored(marginal: Marginal, batch: Batch, g: Array) -> Anchor:
     """Where each dataset's groups have their modes about g of shape (dataset, shared)."""
     return over_datasets(lambda data, mask, u: marginal.anchor(u, data, mask), batch, g)
+
+
+def _compared(peak: Peak, l: Array, e: Array, value: Array) -> tuple[Array, Array]:  # noqa: E741
+    """What f_j of `value` at l says of its mode's, e scales away, and whether no normal does so."""
+    value = value + 0.5 * jnp.sum(e**2, axis=0)  # as of any proposal
+    value = jnp.where(jnp.isnan(value), -jnp.inf, value)
+    # what is left of digits where a group's scale is tiny, in units of that
+    rounded = jnp.einsum("jig,jg->ig", jnp.abs(peak.factor.lower), jnp.abs(l)) * _DIGITS
+    allowed = jnp.sum(rounded * (jnp.abs(e) + rounded), axis=0)
+    allowed = allowed + _APART * (1.0 + jnp.abs(peak.value))
+    return value, jnp.abs(value - peak.value) > allowed
 
 
 def _summed(value: Array) -> tuple[Array, Array]:

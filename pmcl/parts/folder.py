@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 
 from pmcl.data.label_text import storable
 from pmcl.data.task import DATASET
+from pmcl.draws.side_by_side import in_one
 from pmcl.runtime.files import written_whole
 
 _ABOUT = "about.json"
@@ -83,7 +84,8 @@ class Folder(NamedTuple):
             data.drop_vars(fixed).to_zarr(
                 self.store, group=name, region=rows, mode="r+", consolidated=False
             )
-        note = {"seconds": attrs["sampling_time"], "engine": attrs["engine"], **more}
+        said = {"engine": attrs["engine"], "levels": attrs.get("levels", "")}
+        note = {"seconds": attrs["sampling_time"], **said, **more}
         with written_whole(self._note(part)) as file:
             file.write(json.dumps(note).encode())
 
@@ -117,10 +119,12 @@ class Folder(NamedTuple):
                 coordinate[:] = np.asarray(names, dtype=object)
         notes = self.notes()
         engines = {e for n in notes for e in n["engine"].split(", ")}
+        levels = in_one(n.get("levels", "") for n in notes)
         _describe(
             self.store,
             sampling_time=sum(n["seconds"] for n in notes),
             engine=", ".join(sorted(engines)),
+            **({"levels": levels} if levels else {}),
         )
         self.store.replace(target)
         # Without it what cannot be removed counts for nothing.

@@ -186,3 +186,9 @@ def densities(density: Density, z: Array, batch: Batch) -> tuple[Array, Array]:
 def integrated(marginal: Marginal, g: Array, batch: Batch) -> tuple[Array, Array]:
     """log p(g, x_0), and the logarithm of all groups' integrals, at g (item, draw, shared)."""
     return over_datasets(lambda data, mask, u: marginal.parts(u, data, mask), batch, g)
+
+
+@jit
+def apart(marginal: Marginal, z: Array, batch: Batch) -> Array:
+    """Whether groups that count as exact are not normal at z of shape (item, draw, dim)."""
+    return over_datasets(lambda data, mask, u: marginal.apart(u, data, mask), batch, z)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import xarray as xr
 
 from pmcl.compile import Density
 from pmcl.data.batching import over_chunks, taken
@@ -13,7 +14,7 @@ from pmcl.data.task import Batch, Task
 from pmcl.draws.densities import walk
 from pmcl.draws.drawn import Drawn
 from pmcl.levels.integrals import KEY, Marginal, anchored
-from pmcl.levels.structure import Given, Levels
+from pmcl.levels.structure import Given, Levels, NoLevels
 from pmcl.metrics import (
     ImportanceDiagnostics,
     importance_diagnostics,
@@ -94,11 +95,10 @@ def refine_levels(
             draws, done = run.made(amortizer)
             done = run.named(draws, done, levels)
             if len(apart := run.apart(draws)):
-                less: Any = replace(marginal, exact=False, concave=False)
-                some = run._replace(marginal=less, rows=rows[apart])
-                again, told = some.made(amortizer)
-                told = some.named(again, told.noted(np.arange(len(apart)), _NOT_EXACT), levels)
-                draws, done = replaced((draws, done), apart, (again, told))
+                some = run._replace(marginal=inexact(marginal), rows=rows[apart])
+                again, new = some.made(amortizer)
+                new = some.named(again, new.noted(np.arange(len(apart)), _NOT_EXACT), levels)
+                draws, done = replaced((draws, done), apart, (again, new))
             parts.append((draws, done))
             bar.advance(len(rows))
     found, treatment = jax.tree.map(lambda *x: np.concatenate(x), *parts)
@@ -107,6 +107,18 @@ def refine_levels(
     )
     log_q = log_prior + log_likelihood - (found.log_p - found.log_q)
     return Drawn(found.z, log_q, log_prior, log_likelihood), treatment
+
+
+def inexact(marginal: Marginal) -> Any:
+    """The same for datasets whose groups are not normal, whatever the model said at first."""
+    return replace(marginal, exact=False, concave=False)
+
+
+def levels_told(levels: Levels | NoLevels, tree: xr.DataTree) -> str:
+    """What levels there are, and whether draws said otherwise of the groups of some datasets."""
+    notes = tree["dataset_stats"].to_dataset()["note"].values
+    less = any(_NOT_EXACT in str(note) for note in notes)
+    return f"{levels}{'; in some datasets by their own curvature (see note)' if less else ''}"
 
 
 class _Run(NamedTuple):

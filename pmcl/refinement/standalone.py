@@ -34,6 +34,7 @@ from pmcl.parts.run import run
 from pmcl.refinement.correction import as_tree
 from pmcl.refinement.correction import correct as corrected_task
 from pmcl.refinement.known import Conditioned, conditioned
+from pmcl.refinement.multilevel import levels_told
 from pmcl.refinement.settings import (
     FEWEST_STARTS,
     Asked,
@@ -268,7 +269,7 @@ class RefineJob(Job):
                 progressbar=progressbar,
             )
             tree = as_tree(self.compiled, task, corrected, self.asked, begin=begin)
-        tree["posterior"].attrs["levels"] = str(levels)
+        tree["posterior"].attrs["levels"] = levels_told(levels, tree)
         return tree
 
     def _levels(self, density: Density, task: Task) -> Levels | NoLevels:
