@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from pmcl.compile.mask import Mask
-from pmcl.compile.model import CompiledModel
+from pmcl.compile.model import CompiledModel, Parameters
 
 
 class Density(eqx.Module):
@@ -33,7 +33,7 @@ class Density(eqx.Module):
     def __call__(self, z: Array, data: dict[str, Array], mask: Mask | None) -> Array:
         return self.compiled.log_joint(z, data, mask=mask, dim=self.row)
 
-    def elements(self, z: Array, data: dict[str, Array], mask: Mask | None) -> Array:
+    def elements(self, z: Parameters, data: dict[str, Array], mask: Mask | None) -> Array:
         """Terms of the density, of shape (element,): those of priors, then those of likelihoods."""
         terms = self.compiled.log_elements(z, data, mask=mask, dim=self.row)
         return jnp.concatenate([jnp.ravel(t) for t in terms])

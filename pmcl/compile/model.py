@@ -22,6 +22,8 @@ from pmcl.compile.mask import Mask
 from pmcl.compile.support import Support
 from pmcl.compile.variables import ValueSlice, VariableInfo, initial_point, one_after_another
 
+type Parameters = Array | list[Array]  # z of shape (dim,), or split into value variables
+
 
 @dataclass(frozen=True, eq=False)
 class CompiledModel:
@@ -145,14 +147,18 @@ class CompiledModel:
         dims = [{*i.dims} & self.data_dims for i in self.observed]
         return sorted(set.intersection(*dims)) if dims else []
 
-    def split(self, z: Array) -> list[Array]:
+    def split(self, z: Parameters) -> list[Array]:
         """Split z of shape (dim,) into the model's value variables, in their order.
+
+        A list is taken to be split.
 
         Raises
         ------
         ValueError
             Where z has another shape.
         """
+        if isinstance(z, list):
+            return z
         z = graphs.as_input(z, "float64")
         if z.shape != (self.dim,):
             raise ValueError(f"z: expected shape ({self.dim},), got {z.shape}.")
@@ -204,7 +210,7 @@ class CompiledModel:
         """Log prior density of z, Jacobian of the transforms included (nats, shape ())."""
         return sum(self.log_prior_terms(z, covariates).values(), start=jnp.zeros(()))
 
-    def log_likelihood_terms(self, z: Array, dataset: Dataset) -> dict[str, Array]:
+    def log_likelihood_terms(self, z: Parameters, dataset: Dataset) -> dict[str, Array]:
         """Log likelihood of every observed variable: one term a value where PyMC has them."""
         # Observations and covariates are read together, to compare their lengths.
         observed = self._read([*self.observed, *self._log_likelihood.data], dataset)
@@ -213,7 +219,7 @@ class CompiledModel:
         terms = self._log_likelihood.call(*self.split(z), *observed)
         return {info.name: term for info, term in zip(self.observed, terms, strict=True)}
 
-    def log_potential_terms(self, z: Array, dataset: Dataset) -> dict[str, Array]:
+    def log_potential_terms(self, z: Parameters, dataset: Dataset) -> dict[str, Array]:
         """Every Potential that is a term of the likelihood (nats), in its own shape."""
         terms = self._run(self._log_potentials, self.split(z), dataset)
         return {info.name: term for info, term in zip(self.potentials, terms, strict=True)}
@@ -243,7 +249,7 @@ class CompiledModel:
         return sum(map(jnp.sum, terms), start=jnp.zeros(()))
 
     def _likelihood_elements(
-        self, z: Array, dataset: Dataset, mask: Mask | None, dim: str | None
+        self, z: Parameters, dataset: Dataset, mask: Mask | None, dim: str | None
     ) -> list[Array]:
         potentials = self.log_potential_terms(z, dataset) if self.potentials else {}
         if mask is None or self.implicit:
@@ -254,7 +260,7 @@ class CompiledModel:
         return [mask.kept(info, term, dim) for info, term in pairs]
 
     def log_prior_elements(
-        self, z: Array, covariates: Dataset | None = None, *, constrained: bool = False
+        self, z: Parameters, covariates: Dataset | None = None, *, constrained: bool = False
     ) -> dict[str, Array]:
         """Log prior density of every free variable, by its elements where PyMC has a term each.
 
@@ -265,7 +271,7 @@ class CompiledModel:
         return dict(zip(self._prior_names, terms, strict=True))
 
     def log_elements(
-        self, z: Array, dataset: Dataset, *, mask: Mask | None = None, dim: str | None = None
+        self, z: Parameters, dataset: Dataset, *, mask: Mask | None = None, dim: str | None = None
     ) -> list[Array]:
         """Elements of all free variables' priors, then of all likelihoods, whose sum is the joint.
 

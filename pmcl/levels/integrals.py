@@ -30,10 +30,16 @@ _APART = 1e-6  # relative difference from a quadratic density that rounding does
 _DIGITS = 1e-14  # of a double
 _EXACT_NODES = 3  # integrate what second derivatives of a quadratic density need
 _ENTRIES = 2**19  # terms that are evaluated together, about
+_MOST = 256  # places at most
+_TOGETHER = 8  # on cores, in whose caches more do not stay; one for a block
 
 
 def parts_of(
-    density: Density, data: dict[str, Any], mask: Mask | None, split: Split, z: Array
+    density: Density,
+    data: dict[str, Any],
+    mask: Mask | None,
+    split: Split,
+    z: Array | list[Array],
 ) -> tuple[Array, Array]:
     """log p(g, x_0), and f_j of shape (group,); they sum to the density."""
     groups = split.real.shape[1]
@@ -70,17 +76,22 @@ class Marginal(eqx.Module):
     concave : bool
         Whether groups have one mode given the global parameters; else a part of their proposals is
         about the prior's.
+    places : tuple of int
+        Where each of the model's value variables begins in g; -1 for those of groups.
     """
 
     density: Density
     shared: int = eqx.field(static=True)
     exact: bool = eqx.field(static=True)
-    concave: bool = eqx.field(static=True, default=True)
+    concave: bool = eqx.field(static=True)
+    places: tuple[int, ...] = eqx.field(static=True)
 
     @classmethod
     def of(cls, density: Density, levels: Levels) -> "Marginal":
         """That of a model whose levels are known."""
-        return cls(density, len(levels.shared), levels.exact, levels.concave)
+        where = {int(entry): i for i, entry in enumerate(levels.shared)}
+        places = tuple(where.get(v.start, -1) for v in density.compiled.values)
+        return cls(density, len(levels.shared), levels.exact, levels.concave, places)
 
     @property
     def dim(self) -> int:
@@ -155,8 +166,11 @@ class Marginal(eqx.Module):
 
     def together(self, data: dict[str, Any], points: int) -> int:
         """Evaluations at `points` places that are made at once, for bounded memory."""
-        terms = len(data[KEY].split.owner) * points * self._nodes(data)
-        return int(np.clip(_ENTRIES // terms, 1, 256))
+        split = data[KEY].split
+        terms = len(split.owner) * points * self._nodes(data)
+        most = _TOGETHER if split.real.shape[1] > 1 else 1
+        most = most if jax.default_backend() == "cpu" else _MOST
+        return int(np.clip(_ENTRIES // terms, 1, most))
 
     def _nodes(self, data: dict[str, Any]) -> int:
         width = data[KEY].split.real.shape[0]
@@ -179,6 +193,18 @@ class _One(NamedTuple):
         z, known = jnp.concatenate([g, l.ravel()])[self.split.place], self.split.known
         return z if known is None else jnp.where(jnp.isnan(known.z), z, known.z)
 
+    def values(self, g: Array, l: Array) -> list[Array]:  # noqa: E741
+        """The same by value variables: what depends on g alone has no derivative by l."""
+        z, marginal = self.whole(g, l), self.marginal
+        compiled = marginal.density.compiled
+        found = compiled.split(z)
+        if self.split.known is not None:
+            return found
+        for i, (v, place) in enumerate(zip(compiled.values, marginal.places, strict=True)):
+            if place >= 0:
+                found[i] = g[place : place + v.size].reshape(v.shape)
+        return found
+
     def separated(self, z: Array) -> tuple[Array, Array]:
         """Global and local parameters of z; what is padding is zero."""
         real = self.split.real
@@ -195,14 +221,14 @@ class _One(NamedTuple):
 
     def parts(self, g: Array, l: Array) -> tuple[Array, Array]:  # noqa: E741
         """log p(g, x_0), and f_j of every group; what is padding is standard normal."""
-        z = self.whole(g, l)
-        rest, value = parts_of(self.marginal.density, self.data, self.mask, self.split, z)
+        density, z = self.marginal.density, self.values(g, l)
+        rest, value = parts_of(density, self.data, self.mask, self.split, z)
         normal = jnp.where(self.split.real, 0.0, -0.5 * (l**2 + _LOG_2PI))
         return rest + self.beside(g), value + jnp.sum(normal, axis=0)
 
     def prior_alone(self, g: Array, l: Array) -> tuple[Array, Array]:  # noqa: E741
         """The same without the rows."""
-        z, groups = self.whole(g, l), self.split.real.shape[1]
+        z, groups = self.values(g, l), self.split.real.shape[1]
         compiled = self.marginal.density.compiled
         terms = [jnp.ravel(t) for t in compiled.log_prior_elements(z, self.data).values()]
         elements = jnp.concatenate(terms)

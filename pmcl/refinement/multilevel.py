@@ -88,7 +88,8 @@ def refine_levels(
     given: Any = Given(levels.split)
     whole = plain._replace(values={**plain.values, KEY: given})
     parts = []
-    with progress_bar(f"Sampling, {levels.groups} groups", len(task), enabled=progressbar) as bar:
+    what = "one block" if levels.groups == 1 else f"{levels.groups} groups"
+    with progress_bar(f"Sampling, {what}", len(task), enabled=progressbar) as bar:
         for begin in range(0, len(task), _PART):
             rows = np.arange(begin, min(begin + _PART, len(task)))
             run = _Run(marginal, whole, task.position, beginning, asked, rows)
