@@ -333,7 +333,7 @@ def test_coefficients_of_regressions_are_one_block_in_each_of_several_datasets()
 
 
 def test_a_block_is_normal_or_there_is_none():
-    """Counts, few coefficients, and scales that are many have no block."""
+    """Counts, few coefficients, scales that are many, and no scales at all have no block."""
     with pm.Model(coords={"time": range(30)}) as counts:
         level = pm.GaussianRandomWalk("level", 0.3, init_dist=pm.Normal.dist(0, 1), dims="time")
         pm.Poisson("y", pm.math.exp(level), observed=np.zeros(30, int), dims="time")
@@ -342,7 +342,10 @@ def test_a_block_is_normal_or_there_is_none():
         beta = pm.Normal("beta", 0, local, dims="predictor")
         x = np.random.default_rng(0).normal(size=(40, 40))
         pm.Normal("y", x @ beta, 1, observed=np.zeros(40), dims="row")
-    for model, n in ((counts, 30), (horseshoe, 40), (models.regression(), 20)):
+    with pm.Model(coords={"row": range(40), "predictor": range(40)}) as normal:
+        beta = pm.Normal("beta", 0, 1, dims="predictor")
+        pm.Normal("y", x @ beta, 1, observed=np.zeros(40), dims="row")
+    for model, n in ((counts, 30), (horseshoe, 40), (normal, 40), (models.regression(), 20)):
         found = Found.of(model, {"y": np.zeros(n, int if model is counts else float)})
         block = find(found.density, found.task, initial_point(model), block=True)
         assert isinstance(block, NoLevels)

@@ -1,6 +1,7 @@
 """A block of parameters that is normal given few others: one group, where there are no several."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +66,7 @@ def _size(values: Sequence[ValueSlice], names: frozenset[str]) -> int:
 
 
 def _fits(shared: int, dim: int) -> bool:
-    return shared <= _MOST_GLOBAL and _WIDTHS[0] <= dim - shared <= _WIDTHS[1]
+    return 0 < shared <= _MOST_GLOBAL and _WIDTHS[0] <= dim - shared <= _WIDTHS[1]
 
 
 def _local(values: Sequence[ValueSlice], shared: frozenset[str], dim: int) -> np.ndarray:
@@ -94,8 +95,8 @@ def _quadratic(density: Density, batch: Batch, places: Array, local: Array) -> A
     return over_datasets(one, batch, places)
 
 
-def quadratic(f) -> tuple[Array, Array]:  # noqa: ANN001
-    """Whether functions of t are quadratic, and whether they are concave, by what is near 0."""
+def quadratic(f: Callable[[Any], Array]) -> tuple[Array, Array]:
+    """Whether functions of a number t are quadratic, and whether they are concave."""
     d1 = lambda t: jax.jvp(f, (t,), (1.0,))[1]  # noqa: E731
     d2 = lambda t: jax.jvp(d1, (t,), (1.0,))[1]  # noqa: E731
     second, third = jax.jvp(d2, (0.0,), (1.0,))

@@ -96,17 +96,22 @@ def _read(
     if not finite:  # the slopes of a term that is impossible are zero, or none
         places = possible(density, task.select(which), initial)
         patterns, _ = _patterns(density, task, places, which)
-    found = _partitions(patterns, compiled)
-    one = None
+    found, none = _partitions(patterns, compiled), None
     if isinstance(found, NoLevels):
+        none = found
         one = normal_block(density, task.select(which), places) if block else None
         if one is None:
-            return found
+            return none
         found = [one] * len(patterns)
-    split = stacked(found, [_owner(*pair) for pair in zip(found, patterns, strict=True)])
+        owner = [np.zeros(pattern.shape[0], int) for pattern in patterns]  # it has all terms
+    else:
+        owner = [_owner(*pair) for pair in zip(found, patterns, strict=True)]
+    split = stacked(found, owner)
     split = jax.tree.map(lambda x: np.broadcast_to(x, (n, *x.shape[1:])) if alike else x, split)
     told = checked(density, task, split, compiled.initial)
-    if not told.same or (one is not None and not told.exact):
+    if none is not None and not (told.same and told.exact):
+        return none
+    if not told.same:
         return None
     text = described(compiled, found[0], exact=bool(told.exact))
     shared = np.flatnonzero(found[0].group < 0)

@@ -141,11 +141,15 @@ class _Run(NamedTuple):
         """Hyper-parameters."""
         return self.asked.refine or Refine()
 
-    def staged(self, function: Callable[..., Any], which: np.ndarray, *trees: Any) -> Any:
+    def staged(
+        self,
+        function: Callable[..., Any],
+        which: np.ndarray,
+        *trees: Any,
+        together: int = _TOGETHER,
+    ) -> Any:
         """Call function(batch, *trees) on items of the datasets `which`, in chunks of one size."""
-        size = devices.together(_TOGETHER)
-        if len(self.position) == 1:  # the only dataset need not be filled up with itself
-            size = min(size, len(which))
+        size = devices.together(together)
         return over_chunks(function, self.whole, self.rows[which], *trees, size=size)
 
     def keys(self, stage: int, which: np.ndarray, block: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -272,6 +276,7 @@ class _Run(NamedTuple):
             which,
             mixture,
             self.keys(20 + turn, which, np.zeros(len(which), int)),
+            together=1,  # it has draws enough, and one dataset is not filled up with itself
         )
         return new, importance_diagnostics(log_weight).efficiency
 
