@@ -106,3 +106,13 @@ def regression() -> pm.Model:
         beta = pm.Normal("beta", 0, 1, dims="predictor")
         pm.Normal("y", x @ beta, pm.HalfNormal("s", 1), observed=np.zeros(20), dims="row")
     return model
+
+
+def capped(schools: int) -> pm.Model:
+    """Scores above 100 count half: groups are normal near the initial point, and not far away."""
+    with pm.Model(coords={"school": range(schools)}) as model:
+        mu, tau = pm.Normal("mu", 0, 60), pm.HalfNormal("tau", 20)
+        a = pm.Normal("a", mu, tau, dims="school")
+        score = pm.math.minimum(a, 50 + a / 2)
+        pm.Normal("y", score, 5, observed=np.zeros(schools), dims="school")
+    return model

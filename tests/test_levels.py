@@ -615,11 +615,7 @@ def test_groups_of_several_modes_are_right_by_their_weights():
 
 def test_a_kink_where_nobody_looked_is_seen_by_the_draws():
     """Far from the initial point, where groups are normal, scores above 100 count half."""
-    with pm.Model(coords={"school": range(4)}) as model:
-        mu, tau = pm.Normal("mu", 0, 60), pm.HalfNormal("tau", 20)
-        a = pm.Normal("a", mu, tau, dims="school")
-        score = pm.math.minimum(a, 50 + a / 2)
-        pm.Normal("y", score, 5, observed=np.zeros(4), dims="school")
+    model = models.capped(4)
     near, y = np.array([3.0, -4, 1, 2]), np.array([99.0, 103, 80, 97])
     alone = refined(model, {"y": near}, draws=500)
     both = refined(model, {"y": np.stack([near, y])}, draws=500)

@@ -84,11 +84,7 @@ def test_log_prob_of_all_is_the_conditional_of_groups_and_that_of_global_paramet
 
 def test_log_prob_of_all_knows_groups_that_are_not_normal_far_away():
     """Scores above 100 count half: near the initial point groups are normal, and far away not."""
-    with pm.Model(coords={"school": range(3)}) as model:
-        mu, tau = pm.Normal("mu", 0, 60), pm.HalfNormal("tau", 20)
-        a = pm.Normal("a", mu, tau, dims="school")
-        score = pm.math.minimum(a, 50 + a / 2)
-        pm.Normal("y", score, 5, observed=np.zeros(3), dims="school")
+    model = models.capped(3)
     network = pmcl.fit_amortized(model, steps=1, simulations=64, **QUIET)
     data = {"y": np.array([[3.0, -4, 1], [99.0, 103, 97]])}
     tree = network.sample(data, 100, refine=False, fallback=None, random_seed=2)

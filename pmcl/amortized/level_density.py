@@ -16,7 +16,6 @@ from pmcl.draws.results import log_q_at
 from pmcl.levels.beside import Beside
 from pmcl.networks.contexts import contexts
 from pmcl.refinement.level_stages import apart, by_network, densities, integrated
-from pmcl.refinement.multilevel import inexact
 from pmcl.runtime import precision
 
 
@@ -43,7 +42,7 @@ def log_density(
             return total
         bent = walk(lambda some, u: apart(beside.marginal, u, some), z, batch)
         if len(rows := np.flatnonzero(bent.any(axis=1))):
-            less = inexact(beside.marginal)
+            less = beside.marginal.inexact
             again = walk(lambda some, u: integrated(less, u, some), g[rows], taken(batch, rows))
             total[rows] += alone[0][rows] + alone[1][rows] - again[0] - again[1]
         return total

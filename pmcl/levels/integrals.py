@@ -94,6 +94,11 @@ class Marginal(eqx.Module):
         return cls(density, len(levels.shared), levels.exact, levels.concave, places)
 
     @property
+    def inexact(self) -> "Marginal":
+        """The same for datasets whose groups are not normal, whatever the model said at first."""
+        return Marginal(self.density, self.shared, False, False, self.places)
+
+    @property
     def dim(self) -> int:
         """Length of g."""
         return self.shared

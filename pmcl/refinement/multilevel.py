@@ -96,7 +96,7 @@ def refine_levels(
             draws, done = run.made(amortizer)
             done = run.named(draws, done, levels)
             if len(apart := run.apart(draws)):
-                some = run._replace(marginal=inexact(marginal), rows=rows[apart])
+                some = run._replace(marginal=marginal.inexact, rows=rows[apart])
                 again, new = some.made(amortizer)
                 new = some.named(again, new.noted(np.arange(len(apart)), _NOT_EXACT), levels)
                 draws, done = replaced((draws, done), apart, (again, new))
@@ -108,11 +108,6 @@ def refine_levels(
     )
     log_q = log_prior + log_likelihood - (found.log_p - found.log_q)
     return Drawn(found.z, log_q, log_prior, log_likelihood), treatment
-
-
-def inexact(marginal: Marginal) -> Any:
-    """The same for datasets whose groups are not normal, whatever the model said at first."""
-    return replace(marginal, exact=False, concave=False)
 
 
 def levels_told(levels: Levels | NoLevels, tree: xr.DataTree) -> str:
