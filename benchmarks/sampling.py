@@ -3,12 +3,16 @@
 1,000 draws for each of 100 datasets with densities, k-hat, a look from elsewhere and labels
 (`sample(refine=False)`), both sides with all cores: the searches of a whitened network are a part
 of it. nutpie has one compilation and 4 chains of 400 tuning and 250 kept draws, and fewer datasets
-where it is slow. Networks are not trained, which changes nothing of their speed.
+where it is slow. Networks are not trained, which changes nothing of their speed. Figures of another
+day stay in the file, and stand before those of today.
 """
 
+import json
 import time
 import warnings
+from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pymc as pm
@@ -77,13 +81,28 @@ def main() -> None:
     arguments.add_argument("--models", nargs="*", default=list(MODELS))
     given = arguments.parse_args()
     warnings.simplefilter("ignore", UserWarning)  # untrained networks: only their speed matters
+    days = known(given.out / "sampling.json")
     rows = {name: run(name, given.datasets) for name in given.models}
+    days[datetime.now(UTC).date().isoformat()] = rows
     table = Table(
-        f"Milliseconds a dataset, 1,000 draws for each of {given.datasets}",
+        f"Milliseconds a dataset, 1,000 draws for each of {given.datasets} ({' / '.join(days)})",
         ["model", "sample(refine=False)", "search of it", "nutpie", "faster by"],
-        [[name, *row.values()] for name, row in rows.items()],
+        [[name, *in_order(days, name)] for name in rows],
     )
-    write("sampling", given.out, {"datasets": given.datasets, "models": rows}, table)
+    write("sampling", given.out, {"datasets": given.datasets, "days": days}, table)
+
+
+def known(file: Path) -> dict[str, dict]:
+    """Figures of other days, by their dates."""
+    today = datetime.now(UTC).date().isoformat()
+    found = json.loads(file.read_text())["days"] if file.exists() else {}
+    return {day: found[day] for day in sorted(found) if day != today}
+
+
+def in_order(days: dict[str, dict], name: str) -> list[str]:
+    """One cell a figure, with those of all days."""
+    rows = [found[name] for found in days.values() if name in found]
+    return [" / ".join(f"{row[k]:.4g}" for row in rows) for k in rows[-1]]
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ from pmcl.data.covariates import covariates_among
 from pmcl.data.masked import check_masked
 from pmcl.data.reading import task_of
 from pmcl.data.task import Task
+from pmcl.levels import proposals
 from pmcl.levels.blocks import Factor
+from pmcl.levels.climb import Peak
 from pmcl.levels.find import find
 from pmcl.levels.integrals import KEY, Marginal, _choice
 from pmcl.levels.reading import Reading, read
@@ -308,6 +310,56 @@ def test_a_chain_with_normal_rows_is_one_block():
     np.testing.assert_allclose(drawn, expected.mean(axis=0), atol=0.06)
 
 
+def walk_of_counts(y: np.ndarray) -> tuple[float, float, np.ndarray]:
+    """log p(y), the mean of the scale, and those of the levels, by filters over a grid of levels.
+
+    Of counts with log means that are a walk of half-normal scale 0.5, from N(0, 1).
+    """
+    x, scales = np.linspace(-6, 6, 601), np.linspace(0.0, 2.0, 81)[1:]
+    rows = stats.poisson.logpmf(y[:, None], np.exp(x))
+    log_p, means = [], []
+    for scale in scales:
+        move = np.exp(-0.5 * ((x[:, None] - x) / scale) ** 2)
+        move /= move.sum(axis=1, keepdims=True)  # of narrow steps, too, between points of the grid
+        forward = [stats.norm.logpdf(x) + np.log(x[1] - x[0]) + rows[0]]
+        for row in rows[1:]:
+            most = forward[-1].max()
+            forward.append(most + np.log(np.exp(forward[-1] - most) @ move + 1e-300) + row)
+        backward = [np.zeros(len(x))]
+        for row in rows[:0:-1]:
+            after = row + backward[0]
+            backward.insert(0, after.max() + np.log(move @ np.exp(after - after.max()) + 1e-300))
+        both = np.array(forward) + np.array(backward)
+        log_p.append(logsumexp(both[-1]) + stats.halfnorm.logpdf(scale, scale=0.5))
+        means.append(np.exp(both - logsumexp(both, axis=1, keepdims=True)) @ x)
+    evidence = logsumexp(log_p) + np.log(scales[1] - scales[0])
+    weight = np.exp(log_p - logsumexp(log_p))
+    return evidence, weight @ scales, weight @ np.array(means)
+
+
+def test_a_chain_with_counts_is_one_block():
+    """By filters over a grid: the evidence, the scale and the levels."""
+    y = np.random.default_rng(7).poisson(np.exp(0.7 * np.sin(np.arange(40) / 5) + 0.5))
+    with pm.Model(coords={"time": range(40)}) as model:
+        scale = pm.HalfNormal("scale", 0.5)
+        start = pm.Normal.dist(0, 1)
+        level = pm.GaussianRandomWalk("level", sigma=scale, init_dist=start, dims="time")
+        pm.Poisson("y", pm.math.exp(level), observed=np.zeros(40, int), dims="time")
+    tree = refined(model, {"y": y}, draws=4000)
+    assert tree["posterior"].attrs["levels"] == (
+        "levels: one block of 40 parameters (level), integrated out by its own curvature; "
+        "global: scale"
+    )
+    evidence, mean, levels = walk_of_counts(y)
+    told = tree["dataset_stats"].to_dataset().isel(dataset=0)
+    assert abs(float(told["log_evidence"]) - evidence) < 0.05
+    assert float(told["efficiency"]) > 0.6
+    assert str(told["worst_group"].values) == "the block"
+    draws = tree["posterior"].to_dataset().isel(dataset=0)
+    assert abs(float(draws["scale"].mean()) - mean) < 0.01
+    np.testing.assert_allclose(draws["level"].mean(("chain", "draw")), levels, atol=0.04)
+
+
 def test_coefficients_of_regressions_are_one_block_in_each_of_several_datasets():
     rng = np.random.default_rng(6)
     data = [
@@ -332,11 +384,12 @@ def test_coefficients_of_regressions_are_one_block_in_each_of_several_datasets()
         np.testing.assert_allclose(found, means, atol=0.03)
 
 
-def test_a_block_is_normal_or_there_is_none():
-    """Counts, few coefficients, scales that are many, and no scales at all have no block."""
-    with pm.Model(coords={"time": range(30)}) as counts:
-        level = pm.GaussianRandomWalk("level", 0.3, init_dist=pm.Normal.dist(0, 1), dims="time")
-        pm.Poisson("y", pm.math.exp(level), observed=np.zeros(30, int), dims="time")
+def test_a_block_is_concave_or_there_is_none():
+    """Heavy tails, kinks, few coefficients, many scales, and no scales at all have no block."""
+    with pm.Model(coords={"time": range(30)}) as heavy:
+        scale, start = pm.HalfNormal("scale", 1), pm.Normal.dist(0, 1)
+        level = pm.GaussianRandomWalk("level", sigma=scale, init_dist=start, dims="time")
+        pm.StudentT("y", 3, mu=level, sigma=0.2, observed=np.zeros(30), dims="time")
     with pm.Model(coords={"row": range(40), "predictor": range(40)}) as horseshoe:
         local = pm.HalfNormal("local", 1, dims="predictor")
         beta = pm.Normal("beta", 0, local, dims="predictor")
@@ -345,8 +398,12 @@ def test_a_block_is_normal_or_there_is_none():
     with pm.Model(coords={"row": range(40), "predictor": range(40)}) as normal:
         beta = pm.Normal("beta", 0, 1, dims="predictor")
         pm.Normal("y", x @ beta, 1, observed=np.zeros(40), dims="row")
-    for model, n in ((counts, 30), (horseshoe, 40), (normal, 40), (models.regression(), 20)):
-        found = Found.of(model, {"y": np.zeros(n, int if model is counts else float)})
+    with pm.Model(coords={"row": range(40), "predictor": range(40)}) as lasso:
+        beta = pm.Laplace("beta", 0, pm.HalfNormal("scale", 1), dims="predictor")
+        pm.Normal("y", x @ beta, 1, observed=np.zeros(40), dims="row")
+    tried = ((heavy, 30), (horseshoe, 40), (normal, 40), (lasso, 40), (models.regression(), 20))
+    for model, n in tried:
+        found = Found.of(model, {"y": np.zeros(n)})
         block = find(found.density, found.task, initial_point(model), block=True)
         assert isinstance(block, NoLevels)
 
@@ -368,6 +425,26 @@ def test_factors_agree_with_numpy(d):
     both = np.asarray(factor.solve_transposed(factor.solve(v))).T
     np.testing.assert_allclose(both, np.linalg.solve(matrix, v.T[..., None])[..., 0], rtol=1e-7)
     assert not Factor.of(-np.moveaxis(matrix, 0, -1)).usable.any()
+
+
+@pytest.mark.parametrize("width", [2, 12])
+def test_proposals_of_groups_have_the_density_that_is_told(width):
+    """Of a wide group a multivariate t in opposite pairs, of a narrow one a t each."""
+    half = RNG.normal(size=(3, width, width + 2))
+    precision = np.moveaxis(half @ half.swapaxes(1, 2), 0, -1)
+    peak = Peak(RNG.normal(size=(width, 3)), np.zeros(3), Factor.of(precision))
+    l, e = proposals.spread(peak, jax.random.key(0), 2**12)  # noqa: E741
+    log_q = proposals.log_density(peak, proposals.standardised(peak, l))
+    np.testing.assert_allclose(log_q, proposals.log_density(peak, e), rtol=1e-6)
+    scale = np.linalg.inv(np.moveaxis(precision, -1, 0))
+    for j in range(3):
+        if width == 12:
+            q = stats.multivariate_t(peak.l[:, j], scale[j], df=12)
+            np.testing.assert_allclose(log_q[:, j], q.logpdf(l[..., j]), rtol=1e-6)
+            np.testing.assert_allclose(l.mean(axis=0)[:, j], peak.l[:, j], atol=1e-9)
+        # a normal inside of it has the integral 1
+        p = stats.multivariate_normal(peak.l[:, j], scale[j]).logpdf(l[..., j])
+        assert abs(np.exp(p - log_q[:, j]).mean() - 1) < 0.03
 
 
 def log_schools(mu, log_tau, y, sigma):

@@ -1,6 +1,7 @@
-"""A block of parameters that is normal given few others: one group, where there are no several."""
+"""A block of parameters given few others: one group, where there are no several."""
 
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Any
 
 import jax
@@ -16,18 +17,20 @@ from pmcl.levels.partition import Partition, candidates
 from pmcl.runtime.jitting import jit
 
 _WIDTHS = (10, 200)  # parameters of a block
-_MOST_GLOBAL = 20
+_LARGE = 30  # of one that is not normal, which without a block is refined as well up to there
 _TRIED = 64  # sets of global variables
 _TOGETHER = 4  # datasets that a device works on together
 _ZERO = 1e-7  # of third derivatives, relative to the second
 _SAME = 1e-9
+_NODES = 12  # at which second derivatives are averaged
+_JUMP = 1e-3  # of a slope, relative to what there is of it
 
 
-def normal_block(density: Density, task: Task, places: np.ndarray) -> Partition | None:
-    """Find the fewest global parameters given which all others are normal.
+def one_block(density: Density, task: Task, places: np.ndarray, most: int) -> Partition | None:
+    """Find the fewest global parameters given which all others are normal, or log-concave.
 
-    Crossed effects, chains, Gaussian processes and the coefficients of a regression are, where what
-    is observed is normal.
+    Crossed effects, chains, Gaussian processes and the coefficients of a regression are normal
+    where what is observed is, and log-concave where that is binary or counts.
 
     Parameters
     ----------
@@ -35,15 +38,19 @@ def normal_block(density: Density, task: Task, places: np.ndarray) -> Partition 
     task : Task
     places : array of shape (dataset, place, dim)
         Parameters at which the density is looked at.
+    most : int
+        Global parameters that are few.
 
     Returns
     -------
     Partition or None
-        Of one group; None where no few parameters leave a normal block.
+        Of one group; None where no few parameters leave a block.
     """
     values, dim = density.compiled.values, density.dim
     sets = sorted(candidates(values), key=lambda names: _size(values, names))
-    sets = [s for s in sets if _fits(_size(values, s), dim)][:_TRIED]
+    size = [_size(values, names) for names in sets]
+    fits = [0 < n <= most and _WIDTHS[0] <= dim - n <= _WIDTHS[1] for n in size]
+    sets = list(compress(sets, fits))[:_TRIED]
     if not sets:
         return None
     local = np.stack([_local(values, names, dim) for names in sets])
@@ -54,19 +61,17 @@ def normal_block(density: Density, task: Task, places: np.ndarray) -> Partition 
         places,
         size=_TOGETHER,
     )
-    normal = np.flatnonzero(found.all(axis=0))
-    if not len(normal):
+    normal, concave = (np.flatnonzero(v.all(axis=0)) for v in found)
+    concave = concave[local[concave].sum(axis=1) >= _LARGE]
+    usable = normal if len(normal) else concave
+    if not len(usable):
         return None
-    first = normal[0]
+    first = usable[0]
     return Partition(sets[first], np.where(local[first], 0, -1))
 
 
 def _size(values: Sequence[ValueSlice], names: frozenset[str]) -> int:
     return sum(v.size for v in values if v.name in names)
-
-
-def _fits(shared: int, dim: int) -> bool:
-    return 0 < shared <= _MOST_GLOBAL and _WIDTHS[0] <= dim - shared <= _WIDTHS[1]
 
 
 def _local(values: Sequence[ValueSlice], shared: frozenset[str], dim: int) -> np.ndarray:
@@ -78,17 +83,23 @@ def _local(values: Sequence[ValueSlice], shared: frozenset[str], dim: int) -> np
 
 
 @jit
-def _quadratic(density: Density, batch: Batch, places: Array, local: Array) -> Array:
-    """Whether the density is quadratic in these entries (set, dim) of z: (dataset, set)."""
+def _quadratic(density: Density, batch: Batch, places: Array, local: Array) -> tuple[Array, Array]:
+    """Whether the density is quadratic, and smoothly concave, in entries (set, dim) of z.
 
-    def one(data: dict[str, Array], mask: Mask | None, places: Array) -> Array:
+    Both have the shape (dataset, set).
+    """
+
+    def one(data: dict[str, Array], mask: Mask | None, places: Array) -> tuple[Array, Array]:
         a, b = places[0], places[1]
 
-        def in_set(mine: Array) -> Array:
-            def along(move: Array) -> Array:
-                return quadratic(lambda t: density(a + t * mine * move, data, mask))[0]
+        def in_set(mine: Array) -> tuple[Array, Array]:
+            def along(move: Array) -> tuple[Array, Array]:
+                f = lambda t: density(a + t * mine * move, data, mask)  # noqa: E731
+                same, concave = quadratic(f)
+                return same, concave & smooth(f)
 
-            return jax.lax.map(along, jnp.stack([b - a, b + a, -b])).all()
+            same, concave = jax.lax.map(along, jnp.stack([b - a, b + a, -b]))
+            return same.all(), concave.all()
 
         return jax.lax.map(in_set, local)
 
@@ -109,6 +120,19 @@ def quadratic(f: Callable[[Any], Array]) -> tuple[Array, Array]:
     bent = line[2:] - 2 * line[1:-1] + line[:-2]
     concave = bent <= _SAME * (1.0 + jnp.abs(line[1:-1]))
     return same, jnp.where(jnp.isfinite(bent), concave, True)
+
+
+def smooth(f: Callable[[Any], Array]) -> Array:
+    """Whether the slope of a function of a number changes by its second derivative alone.
+
+    At a kink, as densities of Laplace distributions have, it jumps.
+    """
+    d1 = lambda t: jax.jvp(f, (t,), (1.0,))[1]  # noqa: E731
+    d2 = lambda t: jax.jvp(d1, (t,), (1.0,))[1]  # noqa: E731
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    slope, bend = jax.vmap(d1)(jnp.array([-1.0, 1.0])), jax.vmap(d2)(jnp.asarray(nodes))
+    size = jnp.sum(jnp.abs(slope)) + jnp.abs(bend) @ weights
+    return jnp.abs(slope[1] - slope[0] - bend @ weights) <= _JUMP * (1.0 + size)
 
 
 def close(a: Array, b: Array) -> Array:

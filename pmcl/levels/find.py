@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from pmcl.compile import CompiledModel, Density, Mask
 from pmcl.data.batching import over_chunks, over_datasets
 from pmcl.data.task import Batch, Task
-from pmcl.levels.block import close, normal_block, quadratic
+from pmcl.levels.block import close, one_block, quadratic
 from pmcl.levels.integrals import parts_of
 from pmcl.levels.partition import Partition, partition
 from pmcl.levels.places import near, possible
@@ -23,6 +23,8 @@ from pmcl.runtime.jitting import jit
 _COLUMNS = 32  # derivatives that are taken together
 _TOGETHER = 4  # datasets that a device works on together
 _HELD = 16  # datasets
+_FEW = 20  # global parameters that leave a block
+_FEWER = 10  # than groups leave
 _SHORTER = 0.1  # a move of groups, each time it is impossible
 _SHORTENED = 5  # times
 
@@ -64,8 +66,8 @@ def find(
     initial : array of shape (dim,)
         The model's initial point, about which derivatives are taken.
     block : bool
-        Whether, where there are no groups, one block that is normal given the global parameters
-        will do.
+        Whether one block of all that is not global will do, where there are no groups, or these
+        leave many more global parameters.
 
     Returns
     -------
@@ -96,25 +98,38 @@ def _read(
     if not finite:  # the slopes of a term that is impossible are zero, or none
         places = possible(density, task.select(which), initial)
         patterns, _ = _patterns(density, task, places, which)
-    found, none = _partitions(patterns, compiled), None
-    if isinstance(found, NoLevels):
-        none = found
-        one = normal_block(density, task.select(which), places) if block else None
-        if one is None:
-            return none
-        found = [one] * len(patterns)
+    found = _partitions(patterns, compiled)
+    if block and (one := one_block(density, task.select(which), places, _most(found))):
         owner = [np.zeros(pattern.shape[0], int) for pattern in patterns]  # it has all terms
-    else:
-        owner = [_owner(*pair) for pair in zip(found, patterns, strict=True)]
-    split = stacked(found, owner)
-    split = jax.tree.map(lambda x: np.broadcast_to(x, (n, *x.shape[1:])) if alike else x, split)
-    told = checked(density, task, split, compiled.initial)
-    if none is not None and not (told.same and told.exact):
-        return none
-    if not told.same:
-        return None
-    text = described(compiled, found[0], exact=bool(told.exact))
-    shared = np.flatnonzero(found[0].group < 0)
+        split, told = _evaluated(density, task, [one] * len(which), owner)
+        if told.same and (told.exact or told.concave):
+            return _levels(compiled, one, split, told)
+    if isinstance(found, NoLevels):
+        return found
+    owner = [_owner(*pair) for pair in zip(found, patterns, strict=True)]
+    split, told = _evaluated(density, task, found, owner)
+    return _levels(compiled, found[0], split, told) if told.same else None
+
+
+def _most(found: list[Partition] | NoLevels) -> int:
+    """Global parameters up to which a block is better than groups."""
+    return _FEW if isinstance(found, NoLevels) else min(_FEW, found[0].shared_entries - _FEWER)
+
+
+def _evaluated(
+    density: Density, task: Task, found: Sequence[Partition], owner: Sequence[np.ndarray]
+) -> tuple[Split, Checked]:
+    """Parts of every dataset, from those of the first where all are alike, and what they are."""
+    n, split = len(task), stacked(found, owner)
+    if len(found) < n:
+        split = jax.tree.map(lambda x: np.broadcast_to(x, (n, *x.shape[1:])), split)
+    return split, checked(density, task, split, density.compiled.initial)
+
+
+def _levels(compiled: CompiledModel, first: Partition, split: Split, told: Checked) -> Levels:
+    """Levels that were found, and evaluated."""
+    text = described(compiled, first, exact=bool(told.exact))
+    shared = np.flatnonzero(first.group < 0)
     return Levels(shared, split, bool(told.exact), text, concave=bool(told.concave))
 
 
@@ -303,6 +318,8 @@ def stacked(found: Sequence[Partition], terms: Sequence[np.ndarray]) -> Split:
 
 def group_name(compiled: CompiledModel, levels: Levels, dataset: int, group: int) -> str:
     """Name of a group of one dataset: its own, or that of its first parameter."""
+    if levels.groups == 1:
+        return "the block"
     if levels.labels is not None:
         return levels.labels[dataset][group]
     place = np.asarray(levels.split.place)[dataset] - len(levels.shared)
@@ -332,10 +349,11 @@ def described(compiled: CompiledModel, found: Partition, *, exact: bool) -> str:
     crossed = [v.variable for v in compiled.values if v.name in found.shared and v.size > 1]
     also = f" (of these {', '.join(crossed)} by their entries)" if crossed else ""
     if found.number == 1:
+        how = "normal given the others and integrated out exactly"
+        how = how if exact else "integrated out by its own curvature"
         return (
             f"levels: one block of {found.width} parameters "
-            f"({', '.join(v.variable for v in local)}), normal given the others and integrated out "
-            f"exactly; global: {', '.join(shared)}{also}"
+            f"({', '.join(v.variable for v in local)}), {how}; global: {', '.join(shared)}{also}"
         )
     how = "integrated out exactly" if exact else "integrated out by their own curvature"
     return (

@@ -284,14 +284,14 @@ class _One(NamedTuple):
         return rest[0], _log_sum(value) - peak.factor.log_det()
 
     def laplace(self, g: Array, peak: Peak) -> tuple[Array, Array]:
-        """Integrals of the normals at the modes, which move with g: exact for normal groups."""
-        l = peak.l  # noqa: E741
-        for _ in range(1 if self.marginal.exact else 2):
-            _, gradient, matrix = self.curvature(lambda v: self.parts(g, v), l)
-            factor = Factor.of(matrix)
-            l = l + factor.solve_transposed(factor.solve(gradient))  # noqa: E741
-        if not self.marginal.exact:
-            factor = Factor.of(self.curvature(lambda v: self.parts(g, v), l)[2])
+        """Integrals of the normals at the modes, which move with g: exact for normal groups.
+
+        Two steps by one curvature follow the modes up to their second derivatives.
+        """
+        l, slope = peak.l, jax.grad(lambda v: jnp.sum(self.parts(g, v)[1]))  # noqa: E741
+        for _ in range(2):
+            l = l + peak.factor.solve_transposed(peak.factor.solve(slope(l)))  # noqa: E741
+        factor = Factor.of(self.curvature(lambda v: self.parts(g, v), l)[2])
         rest, value = self.parts(g, l)
         return rest, value - factor.log_det() + 0.5 * len(l) * _LOG_2PI
 

@@ -41,9 +41,14 @@ class Partition(NamedTuple):
         return int(np.bincount(self.group[self.group >= 0], minlength=1).max())
 
     @property
+    def shared_entries(self) -> int:
+        """Number of global parameters."""
+        return int((self.group < 0).sum())
+
+    @property
     def cost(self) -> int:
         """What is searched for at once, and what is integrated out at once."""
-        return int((self.group < 0).sum()) + self.width
+        return self.shared_entries + self.width
 
 
 def partition(

@@ -53,6 +53,7 @@ def by_group(
     khat, which = each[every, worst], groups[every, worst]
     pairs = zip(place, which, strict=True)
     names = np.array([group_name(compiled, levels, int(i), int(j)) for i, j in pairs], object)
-    text = [f"k-hat of the proposals of group {n} is {k:.2f}" for n, k in zip(names, khat)]  # noqa: B905
+    what = "" if levels.groups == 1 else "group "
+    text = [f"k-hat of the proposals of {what}{n} is {k:.2f}" for n, k in zip(names, khat)]  # noqa: B905
     limit = khat_threshold(log_weight.shape[-1])
     return ByGroup(khat, names, np.where(khat > limit, np.array(text, object), ""))

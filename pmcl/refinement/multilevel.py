@@ -39,7 +39,7 @@ from pmcl.search.search import Search
 _TOGETHER = 4  # datasets, or parts of their draws, that a device works on together
 _PART = 64  # datasets whose draws are made before the next are searched for
 _ROUNDS = 2  # of fitting mixtures, before draws are made
-_DRAWS = 512  # of a round, at least
+_DRAWS = 512  # of a round, at least; half of them of a block, whose draws are dear
 _POINTS = (8, 16, 64)  # proposals a group: the first with which the noise is small
 _NOT_EXACT = "groups are not normal where the posterior is: integrated out by their own curvature"
 _MANY = 0.01  # of a posterior, where groups may not be as they count
@@ -136,15 +136,21 @@ class _Run(NamedTuple):
         """Hyper-parameters."""
         return self.asked.refine or Refine()
 
+    @property
+    def together(self) -> int:
+        """Datasets, or parts of their draws, that a device works on together."""
+        given: Any = self.whole.values[KEY]
+        return _TOGETHER if given.split.real.shape[-1] > 1 else 1
+
     def staged(
         self,
         function: Callable[..., Any],
         which: np.ndarray,
         *trees: Any,
-        together: int = _TOGETHER,
+        together: int | None = None,
     ) -> Any:
         """Call function(batch, *trees) on items of the datasets `which`, in chunks of one size."""
-        size = devices.together(together)
+        size = devices.together(together or self.together)
         return over_chunks(function, self.whole, self.rows[which], *trees, size=size)
 
     def keys(self, stage: int, which: np.ndarray, block: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -214,7 +220,7 @@ class _Run(NamedTuple):
             search,
             taken(self.whole, self.rows),
             None if own is None else own[self.rows],
-            together=_TOGETHER,
+            together=self.together,
         )
         return found, *several(found)
 
@@ -263,7 +269,7 @@ class _Run(NamedTuple):
 
     def fitted(self, mixture: Mixture, which: np.ndarray, turn: int) -> tuple[Mixture, np.ndarray]:
         """Fit the mixtures of the datasets `which` once more, and say how efficient they were."""
-        number = max(_DRAWS, 64 * self.marginal.dim)
+        number = max(_DRAWS if self.together > 1 else _DRAWS // 2, 64 * self.marginal.dim)
         new, log_weight = self.staged(
             lambda batch, mixture, keys: stages.fitted(
                 self.marginal, batch, mixture, Keys.of_chunk(keys), number
