@@ -26,6 +26,7 @@ _BY_NODES = 2  # parameters of a group up to which quadrature is used, where it 
 _NODES = 5  # of each parameter
 _FOR_PRIOR = 8  # one in so many proposals is about the prior's mode, where there may be others
 _NEAR = 1e-2  # nats that a last step gains where proposals are made, whose weights mend the rest
+_NEAR_BLOCK = 0.1  # by many parameters together
 _APART = 1e-6  # relative difference from a quadratic density that rounding does not make
 _DIGITS = 1e-14  # of a double
 _EXACT_NODES = 3  # integrate what second derivatives of a quadratic density need
@@ -154,7 +155,7 @@ class Marginal(eqx.Module):
 
         def one(item: tuple[Array, Array]) -> Array:
             g, _ = given.separated(item[0])
-            _, _, log_w = given.proposed(g, given.peak(g, _NEAR), item[1], points)
+            _, _, log_w = given.proposed(g, given.peak(g, given.near), item[1], points)
             return log_w - _log_sum(log_w)
 
         keys = jax.random.split(key, z.shape[0])
@@ -192,6 +193,11 @@ class _One(NamedTuple):
     @property
     def split(self) -> Split:
         return self.data[KEY].split
+
+    @property
+    def near(self) -> float:
+        """Nats that a last step gains where proposals are made."""
+        return _NEAR if self.split.real.shape[1] > 1 else _NEAR_BLOCK
 
     def whole(self, g: Array, l: Array) -> Array:  # noqa: E741
         """z of its parts, and of what is known."""
@@ -308,18 +314,24 @@ class _One(NamedTuple):
         return Peak(mode, f(mode)[1], factor)
 
     def start(self, g: Array) -> Array:
-        """Where a search begins: the prior's mean where that is normal, or near the anchor."""
-        l = jnp.zeros(self.split.real.shape)  # noqa: E741
-        _, gradient, matrix = self.curvature(lambda v: self.prior_alone(g, v), l)
-        move = newton_step(gradient, matrix, jnp.zeros(l.shape[1]))
-        prior = jnp.where(jnp.isfinite(move), move, 0.0)
-        anchor = self.data[KEY].anchor
+        """Where a search begins: the prior's mean where that is normal, or near the anchor.
+
+        Or at the anchor itself, of a block, whose curvature is dear.
+        """
+        anchor, block = self.data[KEY].anchor, self.split.real.shape[1] == 1
+        if anchor is not None and block:
+            other = anchor.l
+        else:
+            l = jnp.zeros(self.split.real.shape)  # noqa: E741
+            _, gradient, matrix = self.curvature(lambda v: self.prior_alone(g, v), l)
+            move = newton_step(gradient, matrix, jnp.zeros(l.shape[1]))
+            other = jnp.where(jnp.isfinite(move), move, 0.0)
         if anchor is None:
-            return prior
+            return other
         near = anchor.l + anchor.slope @ (g - anchor.g)
-        both = jnp.stack([near, prior])
+        both = jnp.stack([near, other])
         value = jax.vmap(lambda v: self.parts(g, v)[1])(both)
-        return jnp.where(value[0] > value[1], near, prior)
+        return jnp.where(value[0] > value[1], near, other)
 
     def prior_peak(self, g: Array) -> Peak:
         """Where the prior of every group has its mode given g."""
@@ -354,7 +366,7 @@ class _One(NamedTuple):
 
     def draw(self, g: Array, key: Array, points: int) -> tuple[Array, Array, Array]:
         """z, log weight, and whether that is no integral, of one g (see `Marginal.draw`)."""
-        peak = self.peak(g, _NEAR)
+        peak = self.peak(g, self.near)
         noise_key, choice_key = jax.random.split(key)
         if self.marginal.exact:
             eps = jax.random.normal(noise_key, peak.l.shape, peak.l.dtype)
@@ -372,7 +384,7 @@ class _One(NamedTuple):
     def apart(self, z: Array) -> Array:
         """Whether some group that counts as exact is not normal at z."""
         g, l = self.separated(z)  # noqa: E741
-        peak = self.peak(g, _NEAR)
+        peak = self.peak(g, self.near)
         return _compared(peak, l, standardised(peak, l[None])[0], self.parts(g, l)[1])[1].any()
 
     def proposed(self, g: Array, peak: Peak, key: Array, points: int) -> tuple[Array, Array, Array]:
