@@ -1,12 +1,14 @@
 """Posteriors of a multilevel model: of its global parameters alone, then draws of each group's."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import xarray as xr
+from threadpoolctl import threadpool_limits
 
 from pmcl.compile import Density
 from pmcl.data.batching import over_chunks, taken
@@ -88,8 +90,11 @@ def refine_levels(
     given: Any = Given(levels.split)
     whole = plain._replace(values={**plain.values, KEY: given})
     parts = []
-    what = "one block" if levels.groups == 1 else f"{levels.groups} groups"
-    with progress_bar(f"Sampling, {what}", len(task), enabled=progressbar) as bar:
+    block = levels.groups == 1
+    what = "one block" if block else f"{levels.groups} groups"
+    # LAPACK's threads wait for each other longer than matrices of a block take
+    threads = threadpool_limits(1, user_api="blas") if block else nullcontext()
+    with threads, progress_bar(f"Sampling, {what}", len(task), enabled=progressbar) as bar:
         for begin in range(0, len(task), _PART):
             rows = np.arange(begin, min(begin + _PART, len(task)))
             run = _Run(marginal, whole, task.position, beginning, asked, rows)
