@@ -10,7 +10,7 @@ from jax import Array
 from pmcl.levels.blocks import Factor
 
 _STEPS = 40
-TOL = 1e-5  # nats that a last step would still gain
+TOL = 1e-8  # nats that a last step would still gain
 _HOPELESS = 1e10  # damping that ends a search
 
 
