@@ -24,9 +24,10 @@ from pmcl.levels import proposals
 from pmcl.levels.blocks import Factor
 from pmcl.levels.climb import Peak
 from pmcl.levels.find import find
-from pmcl.levels.integrals import KEY, Marginal, _choice
+from pmcl.levels.integrals import Marginal
+from pmcl.levels.one_dataset import _choice
 from pmcl.levels.reading import Reading, read
-from pmcl.levels.structure import Given, Levels, NoLevels
+from pmcl.levels.structure import KEY, Given, Levels, NoLevels
 from pmcl.runtime import precision
 
 RNG = np.random.default_rng(3)

@@ -12,7 +12,7 @@ from pmcl.compile import CompiledModel, Mask, VariableInfo
 from pmcl.data.batching import over_chunks, over_datasets, taken
 from pmcl.data.task import Batch, Task
 from pmcl.draws.real_rows import of_real_rows
-from pmcl.levels.integrals import KEY
+from pmcl.levels.structure import KEY
 from pmcl.runtime import devices
 from pmcl.runtime.jitting import jit
 
@@ -61,7 +61,7 @@ def _prior_terms(compiled: CompiledModel, z: Array, values: dict[str, Any]) -> d
         split, begin, found = data[KEY].split, 0, {}
         for name, term in compiled.log_prior_elements(u, data, constrained=True).items():
             owner = split.owner[begin : begin + term.size]
-            there = owner <= split.real.shape[1]
+            there = owner <= split.groups
             found[name] = jnp.sum(jnp.where(there, jnp.ravel(term), 0.0))
             begin += term.size
         return found

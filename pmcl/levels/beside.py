@@ -9,9 +9,9 @@ from pmcl.compile import Density
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.data.batching import over_chunks
 from pmcl.data.task import Task
-from pmcl.levels.integrals import KEY, Marginal, anchored
+from pmcl.levels.integrals import Marginal, anchored
 from pmcl.levels.reading import Reading
-from pmcl.levels.structure import Given, Levels, NoLevels
+from pmcl.levels.structure import KEY, Given, Levels, NoLevels
 from pmcl.runtime import devices
 
 _TOGETHER = 16  # datasets

@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.scipy.special import gammaln
 
 from pmcl.levels.climb import Peak
 from pmcl.levels.points import lattice, student_log_density, student_quantile
+from pmcl.search.student import standard_log_density
 
 _EACH = 4  # parameters of a group up to which each has a t distribution of its own, on shifted nets
 
@@ -41,10 +41,7 @@ def log_density(peak: Peak, e: Array) -> Array:
     width = e.shape[1]
     if width <= _EACH:
         return jnp.sum(student_log_density(e), axis=1) + peak.factor.log_det()
-    n, total = _degrees(width), _degrees(width) + width
-    constant = gammaln(total / 2) - gammaln(n / 2) - 0.5 * width * jnp.log(n * jnp.pi)
-    power = -0.5 * total * jnp.log1p(jnp.sum(e**2, axis=1) / n)
-    return constant + power + peak.factor.log_det()
+    return standard_log_density(e, _degrees(width), axis=1) + peak.factor.log_det()
 
 
 def _degrees(width: int) -> int:

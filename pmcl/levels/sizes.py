@@ -12,8 +12,9 @@ from pmcl.compile import CompiledModel, Density, Mask
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.data.batching import over_datasets
 from pmcl.data.task import Batch, Task
-from pmcl.levels.find import described, stacked
-from pmcl.levels.integrals import parts_of
+from pmcl.levels.find import stacked
+from pmcl.levels.naming import described
+from pmcl.levels.one_dataset import parts_of
 from pmcl.levels.partition import Partition
 from pmcl.levels.reading import Reading, Rule, term_shapes
 from pmcl.levels.structure import NoLevels, Split

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from jax import Array
 
+KEY = "levels of z"  # under which a dataset has what is `Given` of its levels
+
 
 class Known(NamedTuple):
     """Parameters of one dataset that are known (or of several, with a leading dataset).
@@ -45,6 +47,21 @@ class Split(NamedTuple):
     owner: Array
     real: Array
     known: Known | None = None
+
+    @property
+    def width(self) -> int:
+        """Most parameters of a group."""
+        return self.real.shape[-2]
+
+    @property
+    def groups(self) -> int:
+        """Most groups of a dataset."""
+        return self.real.shape[-1]
+
+    @property
+    def block(self) -> bool:
+        """Whether all that is not global is one group."""
+        return self.groups == 1
 
 
 class Anchor(NamedTuple):
@@ -101,12 +118,12 @@ class Levels:
     @property
     def width(self) -> int:
         """Most parameters of a group."""
-        return self.split.real.shape[1]
+        return self.split.width
 
     @property
     def groups(self) -> int:
         """Most groups of a dataset."""
-        return self.split.real.shape[2]
+        return self.split.groups
 
     def named(self, labels: tuple[tuple[str, ...], ...]) -> "Levels":
         """The same for datasets of which each has these groups, any others being padding."""

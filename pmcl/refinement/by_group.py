@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pmcl.compile import CompiledModel
-from pmcl.levels.find import group_name
+from pmcl.levels.naming import group_name
 from pmcl.levels.structure import Levels
 from pmcl.metrics import importance_diagnostics, khat_threshold, resample
 
@@ -53,7 +53,7 @@ def by_group(
     khat, which = each[every, worst], groups[every, worst]
     pairs = zip(place, which, strict=True)
     names = np.array([group_name(compiled, levels, int(i), int(j)) for i, j in pairs], object)
-    what = "" if levels.groups == 1 else "group "
+    what = "" if levels.split.block else "group "
     text = [f"k-hat of the proposals of {what}{n} is {k:.2f}" for n, k in zip(names, khat)]  # noqa: B905
     limit = khat_threshold(log_weight.shape[-1])
     return ByGroup(khat, names, np.where(khat > limit, np.array(text, object), ""))

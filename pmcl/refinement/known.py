@@ -309,7 +309,7 @@ def _log_jacobian(compiled: CompiledModel, data: dict[str, Array], z: Array, spl
         at = jnp.where(known, z, jnp.asarray(compiled.initial))
         stated = compiled.log_prior_elements(at, data, constrained=True)
         for name, term in compiled.log_prior_elements(at, data).items():
-            there = split.owner[begin : begin + term.size] <= split.real.shape[1]
+            there = split.owner[begin : begin + term.size] <= split.groups
             begin += term.size
             if name in slices and term.shape == stated[name].shape:  # else of angles, which have 0
                 mine = known[slices[name]]

@@ -10,7 +10,9 @@ from jax import Array
 from pmcl.compile import Density, Mask
 from pmcl.data.batching import over_datasets
 from pmcl.data.task import Batch
-from pmcl.levels.integrals import KEY, Marginal, sums
+from pmcl.levels.integrals import Marginal
+from pmcl.levels.one_dataset import sums
+from pmcl.levels.structure import KEY
 from pmcl.networks import Amortizer, defence
 from pmcl.networks.amortizer import Context
 from pmcl.networks.defence import wider

@@ -15,8 +15,8 @@ from pmcl.data.batching import over_chunks, taken
 from pmcl.data.task import Batch, Task
 from pmcl.draws.densities import walk
 from pmcl.draws.drawn import Drawn
-from pmcl.levels.integrals import KEY, Marginal, anchored
-from pmcl.levels.structure import Given, Levels, NoLevels
+from pmcl.levels.integrals import Marginal, anchored
+from pmcl.levels.structure import KEY, Given, Levels, NoLevels
 from pmcl.metrics import (
     ImportanceDiagnostics,
     importance_diagnostics,
@@ -90,7 +90,7 @@ def refine_levels(
     given: Any = Given(levels.split)
     whole = plain._replace(values={**plain.values, KEY: given})
     parts = []
-    block = levels.groups == 1
+    block = levels.split.block
     what = "one block" if block else f"{levels.groups} groups"
     # LAPACK's threads wait for each other longer than matrices of a block take
     threads = threadpool_limits(1, user_api="blas") if block else nullcontext()
@@ -145,7 +145,7 @@ class _Run(NamedTuple):
     def together(self) -> int:
         """Datasets, or parts of their draws, that a device works on together."""
         given: Any = self.whole.values[KEY]
-        return _TOGETHER if given.split.real.shape[-1] > 1 else 1
+        return 1 if given.split.block else _TOGETHER
 
     def staged(
         self,

@@ -28,10 +28,15 @@ class Student(eqx.Module):
 
     def log_prob(self, z: Array) -> Array:
         """log density."""
-        v, n, d = self.scale.solve(z - self.shift), self.degrees, z.shape[0]
-        constant = gammaln((n + d) / 2) - gammaln(n / 2) - 0.5 * d * jnp.log(n * jnp.pi)
-        power = -0.5 * (n + d) * jnp.log1p(jnp.sum(v**2) / n)
-        return constant + power - self.scale.log_det()
+        v = self.scale.solve(z - self.shift)
+        return standard_log_density(v, self.degrees) - self.scale.log_det()
+
+
+def standard_log_density(v: Array, degrees: int, axis: int = -1) -> Array:
+    """Log density of the multivariate t about 0 with unit scale, along an axis of v."""
+    n, d = degrees, v.shape[axis]
+    constant = gammaln((n + d) / 2) - gammaln(n / 2) - 0.5 * d * jnp.log(n * jnp.pi)
+    return constant - 0.5 * (n + d) * jnp.log1p(jnp.sum(v**2, axis=axis) / n)
 
 
 def mixture_draws(parts: Student, share: Array, key: Array, draws: int) -> Array:

@@ -7,10 +7,10 @@ import numpy as np
 from pmcl.compile import Density
 from pmcl.data.batching import over_chunks
 from pmcl.data.task import Batch, Layout, Task
-from pmcl.levels.integrals import KEY, Marginal, anchored
+from pmcl.levels.integrals import Marginal, anchored
 from pmcl.levels.reading import Reading
 from pmcl.levels.sizes import Groups, group_numbers
-from pmcl.levels.structure import Given, NoLevels
+from pmcl.levels.structure import KEY, Given, NoLevels
 from pmcl.runtime import devices
 from pmcl.training.bank import Simulated
 
