@@ -6,7 +6,7 @@ from jax import Array
 
 from pmcl.levels.climb import Peak
 from pmcl.levels.points import lattice, student_log_density, student_quantile
-from pmcl.search.student import standard_log_density
+from pmcl.search.student import log_density_at
 
 _EACH = 4  # parameters of a group up to which each has a t distribution of its own, on shifted nets
 
@@ -41,7 +41,7 @@ def log_density(peak: Peak, e: Array) -> Array:
     width = e.shape[1]
     if width <= _EACH:
         return jnp.sum(student_log_density(e), axis=1) + peak.factor.log_det()
-    return standard_log_density(e, _degrees(width), axis=1) + peak.factor.log_det()
+    return log_density_at(jnp.sum(e**2, axis=1), _degrees(width), width) + peak.factor.log_det()
 
 
 def _degrees(width: int) -> int:

@@ -107,7 +107,7 @@ def weigh(
     if beginning is not None and levels is None and asked.draws >= FEWEST_DRAWS:
         starts = _ELSEWHERE if asked.refine is not None and asked.everywhere else 1
         look = partial(elsewhere, beginning.search, task, starts=starts)
-        again = partial(refine_task, density, amortizer, task, asked=asked)
+        again = partial(refine_task, density, amortizer, task, asked=asked, further=True)
         now = _Now(drawn, diagnostics, treatment, against)
         drawn, diagnostics, treatment, against = _looked(now, look, again, beginning, asked)
     treatment = treatment._replace(warning=joined(treatment.warning, against))

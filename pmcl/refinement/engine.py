@@ -23,12 +23,17 @@ from pmcl.refinement.treatment import UNCONVERGED, Engine, Treatment, at, joined
 from pmcl.refinement.wider import widened
 from pmcl.runtime import devices
 from pmcl.runtime.progress import progress_bar
-from pmcl.search.many import searched_everywhere, several
+from pmcl.search.many import searched, searched_everywhere, several
+from pmcl.search.newton import Mode
 
 _TOGETHER = 4  # datasets, or parts of their draws, that a device works on together
 _BYTES = 2**28  # about, for proposals
 _JUDGED = 64  # datasets whose pilot draws are held at once
 _FITTED = 4 * BLOCK  # draws that population Monte Carlo begins with
+_EACH = 400  # of a round, for each component
+_ENTRIES = 2**22  # of draws' covariances
+_STARTS = 48  # searches of a dataset whose draws are poor
+_MODES = 8  # most that are kept of them
 
 
 def refine_task(
@@ -39,6 +44,7 @@ def refine_task(
     asked: Asked,
     *,
     which: np.ndarray,
+    further: bool = False,
     progressbar: bool = False,
 ) -> tuple[Drawn, Treatment]:
     """Refine datasets of a task.
@@ -54,6 +60,8 @@ def refine_task(
         Each dataset's draws depend on its seed and the dataset's position alone.
     which : array of int
         Positions of the datasets to refine.
+    further : bool
+        Whether to begin with more searches and a mixture, where one can be fitted.
     progressbar : bool
 
     Returns
@@ -67,7 +75,7 @@ def refine_task(
     with progress_bar("Refining", len(which), enabled=progressbar) as bar:
         for some in np.array_split(which, -(-len(which) // _most(density.compiled.dim))):
             run = _Run(density, amortizer, task.batch(), task.position, beginning, asked, some)
-            parts.append(run.all())
+            parts.append(run._replace(further=further and run.populates).all())
             bar.advance(len(some))
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
@@ -80,7 +88,8 @@ def _most(dim: int) -> int:
 class _Run(NamedTuple):
     """Datasets that are refined together, and what they share.
 
-    `part` are positions in the task, `position` those of its datasets in the whole.
+    `part` are positions in the task, `position` those of its datasets in the whole. `further`:
+    draws were poor; there are more searches, and a mixture.
     """
 
     density: Density
@@ -90,6 +99,7 @@ class _Run(NamedTuple):
     beginning: Beginning
     asked: Asked
     part: np.ndarray
+    further: bool = False
 
     @property
     def settings(self) -> Refine:
@@ -109,31 +119,68 @@ class _Run(NamedTuple):
         return np.full(n, self.asked.seed), np.full(n, stage), position, block
 
     def all(self) -> tuple[Drawn, Treatment]:
-        """Align, judge the proposals, take local steps where they are not good enough, draw."""
-        settings, n = self.settings, len(self.part)
-        everyone = np.arange(n)
-        start = self.beginning.start
+        """Align, judge the proposals, take local steps where they are not good enough, draw.
+
+        Where draws are poor, or wider ones move their moments, begin again with more of all.
+        """
+        everyone = np.arange(len(self.part))
+        modes, number, unconverged, treatment = self.search()
+        context = None
+        if self.amortizer is not None:
+            context = contexts(self.amortizer, self.whole, self.part)
+        components = self.settings.components if self.further else 0
+        proposals = ProposalArrays.of(modes, number, context, components)
+        if self.further:
+            choice = self.populate(proposals, everyone)
+            treatment = treatment.noted(everyone, "population Monte Carlo")
+        else:
+            choice, treatment = self.stepped(proposals, treatment)
+        drawn = self.draw(proposals, choice, everyone, stage=4)
+        rests = unconverged & np.isin(choice.engine, (Engine.ALIGNED, Engine.REFINED))
+        # under an improper prior that there is no mode may mean that there is no posterior
+        nowhere = unconverged & bool(self.density.compiled.improper)
+        warning = np.where(rests | nowhere, UNCONVERGED, "").astype(object)
+        weak = self.weak(drawn)
+        again = self.populates and not self.further
+        if self.beginning.search.exact:  # where z is long no wider draw has any weight
+            rows = np.flatnonzero(~weak) if again else everyone
+            drawn, choice, said, moved = widened(self, proposals, choice, drawn, rows)
+            warning, weak = joined(warning, said), weak | moved
+        treatment = treatment._replace(engine=choice.engine, warning=warning)
+        rows = np.flatnonzero(weak)
+        if not again or not len(rows):
+            return drawn, treatment
+        new, done = self._replace(part=self.part[rows], further=True).all()
+        gradients = done.gradients + treatment.gradients[rows]
+        done = done._replace(gradients=gradients, steps=treatment.steps[rows])
+        return self.better((drawn, treatment), rows, (new, done))
+
+    def search(self) -> tuple[Mode, np.ndarray, np.ndarray, Treatment]:
+        """Search for modes, from many more places where draws were poor; see :func:`several`."""
+        start, search = self.beginning.start, self.beginning.search
         start = None if start is None else start[self.part]
-        found = searched_everywhere(self.beginning.search, taken(self.whole, self.part), start)
-        pooled = self.beginning.search.searches is not None
-        modes, number, unconverged = several(found, alone=pooled)
+        batch, n = taken(self.whole, self.part), len(self.part)
+        found = searched_everywhere(search, batch, start)
+        most = None
+        if self.further:
+            seeds = [(self.asked.seed, 8, int(p)) for p in self.position[self.part]]
+            more = searched(search, batch, search.scattered(_STARTS, seeds))
+            found = jax.tree.map(lambda *x: np.concatenate(x, axis=1), found, more)
+            most = _MODES
+        pooled = search.searches is not None
+        modes, number, unconverged = several(found, alone=pooled, most=most)
         treatment = Treatment.none(n)._replace(
             search_steps=np.max(found.steps, axis=1),
             modes=number,
             gradients=np.sum(found.gradients, axis=1),
         )
-        treatment = treatment.noted(unconverged, UNCONVERGED)
-        context = None
-        if self.amortizer is not None:
-            context = contexts(self.amortizer, self.whole, self.part)
-        proposals = ProposalArrays.of(
-            modes,
-            number,
-            context,
-            settings.components if self.populates else 0,
-        )
+        return modes, number, unconverged, treatment.noted(unconverged, UNCONVERGED)
+
+    def stepped(self, proposals: ProposalArrays, treatment: Treatment) -> tuple[Verdict, Treatment]:
+        """Choose proposals, after local steps where none is good enough."""
+        settings, everyone = self.settings, np.arange(len(self.part))
         choice = self.judge(proposals, everyone, stage=1)
-        further = np.zeros(n, bool)
+        further = np.zeros(len(everyone), bool)
         if settings.steps:
             further = choice.efficiency.max(axis=1) < settings.enough
         skipped = "efficient without" if settings.steps else "steps=0"
@@ -145,26 +192,21 @@ class _Run(NamedTuple):
             done = done._replace(steps=self.step(proposals, rows), gradients=gradients)
             treatment = replaced(treatment, rows, done)
             choice = replaced(choice, rows, self.judge(proposals, rows, stage=3))
-        drawn = self.draw(proposals, choice, everyone, stage=4)
-        weak = self.weak(drawn)
-        if len(weak):
-            chosen = self.populate(proposals, weak)
-            new = self.draw(proposals, chosen, weak, stage=8)
-            old, judged = judge(at(drawn, weak)), judge(new)
-            worse = (judged.efficiency < old.efficiency) & ~(judged.khat < old.khat)
-            rows = weak[~worse]
-            drawn = replaced(drawn, rows, at(new, ~worse))
-            choice = replaced(choice, rows, at(chosen, ~worse))
-            treatment = treatment.noted(rows, "population Monte Carlo")
-            treatment = treatment.noted(weak[worse], "population Monte Carlo did not help")
-        rests = unconverged & np.isin(choice.engine, (Engine.ALIGNED, Engine.REFINED))
-        # under an improper prior that there is no mode may mean that there is no posterior
-        nowhere = unconverged & bool(self.density.compiled.improper)
-        warning = np.where(rests | nowhere, UNCONVERGED, "").astype(object)
-        if self.beginning.search.exact:  # where z is long no wider draw has any weight
-            drawn, choice, said = widened(self, proposals, choice, drawn)
-            warning = joined(warning, said)
-        return drawn, treatment._replace(engine=choice.engine, warning=warning)
+        return choice, treatment
+
+    def better(
+        self,
+        old: tuple[Drawn, Treatment],
+        rows: np.ndarray,
+        new: tuple[Drawn, Treatment],
+    ) -> tuple[Drawn, Treatment]:
+        """Take what came of more searches and a mixture, unless it is poor, and poorer."""
+        before, after = judge(at(old[0], rows)), judge(new[0])
+        poor = after.khat > khat_threshold(max(self.asked.draws, 2))
+        poor |= np.char.str_len(new[1].warning.astype(str)) > 0
+        worse = poor & (after.efficiency < before.efficiency) & ~(after.khat < before.khat)
+        drawn, treatment = replaced(old, rows[~worse], at(new, ~worse))
+        return drawn, treatment.noted(rows[worse], "population Monte Carlo did not help")
 
     @property
     def populates(self) -> bool:
@@ -267,13 +309,16 @@ class _Run(NamedTuple):
         return np.maximum.reduceat(np.asarray(taken), np.cumsum(modes) - modes)
 
     def weak(self, drawn: Drawn) -> np.ndarray:
-        """Positions of datasets whose draws are still poor, if a mixture may help."""
-        if not self.populates:
-            return np.arange(0)
+        """Whether draws of each dataset are poor."""
         judged, draws = judge(drawn), self.asked.draws
-        bad = judged.khat > khat_threshold(max(draws, 2))
-        inefficient = judged.efficiency < self.settings.efficiency
-        return np.flatnonzero((bad & (draws >= FEWEST_DRAWS)) | inefficient)
+        bad = (judged.khat > khat_threshold(max(draws, 2))) & (draws >= FEWEST_DRAWS)
+        return bad | (judged.efficiency < self.settings.efficiency)
+
+    @property
+    def each_round(self) -> int:
+        """Draws of a round of population Monte Carlo; fewer where z is long, and fits are dear."""
+        most = max(_FITTED, _ENTRIES // self.density.compiled.dim**2)
+        return min(_EACH * self.settings.components, most)
 
     def populate(self, proposals: ProposalArrays, rows: np.ndarray, *, stage: int = 5) -> Verdict:
         """Fit a mixture by population Monte Carlo, and judge again; three stages."""
@@ -291,7 +336,7 @@ class _Run(NamedTuple):
                 Keys.of_chunk(keys),
                 settings.components,
                 settings.rounds,
-                settings.pilot * settings.components,
+                self.each_round,
             ),
             rows,
             np.where(np.isfinite(z), z, 0.0),

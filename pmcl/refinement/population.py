@@ -9,9 +9,16 @@ from jax.scipy.special import logsumexp
 
 from pmcl.search.farthest import farthest_first
 from pmcl.search.scales import Dense
-from pmcl.search.student import Student, mixture_draws, mixture_log_q
+from pmcl.search.student import (
+    Student,
+    log_density_at,
+    mixture_draws,
+    mixture_log_q,
+    squares,
+)
 
-_EM = 10  # steps of expectation-maximisation in a round
+_EM = 10  # steps of expectation-maximisation
+_GOES_ON = 3  # in a round that begins at a mixture of many components
 
 
 def population(
@@ -66,18 +73,27 @@ def population(
 
     def round_(carry: tuple, key: Array) -> tuple[tuple, None]:
         parts, share = carry
-        return population_round(jax.vmap(log_density), parts, share, key, draws=draws)[0], None
+        mixture, _ = population_round(
+            jax.vmap(log_density), parts, share, key, draws=draws, steps=_GOES_ON
+        )
+        return mixture, None
 
     (parts, _), _ = jax.lax.scan(round_, (parts, share), jax.random.split(key, rounds))
     return parts
 
 
 def population_round(
-    log_density: Callable[[Array], Array], parts: Student, share: Array, key: Array, *, draws: int
+    log_density: Callable[[Array], Array],
+    parts: Student,
+    share: Array,
+    key: Array,
+    *,
+    draws: int,
+    steps: int = _EM,
 ) -> tuple[tuple[Student, Array], Array]:
     """Draw from a mixture, weight the draws, and fit the mixture to them.
 
-    `log_density` takes draws of shape (n, dim).
+    `log_density` takes draws of shape (n, dim); `steps` are of expectation-maximisation.
 
     Returns
     -------
@@ -91,7 +107,7 @@ def population_round(
     log_p = log_density(u)
     usable = jnp.isfinite(log_p) & jnp.isfinite(log_q)
     ratio = jnp.where(usable, log_p - log_q, -jnp.inf)
-    new = _fit(parts, share, jnp.where(usable[:, None], u, 0.0), _truncated(ratio))
+    new = _fit(parts, share, jnp.where(usable[:, None], u, 0.0), _truncated(ratio), steps)
     keep = usable.any()
     return jax.tree.map(lambda a, b: jnp.where(keep, a, b), new, (parts, share)), ratio
 
@@ -110,28 +126,41 @@ def _students(centres: Array, lower: Array, degrees: int) -> Student:
     return jax.vmap(lambda m, a: Student(m, Dense.of(a), degrees))(centres, lower)
 
 
-def _fit(parts: Student, share: Array, z: Array, weight: Array) -> tuple[Student, Array]:
-    """Expectation-maximisation on weighted draws; components of few draws lean on all of them."""
+def _fit(
+    parts: Student, share: Array, z: Array, weight: Array, steps: int = _EM
+) -> tuple[Student, Array]:
+    """Expectation-maximisation on weighted draws; components of few draws lean on all of them.
+
+    References
+    ----------
+    Fraley & Raftery (2007), Bayesian regularization for normal mixture estimation, section 3, for
+    the covariance that they lean on: that of all, over the number of components.
+    """
     dim, n = z.shape[1], 1.0 / jnp.sum(weight**2)
     mean = weight @ z
     whole = jnp.einsum("n,ni,nj->ij", weight, z - mean, z - mean)
+    whole = whole * len(share) ** (-2.0 / dim)
     whole = whole + 1e-9 * jnp.diag(jnp.diagonal(whole)) + 1e-30 * jnp.eye(dim)
     degrees = parts.degrees
 
     def step(carry: tuple, _: None) -> tuple[tuple, None]:
         parts, share = carry
-        log_q = jax.vmap(lambda s: jax.vmap(s.log_prob)(z))(parts) + jnp.log(share)[:, None]
+        far = squares(parts, z)
+        log_q = (
+            log_density_at(far, degrees, dim)
+            - jax.vmap(lambda s: s.scale.log_det())(parts)[:, None]
+        )
+        log_q = log_q + jnp.log(share)[:, None]
         owned = jnp.exp(log_q - logsumexp(log_q, axis=0)) * weight
         owned = jnp.where(jnp.isfinite(owned), owned, 0.0)
         total = jnp.sum(owned, axis=1)
 
-        def update(part: Student, owned: Array, total: Array) -> tuple[Array, Array]:
-            far = jax.vmap(lambda u: jnp.sum(part.scale.solve(u - part.shift) ** 2))(z)
+        def update(part: Student, owned: Array, total: Array, far: Array) -> tuple[Array, Array]:
             pull = owned * (degrees + dim) / (degrees + far)
             centre = (pull @ z) / jnp.maximum(jnp.sum(pull), 1e-300)
             apart = z - centre
             covariance = jnp.einsum("n,ni,nj->ij", pull, apart, apart) / jnp.maximum(total, 1e-300)
-            # `dim` draws' worth of the whole, which is too wide, so that none collapses.
+            # `dim` draws' worth of the whole, so that none collapses
             lean = dim / (dim + n * total)
             covariance = (1 - lean) * covariance + lean * whole
             lower = jnp.linalg.cholesky(covariance)
@@ -140,9 +169,9 @@ def _fit(parts: Student, share: Array, z: Array, weight: Array) -> tuple[Student
             old = part.scale.lower
             return jnp.where(usable, centre, part.shift), jnp.where(usable, lower, old)
 
-        centres, lower = jax.vmap(update)(parts, owned, total)
+        centres, lower = jax.vmap(update)(parts, owned, total, far)
         share = jnp.maximum(total, 1e-3)
         return (_students(centres, lower, degrees), share / jnp.sum(share)), None
 
-    (parts, share), _ = jax.lax.scan(step, (parts, share), length=_EM)
+    (parts, share), _ = jax.lax.scan(step, (parts, share), length=steps)
     return parts, share

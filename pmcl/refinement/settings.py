@@ -41,7 +41,8 @@ class Refine(eqx.Module):
         Estimated efficiency with which no further stage is tried; above 1: all always are.
     rounds : int
         Rounds of population Monte Carlo where local steps leave a poor efficiency, or wider draws
-        move moments; 0: none, and no wider draws among the others.
+        move moments, after searches from many more places; 0: none of this, and no wider draws
+        among the others.
     components : int
         Components of its mixture.
     khat, efficiency : float
@@ -56,7 +57,7 @@ class Refine(eqx.Module):
     pilot: int = 100
     enough: float = 0.7
     rounds: int = 8
-    components: int = 6
+    components: int = 24
     khat: float = 0.5
     efficiency: float = 0.3
 

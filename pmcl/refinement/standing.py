@@ -31,7 +31,6 @@ _FEW = 25  # draws that squared distances may rest on, of 1,000 or more
 _PART_FEW = 40  # of fewer draws: of a normal it is a third of them
 _HANDFUL = 2.5  # times fewer draws, on which they may not rest whatever k-hat is
 _HEAVY = 1.0  # k-hat of squared distances
-_EDGE = 2.0  # scales of the prior
 _LOG_2PI = float(np.log(2 * np.pi))
 
 
@@ -115,11 +114,7 @@ def elsewhere(
     z = np.full((len(task), starts, dim), np.nan)
     if not len(which):
         return text, z
-    centre, spread = np.asarray(search.starts)[0], np.asarray(search.spread)
-    begin = np.empty((len(which), starts, dim))
-    for i, row in enumerate(which):
-        rng = np.random.default_rng([seed, 9, task.position[row]])
-        begin[i] = centre + _EDGE * spread * rng.normal(size=(starts, dim))
+    begin = search.scattered(starts, [(seed, 9, int(p)) for p in task.position[which]])
     found = searched(search, taken(task.batch(), which), begin)
     row, modes = (
         np.repeat(which, starts),

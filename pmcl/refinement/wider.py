@@ -39,6 +39,9 @@ class _Run(Protocol):
     @property
     def populates(self) -> bool: ...
 
+    @property
+    def further(self) -> bool: ...
+
     def propose(
         self,
         proposals: ProposalArrays,
@@ -58,11 +61,12 @@ class _Run(Protocol):
 
 
 def widened(
-    run: _Run, proposals: ProposalArrays, choice: Verdict, drawn: Drawn
-) -> tuple[Drawn, Verdict, np.ndarray]:
-    """Judge draws by wider proposals; where they move its moments they join the others.
+    run: _Run, proposals: ProposalArrays, choice: Verdict, drawn: Drawn, rows: np.ndarray
+) -> tuple[Drawn, Verdict, np.ndarray, np.ndarray]:
+    """Judge draws of the datasets `rows` by wider proposals, which join where they move moments.
 
     So they do where k-hat is too high; never with ``rounds=0``. What joined does not judge again.
+    They join once, and more often where a mixture can be fitted to what they show.
 
     Returns
     -------
@@ -70,13 +74,16 @@ def widened(
     choice : Verdict
     said : array of str, shape (dataset,)
         Where moments are moved still; else empty.
+    left : array of bool, shape (dataset,)
+        Where they are, or k-hat is too high, as far as wider proposals could mend.
     """
-    rows, said = np.arange(len(drawn.z)), np.full(len(drawn.z), "", dtype=object)
+    left, said = np.zeros(len(drawn.z), bool), np.full(len(drawn.z), "", dtype=object)
     draws = drawn.z.shape[1]
-    if draws < FEWEST_DRAWS:
-        return drawn, choice, said
+    if draws < FEWEST_DRAWS or not len(rows):
+        return drawn, choice, said, left
     noise = _NOISE / np.sqrt(draws)
-    for stage in _STAGES:
+    stages = _STAGES if run.further else _STAGES[:2]
+    for stage in stages:
         judged = judge(at(drawn, rows))
         wide = around(drawn.z[rows], judged.log_weights)
         by = _moved_by(run, proposals, wide, at(choice, rows), at(drawn, rows), rows, stage)
@@ -85,7 +92,8 @@ def widened(
         far, bad = by > max(_MOVED, noise), judged.khat > khat_threshold(draws)
         bad &= judged.efficiency < ALIKE
         again = far | bad
-        if stage == _STAGES[-1] or not again.any() or not run.populates:
+        left[rows] = again
+        if stage == stages[-1] or not again.any() or not run.populates:
             break
         rows, far, khat = rows[again], far[again], judged.khat[again]
         student = proposals.pool.student
@@ -107,7 +115,7 @@ def widened(
         for place, old in zip(places, before, strict=True):
             place[rows[~better]] = old[~better]
         proposals.there[rows[~better]] = there[~better]
-    return drawn, choice, said
+    return drawn, choice, said, left
 
 
 def _moved_by(

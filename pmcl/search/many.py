@@ -92,8 +92,12 @@ def searched_everywhere(
     return taken(both, number)
 
 
-def several(found: Mode, *, alone: bool = False) -> tuple[Mode, np.ndarray, np.ndarray]:
+def several(
+    found: Mode, *, alone: bool = False, most: int | None = None
+) -> tuple[Mode, np.ndarray, np.ndarray]:
     """Put the modes that differ and count first, of searches with fields (dataset, start, ...).
+
+    `most`: so many at most, those of most evidence; as many as searches by default.
 
     Flat ends `alone` count, too, where searches are pooled: as in :meth:`Search.place`.
 
@@ -107,7 +111,8 @@ def several(found: Mode, *, alone: bool = False) -> tuple[Mode, np.ndarray, np.n
         Where none counts.
     """
     n, starts = found.z.shape[:2]
-    parts = over_items(lambda modes: _distinct(modes, starts, alone), found, size=_TOGETHER)
+    kept = starts if most is None else min(starts, most)
+    parts = over_items(lambda modes: _distinct(modes, kept, alone), found, size=_TOGETHER)
     which, number = parts.which, np.isfinite(parts.evidence).sum(axis=1)
     lost = number == 0
     which[lost] = np.argmax(np.nan_to_num(found.log_p[lost], nan=-np.inf), axis=1)[:, None]

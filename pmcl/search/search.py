@@ -1,5 +1,6 @@
 """The search for one dataset's posterior: its modes, and what the density is like beside them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ _AT_ONCE = 32  # densities of a dataset, a divisor of POOL: a remainder would co
 _ELSEWHERE = (0.01, 3.0)  # scales of such points, in units of the prior's
 _COMPETE = 6  # such draws for each that a search begins at
 _SIDES = (-2.5, -1.0, 1.0, 2.5)  # scales from the mode at which the density is looked at
+_EDGE = 2.0  # scales of the prior
 _WORST = 1e3  # nats by which it may differ there from a normal
 
 
@@ -151,6 +153,13 @@ class Search(eqx.Module):
         scale = np.exp(rng.uniform(*np.log(_ELSEWHERE), size=shape)) * np.asarray(self.spread)
         points = np.asarray(self.starts)[0] + scale * rng.normal(size=shape)
         return self.pooled(points, searches=self.begun)
+
+    def scattered(self, number: int, seeds: Sequence[tuple[int, ...]]) -> np.ndarray:
+        """Points over the prior to its edges, other ones for each seed: (seed, number, dim)."""
+        centre, spread = np.asarray(self.starts)[0], np.asarray(self.spread)
+        shape = (number, len(spread))
+        each = [np.random.default_rng(seed).normal(size=shape) for seed in seeds]
+        return centre + _EDGE * spread * np.stack(each)
 
     @property
     def begun(self) -> int:

@@ -28,15 +28,21 @@ class Student(eqx.Module):
 
     def log_prob(self, z: Array) -> Array:
         """log density."""
-        v = self.scale.solve(z - self.shift)
-        return standard_log_density(v, self.degrees) - self.scale.log_det()
+        far = jnp.sum(self.scale.solve(z - self.shift) ** 2)
+        return log_density_at(far, self.degrees, z.shape[0]) - self.scale.log_det()
 
 
-def standard_log_density(v: Array, degrees: int, axis: int = -1) -> Array:
-    """Log density of the multivariate t about 0 with unit scale, along an axis of v."""
-    n, d = degrees, v.shape[axis]
+def log_density_at(far: Array, degrees: int, dim: int) -> Array:
+    """Log density of a multivariate t of unit scale at a squared distance from its mode."""
+    n, d = degrees, dim
     constant = gammaln((n + d) / 2) - gammaln(n / 2) - 0.5 * d * jnp.log(n * jnp.pi)
-    return constant - 0.5 * (n + d) * jnp.log1p(jnp.sum(v**2, axis=axis) / n)
+    return constant - 0.5 * (n + d) * jnp.log1p(far / n)
+
+
+def squares(parts: Student, z: Array) -> Array:
+    """Squared distances of z (n, dim) from the modes of several, in their scales: (part, n)."""
+    one = lambda s, u: jnp.sum(s.scale.solve(u - s.shift) ** 2)  # noqa: E731
+    return jax.vmap(lambda s: jax.vmap(lambda u: one(s, u))(z))(parts)
 
 
 def mixture_draws(parts: Student, share: Array, key: Array, draws: int) -> Array:
