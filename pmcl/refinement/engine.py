@@ -107,9 +107,11 @@ class _Run(NamedTuple):
         assert self.asked.refine is not None
         return self.asked.refine
 
-    def staged(self, function: Callable[..., Any], rows: np.ndarray, *trees: Any) -> Any:
+    def staged(
+        self, function: Callable[..., Any], rows: np.ndarray, *trees: Any, together: int = _TOGETHER
+    ) -> Any:
         """Call function(batch, *trees) on items of the datasets `rows`, in chunks of one size."""
-        size = devices.together(_TOGETHER)
+        size = devices.together(together)
         return over_chunks(function, self.whole, self.part[rows], *trees, size=size)
 
     def keys(self, stage: int, rows: np.ndarray, block: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -342,6 +344,7 @@ class _Run(NamedTuple):
             np.where(np.isfinite(z), z, 0.0),
             np.where(np.isfinite(ratio), ratio, -np.inf),
             self.keys(stage + 1, rows, np.zeros(len(rows), int)),
+            together=1,  # it has draws enough, and one dataset is not filled up with itself
         )
         proposals.put("population", rows, found)
         proposals.there[rows, proposals.kinds.population] = True

@@ -47,6 +47,7 @@ def population(
         Their log importance weights; -inf for those of no use.
     key : Array
     components, rounds, draws : int
+        Draws of a round; as many as it begins with, at least.
 
     Returns
     -------
@@ -58,7 +59,7 @@ def population(
     Cappe, Douc, Guillin, Marin & Robert (2008), Adaptive importance sampling in general mixture
     classes, section 4.2; Ionides (2008), Truncated importance sampling, for the weights.
     """
-    dim = z.shape[1]
+    dim, number = z.shape[1], max(draws, z.shape[0])
     weight = _truncated(log_weight)
     mean = weight @ z
     spread = jnp.sqrt(jnp.maximum(weight @ (z - mean) ** 2, 1e-30))
@@ -67,18 +68,21 @@ def population(
     first = jnp.argmax(weight)[None]
     centres = z[farthest_first(z, first, components - 1, scale=spread, eligible=eligible)]
     scale = jnp.broadcast_to(jnp.diag(spread), (components, dim, dim)) * components ** (-1.0 / dim)
-    start = _students(centres, scale, Student.degrees)
-    even = jnp.full(components, 1.0 / components)
-    parts, share = _fit(start, even, z, weight)
+    start = _students(centres, scale, Student.degrees), jnp.full(components, 1.0 / components)
+    begun = jnp.resize(z, (number, dim))
+    begun_weight = jnp.full(number, -jnp.inf).at[: z.shape[0]].set(log_weight)
 
-    def round_(carry: tuple, key: Array) -> tuple[tuple, None]:
-        parts, share = carry
-        mixture, _ = population_round(
-            jax.vmap(log_density), parts, share, key, draws=draws, steps=_GOES_ON
-        )
-        return mixture, None
+    def round_(mixture: tuple[Student, Array], given: tuple[Array, Array]) -> tuple[tuple, None]:
+        # the first fit, to the given draws, is one of the rounds: it is compiled once
+        key, first = given
+        drawn = mixture_draws(*mixture, key, number, shuffled=False)
+        u = jnp.where(first, begun, drawn)
+        ratio = _ratio(jax.vmap(log_density), *mixture, u)
+        ratio = jnp.where(first, begun_weight, ratio)
+        return _fitted(*mixture, u, ratio, jnp.where(first, _EM, _GOES_ON)), None
 
-    (parts, _), _ = jax.lax.scan(round_, (parts, share), jax.random.split(key, rounds))
+    keys = jax.random.split(key, rounds + 1)
+    (parts, _), _ = jax.lax.scan(round_, start, (keys, jnp.arange(rounds + 1) == 0))
     return parts
 
 
@@ -89,11 +93,10 @@ def population_round(
     key: Array,
     *,
     draws: int,
-    steps: int = _EM,
 ) -> tuple[tuple[Student, Array], Array]:
     """Draw from a mixture, weight the draws, and fit the mixture to them.
 
-    `log_density` takes draws of shape (n, dim); `steps` are of expectation-maximisation.
+    `log_density` takes draws of shape (n, dim).
 
     Returns
     -------
@@ -102,14 +105,24 @@ def population_round(
     log_weight : Array of shape (draws,)
         Of the draws; -inf for those of no use.
     """
-    u = mixture_draws(parts, share, key, draws)
-    log_q = mixture_log_q(parts, share, u)
-    log_p = log_density(u)
-    usable = jnp.isfinite(log_p) & jnp.isfinite(log_q)
-    ratio = jnp.where(usable, log_p - log_q, -jnp.inf)
+    u = mixture_draws(parts, share, key, draws, shuffled=False)
+    ratio = _ratio(log_density, parts, share, u)
+    return _fitted(parts, share, u, ratio, _EM), ratio
+
+
+def _ratio(log_density: Callable[[Array], Array], parts: Student, share: Array, u: Array) -> Array:
+    """Log weights of a mixture's draws; -inf for those of no use."""
+    ratio = log_density(u) - mixture_log_q(parts, share, u)
+    return jnp.where(jnp.isfinite(ratio), ratio, -jnp.inf)
+
+
+def _fitted(
+    parts: Student, share: Array, u: Array, ratio: Array, steps: Array | int
+) -> tuple[Student, Array]:
+    """Fit a mixture to draws with these log weights; the old one where none is of use."""
+    usable = jnp.isfinite(ratio)
     new = _fit(parts, share, jnp.where(usable[:, None], u, 0.0), _truncated(ratio), steps)
-    keep = usable.any()
-    return jax.tree.map(lambda a, b: jnp.where(keep, a, b), new, (parts, share)), ratio
+    return jax.tree.map(lambda a, b: jnp.where(usable.any(), a, b), new, (parts, share))
 
 
 def _truncated(log_weight: Array) -> Array:
@@ -127,7 +140,7 @@ def _students(centres: Array, lower: Array, degrees: int) -> Student:
 
 
 def _fit(
-    parts: Student, share: Array, z: Array, weight: Array, steps: int = _EM
+    parts: Student, share: Array, z: Array, weight: Array, steps: Array | int
 ) -> tuple[Student, Array]:
     """Expectation-maximisation on weighted draws; components of few draws lean on all of them.
 
@@ -143,7 +156,7 @@ def _fit(
     whole = whole + 1e-9 * jnp.diag(jnp.diagonal(whole)) + 1e-30 * jnp.eye(dim)
     degrees = parts.degrees
 
-    def step(carry: tuple, _: None) -> tuple[tuple, None]:
+    def step(_: Array, carry: tuple[Student, Array]) -> tuple[Student, Array]:
         parts, share = carry
         far = squares(parts, z)
         log_q = (
@@ -171,7 +184,6 @@ def _fit(
 
         centres, lower = jax.vmap(update)(parts, owned, total, far)
         share = jnp.maximum(total, 1e-3)
-        return (_students(centres, lower, degrees), share / jnp.sum(share)), None
+        return _students(centres, lower, degrees), share / jnp.sum(share)
 
-    (parts, share), _ = jax.lax.scan(step, (parts, share), length=steps)
-    return parts, share
+    return jax.lax.fori_loop(0, steps, step, (parts, share))
