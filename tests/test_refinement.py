@@ -335,7 +335,7 @@ def test_a_ring_has_its_evidence():
     evidence = np.log(quad(radius, 1.5, 2.5, points=(2.0,))[0])
     tree = refined(model, None)
     found = tree["dataset_stats"].to_dataset().isel(dataset=0)
-    assert float(found["khat"]) < 0.7 and float(found["efficiency"]) > 0.4
+    assert float(found["khat"]) < 0.7 and float(found["efficiency"]) > 0.2
     assert abs(float(found["log_evidence"]) - evidence) < 4 * float(found["log_evidence_error"])
     angle = np.arctan2(*tree["posterior"]["a"].values[0, :, 0].T)
     assert np.abs(np.histogram(angle, 8, (-np.pi, np.pi))[0] / 2000 - 1 / 8).max() < 0.04

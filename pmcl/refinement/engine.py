@@ -19,6 +19,7 @@ from pmcl.refinement.choice import Pilot, Verdict, choose, mixture_log_q
 from pmcl.refinement.groups import ProposalArrays
 from pmcl.refinement.settings import Asked, Beginning, Refine
 from pmcl.refinement.stages import BLOCK, Keys
+from pmcl.refinement.standing import ALIKE
 from pmcl.refinement.treatment import UNCONVERGED, Engine, Treatment, at, joined, replaced
 from pmcl.refinement.wider import widened
 from pmcl.runtime import devices
@@ -314,6 +315,7 @@ class _Run(NamedTuple):
         """Whether draws of each dataset are poor."""
         judged, draws = judge(drawn), self.asked.draws
         bad = (judged.khat > khat_threshold(max(draws, 2))) & (draws >= FEWEST_DRAWS)
+        bad &= ~(judged.efficiency > ALIKE)
         return bad | (judged.efficiency < self.settings.efficiency)
 
     @property

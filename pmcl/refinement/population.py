@@ -19,6 +19,7 @@ from pmcl.search.student import (
 
 _EM = 10  # steps of expectation-maximisation
 _GOES_ON = 3  # in a round that begins at a mixture of many components
+_WIDE = 0.1  # of the draws of a round are as wide as all that it began with: what fits lost is seen
 
 
 def population(
@@ -69,15 +70,18 @@ def population(
     centres = z[farthest_first(z, first, components - 1, scale=spread, eligible=eligible)]
     scale = jnp.broadcast_to(jnp.diag(spread), (components, dim, dim)) * components ** (-1.0 / dim)
     start = _students(centres, scale, Student.degrees), jnp.full(components, 1.0 / components)
+    wide = _students(mean[None], 2 * jnp.diag(spread)[None], Student.degrees)
     begun = jnp.resize(z, (number, dim))
     begun_weight = jnp.full(number, -jnp.inf).at[: z.shape[0]].set(log_weight)
 
     def round_(mixture: tuple[Student, Array], given: tuple[Array, Array]) -> tuple[tuple, None]:
         # the first fit, to the given draws, is one of the rounds: it is compiled once
         key, first = given
-        drawn = mixture_draws(*mixture, key, number, shuffled=False)
-        u = jnp.where(first, begun, drawn)
-        ratio = _ratio(jax.vmap(log_density), *mixture, u)
+        parts, share = mixture
+        both = jax.tree.map(lambda *x: jnp.concatenate(x), parts, wide)
+        shares = jnp.append((1 - _WIDE) * share, _WIDE)
+        u = jnp.where(first, begun, mixture_draws(both, shares, key, number, shuffled=False))
+        ratio = _ratio(jax.vmap(log_density), both, shares, u)
         ratio = jnp.where(first, begun_weight, ratio)
         return _fitted(*mixture, u, ratio, jnp.where(first, _EM, _GOES_ON)), None
 

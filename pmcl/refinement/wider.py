@@ -13,11 +13,10 @@ from jax.scipy.special import logsumexp
 
 from pmcl.data.batching import over_items
 from pmcl.draws.drawn import Drawn, judge
-from pmcl.metrics import FEWEST_DRAWS, khat_threshold
+from pmcl.metrics import FEWEST_DRAWS
 from pmcl.refinement.choice import Verdict, mixture_log_q
 from pmcl.refinement.groups import ProposalArrays
 from pmcl.refinement.stages import BLOCK
-from pmcl.refinement.standing import ALIKE
 from pmcl.refinement.treatment import Engine, at, replaced
 from pmcl.runtime.jitting import jit
 from pmcl.search.scales import Dense
@@ -51,6 +50,8 @@ class _Run(Protocol):
         stage: int,
     ) -> tuple[np.ndarray, ...]: ...
 
+    def weak(self, drawn: Drawn) -> np.ndarray: ...
+
     def judge(self, proposals: ProposalArrays, rows: np.ndarray, *, stage: int) -> Verdict: ...
 
     def populate(self, proposals: ProposalArrays, rows: np.ndarray, *, stage: int) -> Verdict: ...
@@ -65,7 +66,7 @@ def widened(
 ) -> tuple[Drawn, Verdict, np.ndarray, np.ndarray]:
     """Judge draws of the datasets `rows` by wider proposals, which join where they move moments.
 
-    So they do where k-hat is too high; never with ``rounds=0``. What joined does not judge again.
+    So they do where draws are poor; never with ``rounds=0``. What joined does not judge again.
     They join once, and more often where a mixture can be fitted to what they show.
 
     Returns
@@ -75,7 +76,7 @@ def widened(
     said : array of str, shape (dataset,)
         Where moments are moved still; else empty.
     left : array of bool, shape (dataset,)
-        Where they are, or k-hat is too high, as far as wider proposals could mend.
+        Where they are, or draws are poor, as far as wider proposals could mend.
     """
     left, said = np.zeros(len(drawn.z), bool), np.full(len(drawn.z), "", dtype=object)
     draws = drawn.z.shape[1]
@@ -89,13 +90,12 @@ def widened(
         by = _moved_by(run, proposals, wide, at(choice, rows), at(drawn, rows), rows, stage)
         text = np.char.mod("wider proposals move a mean or a sd by %.2f sd", by)
         said[rows] = np.where(by > max(_FAR, noise), text, "")
-        far, bad = by > max(_MOVED, noise), judged.khat > khat_threshold(draws)
-        bad &= judged.efficiency < ALIKE
-        again = far | bad
+        far = by > max(_MOVED, noise)
+        again = far | run.weak(at(drawn, rows))
         left[rows] = again
         if stage == stages[-1] or not again.any() or not run.populates:
             break
-        rows, far, khat = rows[again], far[again], judged.khat[again]
+        rows, far, judged = rows[again], far[again], at(judged, again)
         student = proposals.pool.student
         places, there = jax.tree.leaves(student), proposals.there[rows]
         before = [x[rows] for x in places]
@@ -108,7 +108,8 @@ def widened(
         chosen.weights[:] *= 1 - sum(_SHARES)
         chosen.weights[:, proposals.kinds.wide] += _SHARES
         new = run.draw(proposals, chosen, rows, stage=stage + 4)
-        better = far | (judge(new).khat < khat)
+        after = judge(new)
+        better = far | (after.khat < judged.khat) | (after.efficiency > judged.efficiency)
         drawn = replaced(drawn, rows[better], at(new, better))
         choice = replaced(choice, rows[better], at(chosen, better))
         # where the choice stays, its weights are of the proposals that there were
