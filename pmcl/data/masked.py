@@ -13,6 +13,7 @@ from pymc.distributions.custom import CustomDistRV
 from pmcl.compile import CompiledModel, Mask
 from pmcl.compile.constants import beside_rows
 from pmcl.compile.function import LENGTH_OF_ITS_OWN
+from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.variables import VariableInfo
 from pmcl.data.task import DataError, Task
 from pmcl.runtime import precision
@@ -124,6 +125,31 @@ def check_lengths(compiled: CompiledModel, task: Task) -> None:
         raise DataError(
             f"Variable {info.name!r} {where}: got shape {size}, which does not go with what the "
             f"model has beside it, which is for its own {info.shape}: {beside}."
+        )
+
+
+def check_batches(compiled: CompiledModel, row: str) -> None:
+    """Refuse a model that has not a term for each row of a batch, however many these are.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Naming the arrays of the model that are as long as its own rows.
+    """
+    infos, more = compiled.data, []
+    for info in infos:
+        axes = zip(info.dims, info.shape, strict=True)
+        more.append(tuple(n + 1 if d == row else n for d, n in axes))
+    terms = _terms(compiled, infos, more)
+    by_name = dict(zip((i.name for i in infos), more, strict=True))
+    if terms is None or any(shape != by_name[k][: len(shape)] for k, shape in terms.items()):
+        first = compiled.observed[0]
+        n = first.shape[first.dims.index(row)]
+        why = beside_rows(compiled, {n}).replace("every dataset", "every batch")
+        raise UnsupportedModelError(
+            f"Variable {first.name!r}: expected a likelihood with a term for each row of a batch, "
+            f"however many these are, but of {n + 1} rows along {row!r} there is none "
+            f"({why or LENGTH_OF_ITS_OWN})."
         )
 
 
