@@ -140,16 +140,20 @@ def check_batches(compiled: CompiledModel, row: str) -> None:
     for info in infos:
         axes = zip(info.dims, info.shape, strict=True)
         more.append(tuple(n + 1 if d == row else n for d, n in axes))
-    terms = _terms(compiled, infos, more)
-    by_name = dict(zip((i.name for i in infos), more, strict=True))
+    first = compiled.observed[0]
+    n = first.shape[first.dims.index(row)]
+    beside = beside_rows(compiled, {n})
+    if not beside:
+        return
+    terms, by_name = (
+        _terms(compiled, infos, more),
+        dict(zip((i.name for i in infos), more, strict=True)),
+    )
     if terms is None or any(shape != by_name[k][: len(shape)] for k, shape in terms.items()):
-        first = compiled.observed[0]
-        n = first.shape[first.dims.index(row)]
-        why = beside_rows(compiled, {n}).replace("every dataset", "every batch")
         raise UnsupportedModelError(
             f"Variable {first.name!r}: expected a likelihood with a term for each row of a batch, "
             f"however many these are, but of {n + 1} rows along {row!r} there is none "
-            f"({why or LENGTH_OF_ITS_OWN})."
+            f"({beside.replace('every dataset', 'every batch')})."
         )
 
 
