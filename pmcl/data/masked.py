@@ -129,27 +129,24 @@ def check_lengths(compiled: CompiledModel, task: Task) -> None:
 
 
 def check_batches(compiled: CompiledModel, row: str) -> None:
-    """Refuse a model that has not a term for each row of a batch, however many these are.
+    """Refuse a model with arrays of its own beside its rows, where batches have any number.
 
     Raises
     ------
     UnsupportedModelError
-        Naming the arrays of the model that are as long as its own rows.
+        Naming these arrays.
     """
-    infos, more = compiled.data, []
-    for info in infos:
-        axes = zip(info.dims, info.shape, strict=True)
-        more.append(tuple(n + 1 if d == row else n for d, n in axes))
     first = compiled.observed[0]
     n = first.shape[first.dims.index(row)]
-    beside = beside_rows(compiled, {n})
+    beside = beside_rows(compiled, {n}) if n > 1 else ""
     if not beside:
         return
-    terms, by_name = (
-        _terms(compiled, infos, more),
-        dict(zip((i.name for i in infos), more, strict=True)),
-    )
-    if terms is None or any(shape != by_name[k][: len(shape)] for k, shape in terms.items()):
+    sizes = {
+        i.name: tuple(m + (d == row) for d, m in zip(i.dims, i.shape, strict=True))
+        for i in compiled.data
+    }
+    terms = _terms(compiled, compiled.data, [*sizes.values()])
+    if terms is None or any(shape != sizes[k][: len(shape)] for k, shape in terms.items()):
         raise UnsupportedModelError(
             f"Variable {first.name!r}: expected a likelihood with a term for each row of a batch, "
             f"however many these are, but of {n + 1} rows along {row!r} there is none "
