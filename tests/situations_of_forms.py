@@ -179,6 +179,12 @@ def copied(where: str) -> pm.Model:
             return made
         if where == "potential":
             pm.Potential("p", -50 * ((b - OWN) ** 2).sum())
+        if where == "deterministic":
+            held = pm.Data("held", OWN)
+            mean = pm.Deterministic("mean", b + pt.zeros(held.shape))
+            pm.Deterministic("residual", held - mean)
+            pm.Normal("y", b, 1, observed=held)
+            return made
         pm.Normal("y", b if where == "potential" else b * np.log(OWN), 1, observed=OWN)
     return made
 
@@ -641,6 +647,14 @@ CASES: dict[str, Situation] = {
     ),
     "copy: its own mean and standard deviation": Situation(
         partial(copied, "scale"), {"y": OWN}, Read({"y": [OWN]})
+    ),
+    "copy: in a deterministic": Situation(
+        partial(copied, "deterministic"),
+        {"y": Y},
+        Warned("'residual' has the model's own values of 'y'"),
+    ),
+    "copy: in a deterministic, as it is": Situation(
+        partial(copied, "deterministic"), {"y": OWN}, Read({"y": [OWN]})
     ),
     "copy: its logarithms": Situation(
         partial(copied, "logarithm"), {"y": Y}, Warned("'y': the model also has its own")

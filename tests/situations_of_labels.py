@@ -229,7 +229,8 @@ def of_formula() -> pm.Model:
     """Data are arrays of the model's own, and parameters are called like columns."""
     with pm.Model(coords={"obs": range(4)}) as made:
         own = pm.Normal("1|who", shape=2)[np.array([0, 1, 0, 1])]
-        pm.Normal("y", own + pm.Normal("b") * X, 1, **reals())
+        slope = pm.Normal("b") + pm.Normal("bs(z, df=1)")
+        pm.Normal("y", own + slope * X, 1, **reals())
     return made
 
 
@@ -377,8 +378,8 @@ CASES |= {
     ),
     "table: columns of arrays that the model has, called like parameters": Situation(
         of_formula,
-        table(b=X, who=list("abab"), z=X).drop(columns="dataset"),
-        Warned("columns 'b', 'who' are called like parameters, and are not read"),
+        table(b=X, who=list("abab"), z=X, df=X).drop(columns="dataset"),
+        Warned("columns 'b', 'who', 'z' are called like parameters, and are not read"),
     ),
     "table: a nameless row": Situation(
         line, table(dataset=["u", None, "u", "u"]), Refused("1 rows have none")

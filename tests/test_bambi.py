@@ -61,3 +61,21 @@ def test_groups_are_found() -> None:
         levels = find(density, task_of(compiled, data), initial_point(model))
     assert isinstance(levels, Levels)
     assert (levels.groups, levels.width, levels.exact) == (3, 2, True)
+
+
+def test_results_are_what_bambi_predicts_from() -> None:
+    rng = np.random.default_rng(0)
+    data = pd.DataFrame({"x": rng.normal(3, 1, size=30), "f": [*"abcabcabcabcabc"] * 2})
+    data["y"] = data["x"] + (data["f"] == "b") + rng.normal(size=30)
+    model = bambi.Model("y ~ x * f + (1|f)", data, center_predictors=False)
+    model.build()
+    with pytest.raises(TypeError, match=r"got bambi.models.Model. Pass `model.backend.model`"):
+        pmcl.refine(model)
+    idata = pmcl.refine(model.backend.model, draws=50, random_seed=1, progressbar=False)
+    new = pd.DataFrame({"x": [0.0, 4.0], "f": ["b", "c"]})
+    predicted = model.predict(pmcl.one(idata, 0), data=new, inplace=False)["posterior"]["mu"]
+    p = idata["posterior"].to_dataset().isel(dataset=0)
+    for i, (x, f) in enumerate(new.itertuples(index=False)):
+        mean = p["Intercept"] + p["f"].sel(f_dim=f) + p["1|f"].sel(f__factor_dim=f)
+        mean = mean + x * (p["x"] + p["x:f"].sel({"x:f_dim": f}))
+        np.testing.assert_allclose(predicted.isel(__obs__=i), mean, rtol=1e-6)

@@ -349,6 +349,9 @@ def test_densities_of_draws_go_by_the_names_of_datasets(
     posterior: pmcl.AmortizedPosterior, idata: xr.DataTree, data: xr.Dataset
 ) -> None:
     expected = posterior.log_prob(idata, data)
+    xr.testing.assert_equal(posterior.log_prob(idata["unconstrained_posterior"], data), expected)
+    with pytest.raises(ValueError, match=r"`unconstrained_posterior`, \['slope'\] are not there"):
+        posterior.log_prob(idata["sample_stats"], data)
     turned = posterior.log_prob(idata, data.isel(dataset=[3, 1, 0, 2]))
     assert turned["dataset"].values.tolist() == ["d3", "d1", "d0", "d2"]
     np.testing.assert_allclose(turned.sel(dataset=expected["dataset"]), expected, rtol=1e-9)

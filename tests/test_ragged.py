@@ -6,6 +6,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
+from scipy import stats
 
 import pmcl
 from pmcl.compile import Masking
@@ -270,3 +271,53 @@ def test_what_depends_on_all_rows_is_of_those_that_there_are():
             np.testing.assert_allclose(found["average"][i], mu.mean(axis=1))
             np.testing.assert_allclose(found["apart"][i][:, :n], mu - mu.mean(1, keepdims=True))
             assert (found["number"][i] == n).all()
+
+
+def test_checks_leave_out_what_is_missing() -> None:
+    """Of two observed variables, one of which has no values in a dataset."""
+    rng, n = np.random.default_rng(0), 12
+
+    def either(shared: bool) -> pm.Model:
+        with pm.Model(coords={"obs": range(n)}) as model:
+            mu = pm.Normal("mu")
+            pm.Normal("a", mu, 1, observed=np.zeros(n), dims="obs")
+            pm.Normal("b", mu if shared else 0.0, 1, observed=np.zeros(n), dims="obs")
+        return model
+
+    data = {name: rng.normal(0.5, 1, size=(2, n)) for name in ("a", "b")}
+    data["a"][:, [1, 5]], data["b"][0, 3], data["b"][1] = np.nan, np.nan, np.nan
+    options = {"draws": 500, "random_seed": 1, "progressbar": False}
+    groups = {"log_likelihood": True, "posterior_predictive": True}
+    fits = {
+        name: pmcl.refine(either(name == "shared"), data, **groups, **options)
+        for name in ("shared", "apart")
+    }
+    for name, tree in fits.items():
+        terms = tree["log_likelihood"].to_dataset()
+        for k, y in data.items():
+            gone = np.isnan(terms[k].isel(chain=0, draw=0).values)
+            np.testing.assert_array_equal(gone, np.isnan(y))
+        total = terms["a"].sum("obs") + terms["b"].sum("obs")
+        np.testing.assert_allclose(total, tree["sample_stats"]["log_likelihood"])
+        expected = []
+        for i in range(2):
+            a, b = (y[i][~np.isnan(y[i])] for y in data.values())
+            of_mu = np.concatenate([a, b]) if name == "shared" else a
+            sd = np.sqrt(
+                1 + 1 / len(of_mu)
+            )  # of one value given the others, N(mu, 1), mu ~ N(0, 1)
+            terms = stats.norm.logpdf(of_mu, (of_mu.sum() - of_mu) / len(of_mu), sd).sum()
+            expected.append(terms + (0 if name == "shared" else stats.norm.logpdf(b).sum()))
+        found = pmcl.loo(tree)
+        np.testing.assert_allclose(found["elpd"], expected, atol=0.15)
+        np.testing.assert_array_equal(found["n"], [21, 10])
+        assert int(pmcl.loo(tree, var_name="b")["n"][1]) == 0
+        check = pmcl.check_predictive(tree)
+        for group in ("p_value", "loo_pit"):
+            assert np.isnan(check[group]["b"].values[1]).all()
+            assert np.isfinite(check[group]["a"].values).all()
+    compared = pmcl.compare_models(fits)
+    for name, tree in fits.items():
+        np.testing.assert_allclose(compared["elpd"].sel(model=name), pmcl.loo(tree)["elpd"])
+    with pytest.raises(ValueError, match=r"var_name: expected one of \['a', 'b'\], got 'c'"):
+        pmcl.loo(fits["apart"], var_name="c")

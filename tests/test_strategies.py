@@ -461,6 +461,10 @@ def test_a_strategy_starts_from_what_is_stored_or_says_what_is_missing(posterior
     assert [s.kind for s in both.states] == ["Replay", "ElasticWeightConsolidation"]
     assert both.strategy == (SMALL, ElasticWeightConsolidation())
     assert learn(both, one, "w").strategy == both.strategy  # goes on with both
+    # the share in a fall of the loss does not
+    for strategy in (SynapticIntelligence(), (SMALL, SynapticIntelligence())):
+        with pytest.raises(ValueError, match="Intelligence cannot go on.*by steps of training"):
+            learn(kept, two, "v", strategy=strategy)
     # nothing is stored of a task that was learned naively
     naive = learn(posterior, one, "u", strategy=Naive())
     for strategy in (SMALL, ElasticWeightConsolidation(), SynapticIntelligence()):

@@ -955,6 +955,12 @@ def test_what_does_not_fit_is_refused(line, curve):
         pm.Normal("y", mean, 1, observed=np.zeros(1), dims="row")
     with pytest.raises(UnsupportedModelError, match="'X': expected that a row's likelihood"):
         pmcl.fit_online(centred, random_seed=0, progressbar=False).update(data)
+    with pm.Model(coords={"row": range(4)}) as of_arrays:
+        mean = pm.Normal("slope") * np.array([1.0, 0.5, -1.0, 2.0])
+        pm.Normal("y", mean, 1, observed=np.zeros(4), dims="row")
+    beside = r"of 5 rows along 'row' .*the array \[1, 0.5, -1, ...\] beside 4 values of 'y'"
+    with pytest.raises(UnsupportedModelError, match=beside):
+        pmcl.fit_online(of_arrays, random_seed=0, progressbar=False)
     with pm.Model(coords={"row": range(1)}) as of_prior:
         mu = pm.Normal("mu", pm.Data("level", 0.0))
         pm.Normal("y", mu, 1, observed=np.zeros(1), dims="row")

@@ -20,7 +20,7 @@ from pmcl.compile import causal, variables
 from pmcl.compile.bases import Bases
 from pmcl.compile.conversion import graphs
 from pmcl.compile.conversion.parameters import without_checks
-from pmcl.compile.copies import copies_in, summaries_in
+from pmcl.compile.copies import copies_in, copies_in_deterministics, summaries_in
 from pmcl.compile.function import Function
 from pmcl.compile.indices import Indices
 from pmcl.compile.integral import with_integrals
@@ -247,6 +247,8 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         )
     support = Support({rv.name: sized[rv] for rv in model.observed_RVs}, by_data)
     unconstrain, _ = function(list(parameters.values()), forward, names)
+    densities_of = [v for f in (likelihood, extra, prior) for v in f.call.outputs]
+    computed = zip(model.deterministics, constrain.call.outputs[len(free) :], strict=True)
     return CompiledModel(
         model=model,
         dim=sum(where.size for where in slices),
@@ -280,7 +282,8 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         bases=Bases([*places, *terms], by_data),
         support=support,
         copies=(
-            *copies_in(model, [v for f in (likelihood, extra, prior) for v in f.call.outputs]),
+            *copies_in(model, densities_of),
+            *copies_in_deterministics(model, {d.name: v for d, v in computed}, densities_of),
             *summaries_in(model, likelihoods, [sized[rv] for rv in model.basic_RVs]),
         ),
         holders=(held_by := variables.holders(model)),

@@ -1,6 +1,6 @@
 """Observed values that a model also holds as a constant, where they do not follow the data."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +8,7 @@ import pymc as pm
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 
-from pmcl.compile.variables import own_value
+from pmcl.compile.variables import content, own_value
 
 _FEWEST = 4  # values whose mean or standard deviation is no chance
 _FARTHEST = 24  # rows by which a copy may be moved
@@ -27,14 +27,23 @@ class Copy(NamedTuple):
         How far they are moved.
     summary : str
         What of them it is, where it is a single number.
+    deterministic : str
+        The one that has it, where the likelihood has not.
     """
 
     variable: str
     values: np.ndarray
     rows: int
     summary: str = ""
+    deterministic: str = ""
 
     def __str__(self) -> str:
+        if self.deterministic:
+            return (
+                f"Deterministic {self.deterministic!r} has the model's own values of "
+                f"{self.variable!r}, whatever data come: of other data it is wrong. Compute it "
+                "from the results, whose `observed_data` has the values."
+            )
         if self.summary:
             return (
                 f"Variable {self.variable!r}: the likelihood has the {self.summary} of its own "
@@ -94,6 +103,24 @@ def copies_in(model: pm.Model, densities: Sequence[Variable]) -> tuple[Copy, ...
         if rows:
             found.append(Copy(rv.name, own, min(rows)))
     return tuple(found)
+
+
+def copies_in_deterministics(
+    model: pm.Model, deterministics: Mapping[str, Variable], densities: Sequence[Variable]
+) -> tuple[Copy, ...]:
+    """Find observed values among the constants of deterministics (residuals, say) alone."""
+
+    def arrays(outputs: Sequence[Variable]) -> dict[bytes, Variable]:
+        constants = (v for v in content(outputs) if isinstance(v, Constant))
+        return {np.asarray(v.data).tobytes(): v for v in constants if np.ndim(v.data)}
+
+    seen, found = {*arrays(densities)}, dict[str, Copy]()
+    for name, value in deterministics.items():
+        new = {k: v for k, v in arrays([value]).items() if k not in seen}
+        seen |= {*new}
+        for copy in copies_in(model, [*new.values()]):
+            found.setdefault(copy.variable, copy._replace(deterministic=name))
+    return tuple(found.values())
 
 
 def _moved(own: np.ndarray, constant: np.ndarray) -> int | None:

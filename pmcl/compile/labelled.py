@@ -48,7 +48,10 @@ def model_or_context(model: pm.Model | None) -> pm.Model:
         Naming the variable of `pymc.dims` that cannot be converted.
     """
     if model is not None and not isinstance(model, pm.Model):
-        raise TypeError(f"model: expected a pymc.Model, got {type(model).__name__}.")
+        name = f"{type(model).__module__}.{type(model).__qualname__}"
+        way = " Pass `model.backend.model`, which `model.build()` makes."
+        way = way if name.startswith("bambi.") else ""
+        raise TypeError(f"model: expected a pymc.Model, got {name}.{way}")
     return ordinary(pm.modelcontext(model))
 
 

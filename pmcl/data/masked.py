@@ -13,6 +13,7 @@ from pymc.distributions.custom import CustomDistRV
 from pmcl.compile import CompiledModel, Mask
 from pmcl.compile.constants import beside_rows
 from pmcl.compile.function import LENGTH_OF_ITS_OWN
+from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.variables import VariableInfo
 from pmcl.data.task import DataError, Task
 from pmcl.runtime import precision
@@ -124,6 +125,32 @@ def check_lengths(compiled: CompiledModel, task: Task) -> None:
         raise DataError(
             f"Variable {info.name!r} {where}: got shape {size}, which does not go with what the "
             f"model has beside it, which is for its own {info.shape}: {beside}."
+        )
+
+
+def check_batches(compiled: CompiledModel, row: str) -> None:
+    """Refuse a model with arrays of its own beside its rows, where batches have any number.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Naming these arrays.
+    """
+    first = compiled.observed[0]
+    n = first.shape[first.dims.index(row)]
+    beside = beside_rows(compiled, {n}) if n > 1 else ""
+    if not beside:
+        return
+    sizes = {
+        i.name: tuple(m + (d == row) for d, m in zip(i.dims, i.shape, strict=True))
+        for i in compiled.data
+    }
+    terms = _terms(compiled, compiled.data, [*sizes.values()])
+    if terms is None or any(shape != sizes[k][: len(shape)] for k, shape in terms.items()):
+        raise UnsupportedModelError(
+            f"Variable {first.name!r}: expected a likelihood with a term for each row of a batch, "
+            f"however many these are, but of {n + 1} rows along {row!r} there is none "
+            f"({beside.replace('every dataset', 'every batch')})."
         )
 
 

@@ -92,8 +92,8 @@ def _warn_of_names(data: "pd.DataFrame", layout: Layout) -> None:
 
 
 def _warn_of_parameters(data: "pd.DataFrame", layout: Layout) -> None:
-    """Say which columns are called like parameters, as a formula's are (`x`, `1|g`), and unread."""
-    called = {part for name in layout.parameters for part in re.split(r"[|:]", name)}
+    """Say which columns are called like parameters, as a formula's are, and unread."""
+    called = {part for name in layout.parameters for part in _in_formula(name)}
     known = {*layout.names, *layout.coords, *layout.holders, *layout.constants, DATASET}
     unread = [c for c in data.columns if c in called - known]
     if unread:
@@ -102,6 +102,17 @@ def _warn_of_parameters(data: "pd.DataFrame", layout: Layout) -> None:
             "model are arrays of its own (as in those of Bambi), or nothing. Right for a table "
             "with the rows that the model was made with, in their order; else make them `pm.Data`."
         )
+
+
+def _in_formula(name: str) -> set[str]:
+    """Parts of a parameter's name, and what a formula calls functions of.
+
+    `x` and `g` of `x:g`, `1|g_sigma` and `bs(x, df=4)|g`.
+    """
+    grouped = "|" in name
+    parts = re.split(r"[|:]", re.sub("_(sigma|offset)$", "", name) if grouped else name)
+    inner = " ".join(re.findall(r"\((.*)\)", name))
+    return {*parts, *re.findall(r"[^\W\d]\w*\b(?!\s*[(=])", inner)}
 
 
 def _rows_of(rows: "pd.DataFrame", layout: Layout, name: str) -> dict[str, np.ndarray]:

@@ -19,10 +19,10 @@ def loo(idata: xr.DataTree, *, var_name: str | None = None) -> xr.Dataset:
     Parameters
     ----------
     idata : xarray.DataTree
-        From `sample`, `refine` or `sample_reference` with ``log_likelihood=True``; padding is
-        dropped.
+        From `sample`, `refine` or `sample_reference` with ``log_likelihood=True``; padding and
+        missing values are dropped.
     var_name : str, optional
-        Observed variable, where there are several.
+        Observed variable whose values are left out; by default those of all, each alone.
 
     Returns
     -------
@@ -34,7 +34,7 @@ def loo(idata: xr.DataTree, *, var_name: str | None = None) -> xr.Dataset:
     Raises
     ------
     ValueError
-        Without a group log_likelihood.
+        Without a group log_likelihood; where `var_name` is no observed variable.
 
     References
     ----------
@@ -47,7 +47,11 @@ def loo(idata: xr.DataTree, *, var_name: str | None = None) -> xr.Dataset:
 
     rows = []
     for tree in _each(idata):
-        found = arviz_loo(tree, pointwise=True, var_name=var_name)
+        terms = left_out(tree, var_name)
+        if terms is None:
+            rows.append(xr.Dataset(_NOTHING))
+            continue
+        found = arviz_loo(terms, pointwise=True)
         row = {
             "elpd": found.elpd,
             "se": found.se,
@@ -58,6 +62,35 @@ def loo(idata: xr.DataTree, *, var_name: str | None = None) -> xr.Dataset:
         }
         rows.append(xr.Dataset(row))
     return _joined(idata, rows)
+
+
+_SAMPLED = ("chain", "draw")
+_NOTHING = {"elpd": 0.0, "se": 0.0, "p": 0.0, "n": 0, "khat": np.nan, "warning": False}
+
+
+def left_out(tree: xr.DataTree, var_name: str | None = None) -> xr.DataTree | None:
+    """Log likelihoods of one dataset as ArviZ leaves them out: one variable of all that are there.
+
+    None where nothing was observed.
+    """
+    terms = tree["log_likelihood"].to_dataset()
+    if var_name is not None and var_name not in terms:
+        raise ValueError(f"var_name: expected one of {list(terms.data_vars)}, got {var_name!r}.")
+    names = [*terms.data_vars] if var_name is None else [var_name]
+    each = [terms[n].transpose(*_SAMPLED, ...).values for n in names]
+    value = np.concatenate([v.reshape(*v.shape[:2], -1) for v in each], axis=2)
+    value = value[..., ~np.isnan(value).all(axis=(0, 1))]  # without those that are missing
+    if not value.shape[2]:
+        return None
+    likelihood = xr.Dataset({"value": ((*_SAMPLED, "element"), _with_tails(value))})
+    return xr.DataTree.from_dict({**tree.children, "log_likelihood": likelihood})
+
+
+def _with_tails(terms: np.ndarray) -> np.ndarray:
+    """Terms (chain, draw, ...) of which none is the same in all draws: ArviZ fits tails to them."""
+    ripple = np.random.default_rng(0).normal(scale=1e-9, size=terms.shape[:2])
+    ripple = ripple.reshape(*ripple.shape, *(1,) * (terms.ndim - 2))
+    return np.where(np.ptp(terms, axis=(0, 1)) == 0, terms + ripple, terms)
 
 
 def psense(idata: xr.DataTree, *, var_names: Sequence[str] | None = None) -> xr.Dataset:
@@ -126,7 +159,7 @@ def check_predictive(
         have a statistic at least as large, ties counted half; near 0 or 1: the model does not make
         such data. Group `loo_pit`, where log likelihoods are there: by variable and dataset the
         p-value of ArviZ's test that the probability integral transforms of left-out values are
-        uniform.
+        uniform. Of the values that are there; NaN where there are none.
 
     Raises
     ------
@@ -153,6 +186,9 @@ def check_predictive(
             drawn = replicated[name].values.reshape(-1, *truth.shape)[:, there]
             rows = []
             for function in statistics.values():
+                if not there.any():
+                    rows.append(np.nan)
+                    continue
                 own = function(truth[there])
                 many = np.asarray([function(row) for row in drawn])
                 rows.append(np.mean(many > own) + np.mean(many == own) / 2)
@@ -175,11 +211,14 @@ def _left_out(tree: xr.DataTree) -> xr.Dataset:
     observed = tree["observed_data"].to_dataset()
     names = [str(n) for n in terms.data_vars if terms[n].ndim - 2 == observed[n].ndim]
     found = {}
+    terms = terms.transpose(*_SAMPLED, ...).map(lambda v: v.copy(data=_with_tails(v.values)))
+    tree = xr.DataTree.from_dict({**tree.children, "log_likelihood": terms})
     for name in names:
         value = loo_pit(tree, var_names=[name])
         value = value[name] if isinstance(value, xr.Dataset) else value
         flat = np.asarray(value).ravel()
-        found[name] = float(array_stats.uniformity_test(flat[np.isfinite(flat)])[0])
+        flat = flat[np.isfinite(flat)]
+        found[name] = float(array_stats.uniformity_test(flat)[0]) if len(flat) else np.nan
     return xr.Dataset(found)
 
 

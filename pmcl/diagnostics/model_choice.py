@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 
 from pmcl.data.task import DATASET
-from pmcl.diagnostics.by_dataset import counted_alike
+from pmcl.diagnostics.by_dataset import counted_alike, left_out
 from pmcl.draws.results import one
 from pmcl.metrics import log_bayes_factors, model_frequencies, model_probabilities
 from pmcl.runtime.arguments import listed, warn
@@ -235,12 +235,16 @@ def _stacked(idatas: Mapping[str, xr.DataTree], names: list[str]) -> dict[str, n
             f"loo: expected log likelihoods of every model, {missing} have none: ask for them "
             "with `log_likelihood=True`."
         )
+    columns = {"elpd": "elpd", "elpd_error": "se", "stacking_weight": "weight"}
     rows = []
     for name in names:
-        trees = {m: counted_alike(one(t, name)) for m, t in idatas.items()}
-        rows.append(arviz_compare(trees, method="stacking", round_to="none").loc[list(idatas)])
-    columns = {"elpd": "elpd", "elpd_error": "se", "stacking_weight": "weight"}
-    return {ours: np.stack([r[c].to_numpy() for r in rows]) for ours, c in columns.items()}
+        trees = {m: left_out(counted_alike(one(t, name))) for m, t in idatas.items()}
+        if any(t is None for t in trees.values()):  # nothing was observed
+            rows.append(np.full((len(idatas), len(columns)), np.nan))
+            continue
+        table = arviz_compare(trees, method="stacking", round_to="none").loc[list(idatas)]
+        rows.append(table[[*columns.values()]].to_numpy(float))
+    return {ours: np.stack([r[:, i] for r in rows]) for i, ours in enumerate(columns)}
 
 
 def _names(tree: xr.DataTree) -> list[str]:

@@ -143,9 +143,14 @@ def constrain(
 
 
 def pointwise(compiled: CompiledModel, z: np.ndarray, task: Task) -> dict[str, np.ndarray]:
-    """Elementwise log likelihood: arrays of shape (dataset, draw, ...)."""
+    """Elementwise log likelihood, NaN of what is missing: arrays of shape (dataset, draw, ...)."""
     found = walk(lambda batch, u: _pointwise(compiled, u, batch.values), z, task.batch())
-    return _cut(found, compiled.observed, task)
+    found = _cut(found, compiled.observed, task)
+    for name, there in task.there.items():
+        # a vector has one term, and is there as a whole
+        kept = there.all(axis=tuple(range(found[name].ndim - 1, there.ndim)))
+        found[name] = np.where(kept[:, None], found[name], np.nan)
+    return found
 
 
 def prior_terms(compiled: CompiledModel, z: np.ndarray, task: Task) -> dict[str, np.ndarray]:

@@ -182,12 +182,18 @@ def log_q_at(
     log_q: Callable[[np.ndarray], np.ndarray],
 ) -> xr.DataArray:
     """Log density, by chain, draw and dataset, that `log_q` gives for z (dataset, draw, dim)."""
-    if isinstance(parameters, xr.DataTree):
-        parameters = parameters["unconstrained_posterior"].to_dataset()
+    if isinstance(parameters, xr.DataTree):  # of results, or the group itself
+        parameters = parameters.children.get("unconstrained_posterior", parameters).to_dataset()
     if not isinstance(parameters, xr.Dataset):
         raise TypeError(
             "log_prob: expected results of `sample`, or their group `unconstrained_posterior`, got "
             f"{type(parameters).__name__}."
+        )
+    missing = [v.name for v in compiled.values if v.name not in parameters]
+    if missing:
+        raise ValueError(
+            f"log_prob: expected the variables of the group `unconstrained_posterior`, {missing} "
+            "are not there."
         )
     if DATASET not in parameters.dims:
         alone = DATASET if DATASET in parameters.coords else {DATASET: [*names[:1]]}

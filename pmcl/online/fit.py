@@ -10,6 +10,7 @@ from pmcl.compile.compiling import compile_model
 from pmcl.compile.labelled import model_or_context
 from pmcl.compile.simulable import check_simulable, need_density
 from pmcl.continual import AbstractStrategy
+from pmcl.data.masked import check_batches
 from pmcl.online.drift import AbstractDrift, Static
 from pmcl.online.families.choice import Family, chosen
 from pmcl.online.families.search import GaussNewton
@@ -124,7 +125,7 @@ def fit_online(
     Raises
     ------
     UnsupportedModelError
-        If the model cannot be compiled, or a likelihood has no term for each row.
+        If the model cannot be compiled, or a likelihood has no term for each row of any batch.
     TypeError
         Naming the setting that is of another kind than expected.
     ValueError
@@ -162,6 +163,7 @@ def fit_online(
     with scope_of(precision):
         layers = localise(compiled)
         rows = Rows(compiled, row, layers if local_noise else None)
+        check_batches(compiled, row)
         if start is None:
             # Units, or factors, that begin alike stay alike.
             deep = layers is not None and layers.deep

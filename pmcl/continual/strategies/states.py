@@ -42,7 +42,7 @@ def carried(
     """State with which each strategy begins the next task; None where it is the first.
 
     A strategy that was not in force at every task so far starts from the memory, where that holds
-    datasets of all of them.
+    datasets of all of them; not one that follows the steps of training.
 
     Parameters
     ----------
@@ -75,13 +75,19 @@ def carried(
                 found.append(known.state)
                 continue
         usable = memory is not None and not _missing(memory, done) and len(memory.state)
-        if usable and memory is not None and kind != memory.kind:
+        traced = type(strategy).trace is not AbstractStrategy.trace
+        if usable and memory is not None and kind != memory.kind and not traced:
             earlier = replace(now, name="memory", task=memory.state.stored())
             found.append(strategy.end(strategy.begin(None, earlier), None, earlier))
             continue
+        lacking = (
+            "it goes by steps of training, which stored datasets do not tell"
+            if traced
+            else "no strategy has stored datasets of all earlier tasks"
+        )
         raise ValueError(
-            f"strategy: {kind} cannot go on from what is stored: {reason}, and no strategy has "
-            "stored datasets of all earlier tasks. Begin with it at the first task, or go on with "
+            f"strategy: {kind} cannot go on from what is stored: {reason}, and {lacking}. Begin "
+            "with it at the first task, or go on with "
             f"{' or '.join(s.kind for s in states if not _missing(s, done)) or 'pmcl.Naive()'}."
         )
     return found
