@@ -408,6 +408,37 @@ def test_a_block_is_concave_or_there_is_none():
         assert isinstance(block, NoLevels)
 
 
+@pytest.mark.parametrize("vector", [False, True])
+def test_scales_of_a_block_are_global_as_a_vector_too(vector):
+    """Where rows say much a scale and its effects look concave along lines, together."""
+    rng = np.random.default_rng(2)
+    i, j = (v[rng.random(280) < 0.4] for v in np.divmod(np.arange(280), 14))
+    with pm.Model(coords={"person": range(20), "item": range(14)}) as model:
+        mu = pm.Normal("mu", 0, 2)
+        scale = pm.HalfNormal("s", 1, shape=2) if vector else None
+        one, other = scale if vector else (pm.HalfNormal("s1", 1), pm.HalfNormal("s2", 1))
+        ability = pm.ZeroSumNormal("ability", one, dims="person")
+        ease = pm.ZeroSumNormal("ease", other, dims="item")
+        pm.Binomial("y", 3, logit_p=mu + ability[i] + ease[j], observed=np.zeros(len(i), int))
+    found = Found.of(model, {"y": rng.binomial(3, 0.4, len(i))})
+    block = find(found.density, found.task, initial_point(model), block=True)
+    assert isinstance(block, Levels)
+    assert len(block.shared) == 3
+    assert "one block of 32 parameters (ability, ease)" in block.text
+
+
+def test_heavy_tails_of_steps_have_no_block():
+    """Although many rows make them concave where they are looked at."""
+    with pm.Model(coords={"time": range(40)}) as model:
+        step = pm.StudentT.dist(nu=3, mu=0, sigma=pm.HalfNormal("scale", 0.3))
+        start = pm.Normal.dist(0, 3)
+        level = pm.RandomWalk("level", innovation_dist=step, init_dist=start, steps=39)
+        pm.Poisson("y", pm.math.exp(level), observed=np.zeros(40, int), dims="time")
+    found = Found.of(model, {"y": np.full(40, 5)})
+    block = find(found.density, found.task, initial_point(model), block=True)
+    assert isinstance(block, NoLevels)
+
+
 # Integrals
 
 
