@@ -412,7 +412,7 @@ def test_a_block_is_concave_or_there_is_none():
 def test_scales_of_a_block_are_global_as_a_vector_too(vector):
     """Where rows say much a scale and its effects look concave along lines, together."""
     rng = np.random.default_rng(2)
-    i, j = (v[rng.random(280) < 0.4] for v in np.divmod(np.arange(280), 14))
+    i, j = np.divmod(np.flatnonzero(rng.random(280) < 0.4), 14)
     with pm.Model(coords={"person": range(20), "item": range(14)}) as model:
         mu = pm.Normal("mu", 0, 2)
         scale = pm.HalfNormal("s", 1, shape=2) if vector else None
@@ -719,6 +719,29 @@ def test_groups_of_several_modes_are_right_by_their_weights():
     stat = tree["dataset_stats"].to_dataset()
     error = max(float(stat["log_evidence_error"].item()), 5e-3)
     assert abs(stat["log_evidence"].item() - truth) < 4 * error
+
+
+def test_groups_without_a_prior_are_drawn_by_their_weights():
+    """A flat prior has no mode to propose at: every draw of a group was its first proposal."""
+    x, y = np.array([0.0, 1.0, 2.0, -1.0, 0.5]), np.array([0.3, 1.2, 1.6, -1.1, 0.4])
+    with pm.Model(coords={"object": range(5)}) as model:
+        slope = pm.Normal("slope", 1, 0.3)
+        true = pm.Flat("true", dims="object")
+        pm.StudentT("x", 5, mu=true, sigma=0.3, observed=np.zeros(5), dims="object")
+        pm.StudentT("y", 5, mu=slope * true, sigma=0.4, observed=np.zeros(5), dims="object")
+    tree = refined(model, {"x": x, "y": y}, draws=4000, fallback=None)
+    assert tree["posterior"].attrs["levels"].startswith("levels: 5 groups along 'object'")
+    slopes, at = np.linspace(-1, 3, 201), np.linspace(-10, 10, 4001)
+    rows = stats.t.pdf((x[:, None, None] - at) / 0.3, 5)
+    rows = rows * stats.t.pdf((y[:, None, None] - slopes[:, None] * at) / 0.4, 5)
+    total = rows.sum(axis=-1)  # (object, slope)
+    weight = np.prod(total, axis=0) * stats.norm.pdf(slopes, 1, 0.3)
+    weight /= weight.sum()
+    mean, square = (((rows * at**k).sum(axis=-1) / total) @ weight for k in (1, 2))
+    draws = tree["posterior"].to_dataset().isel(dataset=0, chain=0)
+    np.testing.assert_allclose(float(draws["slope"].mean()), weight @ slopes, atol=0.03)
+    np.testing.assert_allclose(draws["true"].mean("draw"), mean, atol=0.03)
+    np.testing.assert_allclose(draws["true"].std("draw"), np.sqrt(square - mean**2), rtol=0.08)
 
 
 def test_a_kink_where_nobody_looked_is_seen_by_the_draws():
