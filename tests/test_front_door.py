@@ -401,3 +401,35 @@ def test_more_parameters_than_can_be_are_said_before(irregular, monkeypatch) -> 
         pmcl.fit_amortized(
             model, network=irregular.network, exchangeable=None, steps=2, levels=False, **QUIET
         )
+
+
+def transects(*, vector: bool = False) -> pm.Model:
+    """Counts along transects."""
+    with pm.Model(coords={"transect": range(6)}) as model:
+        dims = "transect" if vector else None
+        length = pm.Data("transect_length", np.full(6, 3.0) if vector else 3.0, dims=dims)
+        rate = pm.Gamma("rate", 2, 1)
+        seen = pm.Deterministic("seen", rate * length * np.ones(6) if not vector else rate * length)
+        pm.Poisson("y", seen, observed=np.ones(6, int), dims="transect")
+    return model
+
+
+def test_a_covariate_may_be_called_as_lengths_are(tmp_path):
+    """All six counts were cut to the first three, by a length of 3 kilometres."""
+    y = np.array([[1, 4, 2, 2, 7, 3], [0, 1, 1, 3, 0, 1]])
+    data = {"transect_length": [3.0, 4.0], "y": y}
+    options = {"draws": 100, "random_seed": 1, "progressbar": False}
+    tree = pmcl.refine(transects(), data, **options)
+    one = pmcl.one(tree, "1")
+    assert one["observed_data"]["y"].values.tolist() == y[1].tolist()
+    assert float(one["constant_data"]["transect_length"]) == 4.0
+    pmcl.refine(transects(), tree, store=tmp_path / "again", **options)  # results are data
+    again = pmcl.one(xr.open_datatree(tmp_path / "again", engine="zarr", consolidated=False), "0")
+    assert again["observed_data"].sizes["transect"] == 6
+    assert float(again["constant_data"]["transect_length"]) == 3.0
+
+
+def test_a_covariate_that_lengths_would_replace_is_refused():
+    rows = [{"transect_length": np.ones(n), "y": np.ones(n, int)} for n in (4, 6)]
+    with pytest.raises(pmcl.DataError, match="transect_length: results say by this name"):
+        pmcl.refine(transects(vector=True), rows, progressbar=False)

@@ -409,6 +409,37 @@ def test_a_block_is_concave_or_there_is_none():
         assert isinstance(block, NoLevels)
 
 
+@pytest.mark.parametrize("vector", [False, True])
+def test_scales_of_a_block_are_global_as_a_vector_too(vector):
+    """Where rows say much a scale and its effects look concave along lines, together."""
+    rng = np.random.default_rng(2)
+    i, j = np.divmod(np.flatnonzero(rng.random(280) < 0.4), 14)
+    with pm.Model(coords={"person": range(20), "item": range(14)}) as model:
+        mu = pm.Normal("mu", 0, 2)
+        scale = pm.HalfNormal("s", 1, shape=2) if vector else None
+        one, other = scale if vector else (pm.HalfNormal("s1", 1), pm.HalfNormal("s2", 1))
+        ability = pm.ZeroSumNormal("ability", one, dims="person")
+        ease = pm.ZeroSumNormal("ease", other, dims="item")
+        pm.Binomial("y", 3, logit_p=mu + ability[i] + ease[j], observed=np.zeros(len(i), int))
+    found = Found.of(model, {"y": rng.binomial(3, 0.4, len(i))})
+    block = find(found.density, found.task, initial_point(model), block=True)
+    assert isinstance(block, Levels)
+    assert len(block.shared) == 3
+    assert "one block of 32 parameters (ability, ease)" in block.text
+
+
+def test_heavy_tails_of_steps_have_no_block():
+    """Although many rows make them concave where they are looked at."""
+    with pm.Model(coords={"time": range(40)}) as model:
+        step = pm.StudentT.dist(nu=3, mu=0, sigma=pm.HalfNormal("scale", 0.3))
+        start = pm.Normal.dist(0, 3)
+        level = pm.RandomWalk("level", innovation_dist=step, init_dist=start, steps=39)
+        pm.Poisson("y", pm.math.exp(level), observed=np.zeros(40, int), dims="time")
+    found = Found.of(model, {"y": np.full(40, 5)})
+    block = find(found.density, found.task, initial_point(model), block=True)
+    assert isinstance(block, NoLevels)
+
+
 # Integrals
 
 
@@ -689,6 +720,29 @@ def test_groups_of_several_modes_are_right_by_their_weights():
     stat = tree["dataset_stats"].to_dataset()
     error = max(float(stat["log_evidence_error"].item()), 5e-3)
     assert abs(stat["log_evidence"].item() - truth) < 4 * error
+
+
+def test_groups_without_a_prior_are_drawn_by_their_weights():
+    """A flat prior has no mode to propose at: every draw of a group was its first proposal."""
+    x, y = np.array([0.0, 1.0, 2.0, -1.0, 0.5]), np.array([0.3, 1.2, 1.6, -1.1, 0.4])
+    with pm.Model(coords={"object": range(5)}) as model:
+        slope = pm.Normal("slope", 1, 0.3)
+        true = pm.Flat("true", dims="object")
+        pm.StudentT("x", 5, mu=true, sigma=0.3, observed=np.zeros(5), dims="object")
+        pm.StudentT("y", 5, mu=slope * true, sigma=0.4, observed=np.zeros(5), dims="object")
+    tree = refined(model, {"x": x, "y": y}, draws=4000, fallback=None)
+    assert tree["posterior"].attrs["levels"].startswith("levels: 5 groups along 'object'")
+    slopes, at = np.linspace(-1, 3, 201), np.linspace(-10, 10, 4001)
+    rows = stats.t.pdf((x[:, None, None] - at) / 0.3, 5)
+    rows = rows * stats.t.pdf((y[:, None, None] - slopes[:, None] * at) / 0.4, 5)
+    total = rows.sum(axis=-1)  # (object, slope)
+    weight = np.prod(total, axis=0) * stats.norm.pdf(slopes, 1, 0.3)
+    weight /= weight.sum()
+    mean, square = (((rows * at**k).sum(axis=-1) / total) @ weight for k in (1, 2))
+    draws = tree["posterior"].to_dataset().isel(dataset=0, chain=0)
+    np.testing.assert_allclose(float(draws["slope"].mean()), weight @ slopes, atol=0.03)
+    np.testing.assert_allclose(draws["true"].mean("draw"), mean, atol=0.03)
+    np.testing.assert_allclose(draws["true"].std("draw"), np.sqrt(square - mean**2), rtol=0.08)
 
 
 def test_a_kink_where_nobody_looked_is_seen_by_the_draws():

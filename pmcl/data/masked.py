@@ -15,6 +15,7 @@ from pmcl.compile.constants import beside_rows
 from pmcl.compile.function import LENGTH_OF_ITS_OWN
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.variables import VariableInfo
+from pmcl.data.one_dataset import check_length
 from pmcl.data.task import DataError, Task
 from pmcl.runtime import precision
 from pmcl.runtime.jitting import jit
@@ -58,6 +59,8 @@ def check_masked(compiled: CompiledModel, task: Task) -> Task:
     check_lengths(compiled, task)
     names, row = task.layout.names[: task.layout.n_observed], task.layout.row
     z = np.random.default_rng(0).normal(size=(3, compiled.dim)) * 0.5
+    if task.ragged and row is not None:
+        check_length(row, task.layout.names)
     if task.lengths is not None:
         filled = replace(task, maskable=True)
         if filled.padded:

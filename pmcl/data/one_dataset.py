@@ -4,10 +4,11 @@ from collections.abc import Collection, Mapping
 
 import xarray as xr
 
-from pmcl.data.task import DATASET
+from pmcl.data.task import DATASET, DataError
 
 PREDICTIONS = "predictions"
 LABEL, LENGTH = "_label", "_length"  # after a dim: each dataset's own names, and how many there are
+OF_MODEL = "of_model"  # attribute of a variable of the model that is called as lengths are
 
 
 def one_dataset(
@@ -43,6 +44,20 @@ def one_dataset(
     return found
 
 
+def check_length(dim: str, names: Collection[str]) -> None:
+    """Refuse a variable that is called as the lengths of a dim are, where results have these.
+
+    Raises
+    ------
+    DataError
+    """
+    if f"{dim}{LENGTH}" in names:
+        raise DataError(
+            f"{dim}{LENGTH}: results say by this name how long {dim!r} is in each dataset, where "
+            "lengths differ; give the variable of the model another one."
+        )
+
+
 def dims_of(tree: xr.DataTree) -> set[str]:
     """All dims of results."""
     return {str(d) for node in tree.children.values() for d in node.dims}
@@ -51,4 +66,5 @@ def dims_of(tree: xr.DataTree) -> set[str]:
 def is_length(name: str, value: xr.DataArray, dims: Collection[str]) -> bool:
     """Whether a variable of results says how long a dim is in each dataset."""
     of_dim = name.endswith(LENGTH) and name.removesuffix(LENGTH) in dims
-    return of_dim and value.dims == (DATASET,) and value.dtype.kind in "iuf"
+    own = OF_MODEL in value.attrs
+    return of_dim and not own and value.dims == (DATASET,) and value.dtype.kind in "iuf"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from pmcl.data.one_dataset import LABEL, LENGTH, PREDICTIONS
+from pmcl.data.one_dataset import LABEL, LENGTH, PREDICTIONS, check_length
 from pmcl.data.task import DATASET
 
 
@@ -67,6 +67,7 @@ class Named(NamedTuple):
             )
         where = next((k for k in ("constant_data", "observed_data") if k in groups), None)
         if not same and where is not None:
+            check_length(dim, [str(n) for n in groups[where].data_vars])
             groups[where] = groups[where].assign({f"{dim}{LENGTH}": (DATASET, numbers)})
         found = xr.DataTree.from_dict(groups)
         for name, node in tree.children.items():

@@ -11,7 +11,7 @@ from pmcl.compile import CompiledModel, VariableInfo
 from pmcl.compile.predictive import lengths_of, predict
 from pmcl.data.forms import in_form, is_frame, several, with_index
 from pmcl.data.label_text import numbers
-from pmcl.data.one_dataset import LENGTH
+from pmcl.data.one_dataset import LENGTH, check_length
 from pmcl.data.reading import as_task
 from pmcl.data.task import DATASET, DataError, Layout, Task
 from pmcl.draws.densities import pointwise, prior_terms
@@ -226,5 +226,6 @@ def predictions_groups(
     lengths = [lengths_of(compiled, a).get(layout.row or "", 0) for a in at]
     if task.ragged or len({*lengths}) > 1:  # rows of the data have lengths of their own
         last = [*groups][-1]
+        check_length(layout.row or "", [str(n) for n in groups[last].data_vars])
         groups[last] = groups[last].assign({f"{layout.row}{LENGTH}": (DATASET, lengths)})
     return groups

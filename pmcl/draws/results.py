@@ -12,7 +12,7 @@ import xarray as xr
 from pmcl.compile import CompiledModel, VariableInfo
 from pmcl.data.label_text import few, numbers, text
 from pmcl.data.labels import is_turned
-from pmcl.data.one_dataset import LENGTH, dims_of, one_dataset
+from pmcl.data.one_dataset import LENGTH, OF_MODEL, dims_of, one_dataset
 from pmcl.data.task import DATASET, Task
 from pmcl.draws.drawn import Drawn
 from pmcl.metrics import ImportanceDiagnostics
@@ -87,7 +87,11 @@ def labelled(
     lengths = {d: len(labels) for d, labels in coords.items()}
     for name, (dims, value) in variables.items():
         variables[name] = (_fitting(name, dims, value.shape, len(leading), lengths), value)
-    return xr.Dataset(variables, coords=coords)
+    found = xr.Dataset(variables, coords=coords)
+    for name in arrays:
+        if name.endswith(LENGTH):
+            found[name].attrs[OF_MODEL] = 1
+    return found
 
 
 def _fitting(

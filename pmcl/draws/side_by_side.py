@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 import xarray as xr
 
-from pmcl.data.one_dataset import LENGTH
+from pmcl.data.one_dataset import LENGTH, is_length
 from pmcl.data.task import DATASET
 from pmcl.draws.handed import DATA
 
@@ -51,11 +51,12 @@ def _counted(parts: Sequence[xr.Dataset], row: str) -> list[xr.Dataset]:
     """Say how many rows datasets have, where these differ."""
     name = f"{row}{LENGTH}"
     numbers = {p.sizes[row] for p in parts if row in p.dims}
-    if len(numbers) < 2 and not any(name in p for p in parts):
+    said = [name in p and is_length(name, p[name], {row}) for p in parts]
+    if len(numbers) < 2 and not any(said):
         return list(parts)
     return [
-        p if name in p else p.assign({name: (DATASET, np.full(p.sizes[DATASET], p.sizes[row]))})
-        for p in parts
+        p if here else p.assign({name: (DATASET, np.full(p.sizes[DATASET], p.sizes[row]))})
+        for p, here in zip(parts, said, strict=True)
     ]
 
 

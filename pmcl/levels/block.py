@@ -24,6 +24,8 @@ _ZERO = 1e-7  # of third derivatives, relative to the second
 _SAME = 1e-9
 _NODES = 12  # at which second derivatives are averaged
 _JUMP = 1e-3  # of a slope, relative to what there is of it
+_SINGULAR = 1e-6  # of a curvature, relative to its entries
+_TINY = 1e-12
 
 
 def one_block(density: Density, task: Task, places: np.ndarray, most: int) -> Partition | None:
@@ -63,6 +65,15 @@ def one_block(density: Density, task: Task, places: np.ndarray, most: int) -> Pa
     )
     normal, concave = (np.flatnonzero(v.all(axis=0)) for v in found)
     concave = concave[local[concave].sum(axis=1) >= _LARGE]
+    if not len(normal) and len(concave):
+        by_prior = over_chunks(
+            lambda batch, places: _concave_priors(density, batch, places, local[concave]),
+            task.batch(),
+            np.arange(len(task)),
+            places,
+            size=_TOGETHER,
+        )
+        concave = concave[by_prior.all(axis=0)]
     usable = normal if len(normal) else concave
     if not len(usable):
         return None
@@ -102,6 +113,33 @@ def _quadratic(density: Density, batch: Batch, places: Array, local: Array) -> t
             return same.all(), concave.all()
 
         return jax.lax.map(in_set, local)
+
+    return over_datasets(one, batch, places)
+
+
+@jit
+def _concave_priors(density: Density, batch: Batch, places: Array, local: Array) -> Array:
+    """Whether the prior is concave in entries (set, dim) of z: (dataset, set).
+
+    A scale and what it is the scale of have no joint mode, which rows that say much hide until
+    the scale is small.
+    """
+
+    def one(data: dict[str, Array], mask: Mask | None, places: Array) -> Array:
+        def at(z: Array) -> Array:
+            matrix = -jax.hessian(lambda u: density.compiled.log_prior(u, data))(z)
+            size = jnp.abs(jnp.diagonal(matrix))
+            size = jnp.sqrt(size + _TINY * (1.0 + jnp.max(size)))
+            matrix = matrix / (size * size[:, None])
+
+            def in_set(mine: Array) -> Array:
+                here = jnp.where(mine & mine[:, None], matrix, 0.0)
+                beside = jnp.where(mine, _SINGULAR, 1.0)  # a flat prior is concave, too
+                return jnp.isfinite(jnp.linalg.cholesky(here + jnp.diag(beside))).all()
+
+            return jax.lax.map(in_set, local)
+
+        return jax.lax.map(at, places).all(axis=0)
 
     return over_datasets(one, batch, places)
 

@@ -282,10 +282,12 @@ class OneDataset(NamedTuple):
             parts = [spread(p, k, n)[0] for p, k, n in zip(both, keys, numbers, strict=True)]
             l = jnp.concatenate(parts)  # noqa: E741
             each = jnp.stack([log_density(p, standardised(p, l)) for p in both])
+            each = jnp.where(jnp.isnan(each), -jnp.inf, each)  # a flat prior proposes nothing
             share = jnp.asarray(numbers)[:, None, None] / points
             log_q = logsumexp(each, axis=0, b=share)
         rest, value = jax.vmap(lambda v: self.parts(g, v))(l)
-        return rest[0], l, jnp.where(jnp.isnan(value), -jnp.inf, value) - log_q
+        log_w = value - log_q
+        return rest[0], l, jnp.where(jnp.isnan(log_w), -jnp.inf, log_w)
 
 
 def _compared(peak: Peak, l: Array, e: Array, value: Array) -> tuple[Array, Array]:  # noqa: E741
