@@ -1,7 +1,7 @@
 """One dataset: its density by groups, their modes, integrals and draws given global parameters."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,6 @@ from pmcl.levels.climb import TOL, Peak, climb, newton_step
 from pmcl.levels.points import grid
 from pmcl.levels.proposals import log_density, spread, standardised
 from pmcl.levels.structure import KEY, Anchor, Split
-
-if TYPE_CHECKING:
-    from pmcl.levels.integrals import Marginal
 
 _LOG_2PI = float(np.log(2 * np.pi))
 _BY_NODES = 2  # parameters of a group up to which quadrature is used, where it is not exact
@@ -56,10 +53,20 @@ def sums(
     return jnp.sum(elements[:prior]) - scale, jnp.sum(elements[prior:])
 
 
+class _Marginal(Protocol):
+    """What is the same for all datasets; see :class:`pmcl.levels.integrals.Marginal`."""
+
+    density: Density
+    shared: int
+    exact: bool
+    concave: bool
+    places: tuple[int, ...]
+
+
 class OneDataset(NamedTuple):
     """One dataset, and the functions of it that follow from its parts."""
 
-    marginal: "Marginal"
+    marginal: _Marginal
     data: dict[str, Any]
     mask: Mask | None
 
