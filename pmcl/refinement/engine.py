@@ -19,7 +19,7 @@ from pmcl.refinement.choice import Pilot, Verdict, choose, mixture_log_q
 from pmcl.refinement.groups import ProposalArrays
 from pmcl.refinement.settings import Asked, Beginning, Refine
 from pmcl.refinement.stages import BLOCK, Keys
-from pmcl.refinement.standing import ALIKE
+from pmcl.refinement.standing import heavy
 from pmcl.refinement.treatment import UNCONVERGED, Engine, Treatment, at, joined, replaced
 from pmcl.refinement.wider import widened
 from pmcl.runtime import devices
@@ -143,7 +143,7 @@ class _Run(NamedTuple):
         # under an improper prior that there is no mode may mean that there is no posterior
         nowhere = unconverged & bool(self.density.compiled.improper)
         warning = np.where(rests | nowhere, UNCONVERGED, "").astype(object)
-        weak = self.weak(drawn)
+        weak = self.weak(judge(drawn))
         again = self.populates and not self.further
         if self.beginning.search.exact:  # where z is long no wider draw has any weight
             rows = np.flatnonzero(~weak) if again else everyone
@@ -206,7 +206,7 @@ class _Run(NamedTuple):
         """Take what came of more searches and a mixture, unless it is poor, and poorer."""
         before, after = judge(at(old[0], rows)), judge(new[0])
         poor = after.khat > khat_threshold(max(self.asked.draws, 2))
-        poor |= np.char.str_len(new[1].warning.astype(str)) > 0
+        poor |= new[1].warning != ""
         worse = poor & (after.efficiency < before.efficiency) & ~(after.khat < before.khat)
         drawn, treatment = replaced(old, rows[~worse], at(new, ~worse))
         return drawn, treatment.noted(rows[worse], "population Monte Carlo did not help")
@@ -311,12 +311,10 @@ class _Run(NamedTuple):
         proposals.there[item, proposals.kinds.bent.start + mode] = True
         return np.maximum.reduceat(np.asarray(taken), np.cumsum(modes) - modes)
 
-    def weak(self, drawn: Drawn) -> np.ndarray:
+    def weak(self, judged: ImportanceDiagnostics) -> np.ndarray:
         """Whether draws of each dataset are poor."""
-        judged, draws = judge(drawn), self.asked.draws
-        bad = (judged.khat > khat_threshold(max(draws, 2))) & (draws >= FEWEST_DRAWS)
-        bad &= ~(judged.efficiency > ALIKE)
-        return bad | (judged.efficiency < self.settings.efficiency)
+        inefficient = judged.efficiency < self.settings.efficiency
+        return heavy(judged, self.asked.draws) | inefficient
 
     @property
     def each_round(self) -> int:

@@ -9,13 +9,7 @@ from jax.scipy.special import logsumexp
 
 from pmcl.search.farthest import farthest_first
 from pmcl.search.scales import Dense
-from pmcl.search.student import (
-    Student,
-    log_density_at,
-    mixture_draws,
-    mixture_log_q,
-    squares,
-)
+from pmcl.search.student import Student, mixture_draws, mixture_log_q
 
 _EM = 10  # steps of expectation-maximisation
 _GOES_ON = 3  # in a round that begins at a mixture of many components
@@ -47,8 +41,9 @@ def population(
     log_weight : Array of shape (n,)
         Their log importance weights; -inf for those of no use.
     key : Array
-    components, rounds, draws : int
-        Draws of a round; as many as it begins with, at least.
+    components, rounds : int
+    draws : int
+        Of a round; as many as it begins with, at least.
 
     Returns
     -------
@@ -91,12 +86,7 @@ def population(
 
 
 def population_round(
-    log_density: Callable[[Array], Array],
-    parts: Student,
-    share: Array,
-    key: Array,
-    *,
-    draws: int,
+    log_density: Callable[[Array], Array], parts: Student, share: Array, key: Array, *, draws: int
 ) -> tuple[tuple[Student, Array], Array]:
     """Draw from a mixture, weight the draws, and fit the mixture to them.
 
@@ -162,12 +152,8 @@ def _fit(
 
     def step(_: Array, carry: tuple[Student, Array]) -> tuple[Student, Array]:
         parts, share = carry
-        far = squares(parts, z)
-        log_q = (
-            log_density_at(far, degrees, dim)
-            - jax.vmap(lambda s: s.scale.log_det())(parts)[:, None]
-        )
-        log_q = log_q + jnp.log(share)[:, None]
+        far = jax.vmap(lambda s: jax.vmap(s.far)(z))(parts)
+        log_q = jax.vmap(lambda s, u: s.log_prob_at(u))(parts, far) + jnp.log(share)[:, None]
         owned = jnp.exp(log_q - logsumexp(log_q, axis=0)) * weight
         owned = jnp.where(jnp.isfinite(owned), owned, 0.0)
         total = jnp.sum(owned, axis=1)

@@ -21,7 +21,7 @@ from pmcl.search.search import Search, evidence_of
 _INEFFICIENT = 0.1
 # A weight that is seen to matter costs efficiency: above this the largest are a few times the mean,
 # and a shape fitted to their tail tells of nothing that is there.
-ALIKE = 0.99
+_ALIKE = 0.99
 _RESOLUTION = 0.01  # nats by which the rounding of a log density may change it
 _NOTHING = 10.0  # nats below an equal share, at which a draw does not count
 _BEHIND = 5.0  # nats by which a mode that hardly a draw is near may lie behind the evidence
@@ -36,11 +36,10 @@ _LOG_2PI = float(np.log(2 * np.pi))
 
 def objections(drawn: Drawn, diagnostics: ImportanceDiagnostics, draws: int) -> np.ndarray:
     """What weights and densities say against draws: text of shape (dataset,), empty for nothing."""
-    limit = khat_threshold(max(draws, 2))
-    many = draws >= FEWEST_DRAWS  # else k-hat cannot be told, which says nothing of the posterior
+    limit, many = khat_threshold(max(draws, 2)), draws >= FEWEST_DRAWS
     khat, efficiency = diagnostics.khat, diagnostics.efficiency
     found = np.where(
-        (khat > limit) & many & ~(efficiency > ALIKE),
+        heavy(diagnostics, draws),
         np.char.add(np.char.mod("k-hat %.2f is above ", khat), f"{limit:.2f}"),
         "",
     ).astype(object)
@@ -53,6 +52,13 @@ def objections(drawn: Drawn, diagnostics: ImportanceDiagnostics, draws: int) -> 
     rounded = np.finfo(float).eps * np.where(np.isfinite(size), size, 0.0) > _RESOLUTION
     text = np.char.mod("the log density is of the order of %.0e: no resolution is left", size)
     return joined(found, np.where(rounded, text, ""))
+
+
+def heavy(diagnostics: ImportanceDiagnostics, draws: int) -> np.ndarray:
+    """Whether k-hat of so many draws is too high."""
+    many = draws >= FEWEST_DRAWS  # else k-hat cannot be told, which says nothing of the posterior
+    bad = diagnostics.khat > khat_threshold(max(draws, 2))
+    return bad & many & ~(diagnostics.efficiency > _ALIKE)
 
 
 def tails(compiled: CompiledModel, z: np.ndarray, log_weights: np.ndarray) -> np.ndarray:

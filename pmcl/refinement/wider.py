@@ -13,7 +13,7 @@ from jax.scipy.special import logsumexp
 
 from pmcl.data.batching import over_items
 from pmcl.draws.drawn import Drawn, judge
-from pmcl.metrics import FEWEST_DRAWS
+from pmcl.metrics import FEWEST_DRAWS, ImportanceDiagnostics
 from pmcl.refinement.choice import Verdict, mixture_log_q
 from pmcl.refinement.groups import ProposalArrays
 from pmcl.refinement.stages import BLOCK
@@ -50,7 +50,7 @@ class _Run(Protocol):
         stage: int,
     ) -> tuple[np.ndarray, ...]: ...
 
-    def weak(self, drawn: Drawn) -> np.ndarray: ...
+    def weak(self, judged: ImportanceDiagnostics) -> np.ndarray: ...
 
     def judge(self, proposals: ProposalArrays, rows: np.ndarray, *, stage: int) -> Verdict: ...
 
@@ -91,7 +91,7 @@ def widened(
         text = np.char.mod("wider proposals move a mean or a sd by %.2f sd", by)
         said[rows] = np.where(by > max(_FAR, noise), text, "")
         far = by > max(_MOVED, noise)
-        again = far | run.weak(at(drawn, rows))
+        again = far | run.weak(judged)
         left[rows] = again
         if stage == stages[-1] or not again.any() or not run.populates:
             break

@@ -28,8 +28,15 @@ class Student(eqx.Module):
 
     def log_prob(self, z: Array) -> Array:
         """log density."""
-        far = jnp.sum(self.scale.solve(z - self.shift) ** 2)
-        return log_density_at(far, self.degrees, z.shape[0]) - self.scale.log_det()
+        return self.log_prob_at(self.far(z))
+
+    def far(self, z: Array) -> Array:
+        """Squared distance of z from the mode, in its scale."""
+        return jnp.sum(self.scale.solve(z - self.shift) ** 2)
+
+    def log_prob_at(self, far: Array) -> Array:
+        """log density at such a distance."""
+        return log_density_at(far, self.degrees, len(self.shift)) - self.scale.log_det()
 
 
 def log_density_at(far: Array, degrees: int, dim: int) -> Array:
@@ -37,12 +44,6 @@ def log_density_at(far: Array, degrees: int, dim: int) -> Array:
     n, d = degrees, dim
     constant = gammaln((n + d) / 2) - gammaln(n / 2) - 0.5 * d * jnp.log(n * jnp.pi)
     return constant - 0.5 * (n + d) * jnp.log1p(far / n)
-
-
-def squares(parts: Student, z: Array) -> Array:
-    """Squared distances of z (n, dim) from the modes of several, in their scales: (part, n)."""
-    one = lambda s, u: jnp.sum(s.scale.solve(u - s.shift) ** 2)  # noqa: E731
-    return jax.vmap(lambda s: jax.vmap(lambda u: one(s, u))(z))(parts)
 
 
 def mixture_draws(
