@@ -1,8 +1,7 @@
 """Memory and start: peak memory of pretraining, import time, cold start to the first adaptation.
 
 The last with nothing compiled, and with JAX's compilation cache as a first process left it; with
-the default numbers of steps, with the demo's, and with few. Each figure is measured in a process of
-its own.
+the default numbers of steps, and with the demo's. Each figure is measured in a process of its own.
 """
 
 import json
@@ -14,7 +13,6 @@ from pathlib import Path
 
 from results import Table, parser, run_json, write
 
-FEW = (600, 60)  # steps of pretraining and of adaptation
 IMPORTS = {
     "import pymc, jax": "import pymc, jax",
     "import pmcl": "import pmcl",
@@ -120,11 +118,7 @@ def main() -> None:
     from pmcl.demo.run import DemoSettings  # not above: the processes that are timed import it
 
     demo = DemoSettings()
-    kinds = {
-        "default steps": (),
-        "the demo's steps": (demo.steps, 200),
-        "few steps": FEW,
-    }
+    kinds = {"default steps": (), "the demo's steps": (demo.steps, 200)}
     imports = {k: seconds_of(v) for k, v in IMPORTS.items()}
     base = imports["import pymc, jax"]
     me = [sys.executable, __file__, "--steps", str(given.steps), "--only"]
