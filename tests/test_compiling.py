@@ -99,7 +99,8 @@ def test_the_first_calls_compile_little_and_later_ones_nothing(programs):
     pmcl.refine(model, data(5), draws=100, refine=everything, random_seed=1, **QUIET)
     pmcl.sample_reference(model, data(2), draws=50, tune=100, random_seed=1, **QUIET)
     first["others"] = programs.new()
-    most = {"fit": 29, "adapt": 8, "sample": 12, "others": 13}
+    # four of `fit` are once a process: in the whole suite another test has compiled them
+    most = {"fit": 30, "adapt": 8, "sample": 12, "others": 13}
     assert {k: len(v) for k, v in first.items() if len(v) > most[k]} == {}, first
 
     # "auto" may need a stage that it never needed before
