@@ -2,8 +2,8 @@
 
 nutpie: 4 chains of 400 tuning and 250 kept draws on all cores, one compilation for all datasets.
 pmcl: alignment alone (`steps=0`) and all stages (100 local steps for every dataset), 1,000 draws,
-from the prior. "search" is the time of the search for modes alone. Gradients: nutpie's leapfrog
-steps, tuning included; ours with a Hessian counted as one gradient for each parameter.
+from the prior. Gradients: nutpie's leapfrog steps, tuning included; ours with a Hessian counted as
+one gradient for each parameter.
 """
 
 import json
@@ -11,13 +11,11 @@ import time
 import warnings
 from collections.abc import Callable
 
-import jax
 import numpy as np
 from refinement_models import CASES
 from results import Table, parser, write
 
 import pmcl
-from pmcl.refinement import engine
 
 ALIGNED = pmcl.Refine(steps=0)
 FULL = pmcl.Refine(enough=2.0)
@@ -30,20 +28,7 @@ def timed(function: Callable) -> tuple[float, object]:
     return time.perf_counter() - begin, found
 
 
-def watch_search(spent: list[float]) -> None:
-    """Add the seconds of every search for modes to a list."""
-    inner = engine.searched
-
-    def searched(*arguments):  # noqa: ANN002, ANN202
-        begin = time.perf_counter()
-        found = jax.block_until_ready(inner(*arguments))
-        spent.append(time.perf_counter() - begin)
-        return found
-
-    engine.searched = searched
-
-
-def run(name: str, n: int, spent: list[float]) -> dict:
+def run(name: str, n: int) -> dict:
     """Time both sides on one model, and compare their draws."""
     model, data = CASES[name](n)
 
@@ -76,14 +61,12 @@ def run(name: str, n: int, spent: list[float]) -> dict:
             )
 
         cold, _ = timed(ours)
-        spent.clear()
         warm, tree = timed(ours)
         found = tree["dataset_stats"].to_dataset()
         compared = pmcl.compare(tree, reference)
         row[label] = {
             "cold_seconds": compiling + cold,
             "ms_per_dataset": 1e3 * warm / n,
-            "search_ms_per_dataset": 1e3 * sum(spent) / n,
             "gradients": float(found["gradients"].mean()),
             "khat_below_0.7": float((found["khat"] < 0.7).mean()),
             "efficiency": float(found["efficiency"].mean()),
@@ -101,16 +84,14 @@ def main() -> None:
     arguments.add_argument("--models", nargs="*", default=list(CASES))
     given = arguments.parse_args()
     warnings.simplefilter("ignore", UserWarning)
-    spent: list[float] = []
-    watch_search(spent)
     rows = {}
     for name in given.models:
-        rows[name] = run(name, given.datasets, spent)
+        rows[name] = run(name, given.datasets)
         print(name, json.dumps(rows[name]), flush=True)
         write("refinement", given.out, {"models": rows})
     table = Table(
         f"ms a dataset, {given.datasets} datasets, warm (ratio to nutpie)",
-        ["model", "nutpie", "search", "aligned", "full", "k-hat < 0.7", "MMD2 (null)"],
+        ["model", "nutpie", "aligned", "full", "k-hat < 0.7", "MMD2 (null)"],
         [
             [
                 name,
@@ -118,7 +99,6 @@ def main() -> None:
                 *(
                     f"{ms:.3g} ({ms / row['nutpie']['ms_per_dataset']:.2g})"
                     for ms in (
-                        row["aligned"]["search_ms_per_dataset"],
                         row["aligned"]["ms_per_dataset"],
                         row["full"]["ms_per_dataset"],
                     )

@@ -199,7 +199,9 @@ def test_population_follows_a_banana_and_finds_the_weights_of_modes():
     z = 4.0 * jax.random.normal(jax.random.key(0), (600, 2))
     for density in (banana, modes):
         ratio = jax.vmap(density)(z) + jnp.sum(z**2, axis=1) / 32
-        parts = population(density, z, ratio, jax.random.key(1), components=6, rounds=8, draws=600)
+        parts = population(
+            density, z, ratio, jax.random.key(1), components=6, rounds=8, draws=600, enough=0.7
+        )
         eps = jax.random.normal(jax.random.key(2), (6, 500, 2))
         chi2 = parts.mixing(jax.random.key(3), (6, 500))
         u = jax.vmap(lambda s, e, c: jax.vmap(s.draw)(e, c))(parts, eps, chi2).reshape(-1, 2)
@@ -220,6 +222,7 @@ def test_population_follows_a_banana_and_finds_the_weights_of_modes():
         components=2,
         rounds=2,
         draws=50,
+        enough=0.7,
     )
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(broken))
 

@@ -76,7 +76,7 @@ def refine_task(
     with progress_bar("Refining", len(which), enabled=progressbar) as bar:
         for some in np.array_split(which, -(-len(which) // _most(density.compiled.dim))):
             run = _Run(density, amortizer, task.batch(), task.position, beginning, asked, some)
-            parts.append(run._replace(further=further and run.populates).all())
+            parts.append(run._replace(further=int(further and run.populates)).all())
             bar.advance(len(some))
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
@@ -90,7 +90,8 @@ class _Run(NamedTuple):
     """Datasets that are refined together, and what they share.
 
     `part` are positions in the task, `position` those of its datasets in the whole. `further`:
-    draws were poor; there are more searches, and a mixture.
+    1 where draws were poor, for more searches and a mixture; 2 where they are poor still, for one
+    that is fitted to many draws.
     """
 
     density: Density
@@ -100,7 +101,7 @@ class _Run(NamedTuple):
     beginning: Beginning
     asked: Asked
     part: np.ndarray
-    further: bool = False
+    further: int = 0
 
     @property
     def settings(self) -> Refine:
@@ -144,7 +145,7 @@ class _Run(NamedTuple):
         nowhere = unconverged & bool(self.density.compiled.improper)
         warning = np.where(rests | nowhere, UNCONVERGED, "").astype(object)
         weak = self.weak(judge(drawn))
-        again = self.populates and not self.further
+        again = self.populates and self.further < 2
         if self.beginning.search.exact:  # where z is long no wider draw has any weight
             rows = np.flatnonzero(~weak) if again else everyone
             drawn, choice, said, moved = widened(self, proposals, choice, drawn, rows)
@@ -153,7 +154,7 @@ class _Run(NamedTuple):
         rows = np.flatnonzero(weak)
         if not again or not len(rows):
             return drawn, treatment
-        new, done = self._replace(part=self.part[rows], further=True).all()
+        new, done = self._replace(part=self.part[rows], further=self.further + 1).all()
         gradients = done.gradients + treatment.gradients[rows]
         done = done._replace(gradients=gradients, steps=treatment.steps[rows])
         return self.better((drawn, treatment), rows, (new, done))
@@ -323,7 +324,10 @@ class _Run(NamedTuple):
         return min(_EACH * self.settings.components, most)
 
     def populate(self, proposals: ProposalArrays, rows: np.ndarray, *, stage: int = 5) -> Verdict:
-        """Fit a mixture by population Monte Carlo, and judge again; three stages."""
+        """Fit a mixture by population Monte Carlo, and judge again; three stages.
+
+        At first with few draws a round, until these are efficient.
+        """
         settings = self.settings
         z, pilot = self.pilot(proposals, rows, stage, _FITTED)
         weight = pilot.there / pilot.there.sum(axis=1, keepdims=True)
@@ -338,7 +342,8 @@ class _Run(NamedTuple):
                 Keys.of_chunk(keys),
                 settings.components,
                 settings.rounds,
-                self.each_round,
+                _FITTED if self.further == 1 else self.each_round,
+                settings.enough if self.further == 1 else np.inf,
             ),
             rows,
             np.where(np.isfinite(z), z, 0.0),

@@ -12,7 +12,7 @@ from pmcl.search.scales import Dense
 from pmcl.search.student import Student, mixture_draws, mixture_log_q
 
 _EM = 10  # steps of expectation-maximisation
-_GOES_ON = 3  # in a round that begins at a mixture of many components
+_GOES_ON = 3  # in rounds after the first
 _WIDE = 0.1  # of the draws of a round are as wide as all that it began with: what fits lost is seen
 
 
@@ -25,12 +25,13 @@ def population(
     components: int,
     rounds: int,
     draws: int,
+    enough: float,
 ) -> Student:
     """Fit a mixture of multivariate t distributions to a density of any shape.
 
-    For what no bent normal follows: bananas, funnels, modes that no search found. Each round
-    draws from the mixture, weights the draws by the density (the weights truncated), and fits the
-    mixture to them.
+    For what no bent normal follows: bananas, funnels, modes that no search found. Each round fits
+    the mixture to weighted draws (their weights truncated), draws from it, and weights these draws
+    by the density. The last round is that whose draws are efficient.
 
     Parameters
     ----------
@@ -42,8 +43,11 @@ def population(
         Their log importance weights; -inf for those of no use.
     key : Array
     components, rounds : int
+        Rounds at most; one at least.
     draws : int
         Of a round; as many as it begins with, at least.
+    enough : float
+        Efficiency of a round's draws with which it is the last.
 
     Returns
     -------
@@ -69,19 +73,23 @@ def population(
     begun = jnp.resize(z, (number, dim))
     begun_weight = jnp.full(number, -jnp.inf).at[: z.shape[0]].set(log_weight)
 
-    def round_(mixture: tuple[Student, Array], given: tuple[Array, Array]) -> tuple[tuple, None]:
-        # the first fit, to the given draws, is one of the rounds: it is compiled once
-        key, first = given
-        parts, share = mixture
+    keys = jax.random.split(key, rounds)
+
+    def round_(carry: tuple) -> tuple:
+        at, _, mixture, u, ratio = carry
+        parts, share = _fitted(*mixture, u, ratio, jnp.where(at == 0, _EM, _GOES_ON))
         both = jax.tree.map(lambda *x: jnp.concatenate(x), parts, wide)
         shares = jnp.append((1 - _WIDE) * share, _WIDE)
-        u = jnp.where(first, begun, mixture_draws(both, shares, key, number, shuffled=False))
+        u = mixture_draws(both, shares, keys[at], number, shuffled=False)
         ratio = _ratio(jax.vmap(log_density), both, shares, u)
-        ratio = jnp.where(first, begun_weight, ratio)
-        return _fitted(*mixture, u, ratio, jnp.where(first, _EM, _GOES_ON)), None
+        return at + 1, _efficiency(ratio), (parts, share), u, ratio
 
-    keys = jax.random.split(key, rounds + 1)
-    (parts, _), _ = jax.lax.scan(round_, start, (keys, jnp.arange(rounds + 1) == 0))
+    def goes_on(carry: tuple) -> Array:
+        at, efficiency, *_ = carry
+        return (at < rounds) & (efficiency < enough)
+
+    begin = jnp.asarray(0), jnp.asarray(0.0, z.dtype), start, begun, begun_weight
+    _, _, (parts, _), *_ = jax.lax.while_loop(goes_on, round_, begin)
     return parts
 
 
@@ -108,6 +116,13 @@ def _ratio(log_density: Callable[[Array], Array], parts: Student, share: Array, 
     """Log weights of a mixture's draws; -inf for those of no use."""
     ratio = log_density(u) - mixture_log_q(parts, share, u)
     return jnp.where(jnp.isfinite(ratio), ratio, -jnp.inf)
+
+
+def _efficiency(log_weight: Array) -> Array:
+    """Effective sample size of weighted draws, as a part of their number."""
+    weight = jnp.exp(log_weight - jnp.max(log_weight))
+    found = jnp.sum(weight) ** 2 / (jnp.sum(weight**2) * len(weight))
+    return jnp.where(jnp.isfinite(found), found, 0.0)
 
 
 def _fitted(

@@ -38,7 +38,8 @@ class Refine(eqx.Module):
     pilot : int
         Draws of every proposal by which they are judged.
     enough : float
-        Estimated efficiency with which no further stage is tried; above 1: all always are.
+        Estimated efficiency with which no further stage is tried, nor a first mixture's next round;
+        above 1: all always are.
     rounds : int
         Rounds of population Monte Carlo where local steps leave a poor efficiency, or wider draws
         move moments, after searches from many more places; 0: none of this, and no wider draws

@@ -121,6 +121,7 @@ def populate(
     components: int,
     rounds: int,
     draws: int,
+    enough: float,
 ) -> Student:
     """Population Monte Carlo from weighted draws (dataset, draw, dim): fields (dataset, place)."""
 
@@ -131,7 +132,14 @@ def populate(
             return density(u, data, mask)
 
         return population(
-            log_density, z, log_weight, key, components=components, rounds=rounds, draws=draws
+            log_density,
+            z,
+            log_weight,
+            key,
+            components=components,
+            rounds=rounds,
+            draws=draws,
+            enough=enough,
         )
 
     return over_datasets(one, batch, z, log_weight, keys.each())

@@ -39,7 +39,7 @@ class _Run(Protocol):
     def populates(self) -> bool: ...
 
     @property
-    def further(self) -> bool: ...
+    def further(self) -> int: ...
 
     def propose(
         self,
@@ -83,7 +83,7 @@ def widened(
     if draws < FEWEST_DRAWS or not len(rows):
         return drawn, choice, said, left
     noise = _NOISE / np.sqrt(draws)
-    stages = _STAGES if run.further else _STAGES[:2]
+    stages = _STAGES if run.further > 1 else _STAGES[:2]
     for stage in stages:
         judged = judge(at(drawn, rows))
         wide = around(drawn.z[rows], judged.log_weights)
