@@ -51,12 +51,14 @@ class Copy(NamedTuple):
                 "the data before they are passed, compute it in the model from a `pm.Data`, or "
                 "make it a parameter."
             )
+        held = " If it is the `pm.Data` that is observed, write the observed variable in its place."
         moved = f", moved by {self.rows} row{'s' * (self.rows > 1)}" if self.rows else ""
         return (
             f"Variable {self.variable!r}: the model also has its own `observed` values as a "
             f"constant array{moved}, which stays as it is whatever data come. Write a dependence "
             "on earlier values as a distribution (`pm.AR`, or `pm.CustomDist` with `dist=`), or "
             "make the array a `pm.Data`, and give its values with each dataset."
+            + ("" if self.rows else held)
         )
 
 
