@@ -28,6 +28,7 @@ from scipy import stats
 import pmcl
 from pmcl.compile import Mask, compile_model
 from pmcl.compile.conversion.graphs import host_mode
+from pmcl.compile.copies import copies_in
 from pmcl.data.reading import task_of
 from pmcl.runtime import precision
 
@@ -455,6 +456,42 @@ def test_a_summary_of_the_observations_in_a_prior_is_none_of_the_likelihood() ->
             a, s = pm.Normal("a", y.mean(), 1), pm.Uniform("s", 0, y.std())
             pm.Normal("y", a * y.std() if scaled else a, s, observed=y)
         assert bool(compile_model(model).copies) == scaled
+
+
+_WALK = np.random.default_rng(1).normal(size=(5, 8)).cumsum(1)
+_COUNTS = np.random.default_rng(2).poisson(6, (5, 8))
+_CAMPS = np.random.default_rng(3).normal(size=40)
+_COPIES = {
+    "logarithms of counts": (np.log1p(_COUNTS.ravel()[:-1]), _COUNTS.ravel()[1:], 1),
+    "standardised": ((_CAMPS[:-1] - _CAMPS.mean()) / _CAMPS.std(), _CAMPS[1:], 1),
+    "squares": (_CAMPS[:-2] ** 2, _CAMPS[2:], 2),
+    "the level of differences": (_WALK[0, :-1], np.diff(_WALK[0]), 1),
+    "differences of the level": (np.diff(_WALK[0])[:-1], _WALK[0, 2:], 2),
+    "at risk": (500 - np.r_[0, _COUNTS.ravel().cumsum()[:-1]], _COUNTS.ravel(), 1),
+    "a panel": (_COUNTS[:, :-1], _COUNTS[:, 1:], 1),
+    "a panel in long form": (_WALK[:, :-1].ravel(), _WALK[:, 1:].ravel(), 0),
+    "counts of a panel in long form": (
+        np.c_[np.zeros(5), _COUNTS[:, :-1]].ravel(),
+        _COUNTS.ravel(),
+        1,
+    ),
+    "times of the censored": (np.where(_CAMPS > 0, np.inf, _CAMPS), _CAMPS, 0),
+    "no copy: another walk": (np.flip(_WALK[1]) + 0.1, _WALK[0], None),
+    "no copy: a line without noise": (_CAMPS, 2 * _CAMPS + 1, None),
+    "no copy: time and its placeholder": (np.linspace(0, 1, 30), np.linspace(0, 1, 30), None),
+    "no copy: months": (np.eye(12)[np.arange(40) % 12], _COUNTS.ravel(), None),
+    "no copy: decimals": (np.round(_CAMPS, 1), np.round(np.flip(_CAMPS), 1), None),
+}
+
+
+@pytest.mark.parametrize("name", _COPIES)
+def test_what_was_computed_of_earlier_values_is_a_copy(name: str) -> None:
+    """It stays the model's own in the likelihood of any other dataset."""
+    constant, own, moved = _COPIES[name]
+    with pm.Model() as model:
+        mean = pm.Normal("b") * pt.as_tensor(constant)
+        pm.Normal("y", mean if np.ndim(constant) == own.ndim else mean.sum(1), observed=own)
+    assert [copy.rows for copy in copies_in(model, [mean])] == ([] if moved is None else [moved])
 
 
 @pytest.mark.parametrize("kind", ["cov", "tau", "sum", "product"])

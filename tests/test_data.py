@@ -196,6 +196,56 @@ def test_a_task_is_passed_on_and_checked_against_the_model(compiled, layout):
         as_task(task, Layout.of(compile_model(other), None))
 
 
+def test_rows_are_along_no_axis_of_one_draw() -> None:
+    """Whatever its name: 'color' comes before 'site', and tables had to have a row for each."""
+    with pm.Model(coords={"site": range(3), "color": ["red", "blue"]}) as model:
+        held = pm.Data("held", np.full((3, 2), 2), dims=("site", "color"))
+        share = pm.Beta("share", 1, 1)
+        shares = pm.math.stack([share, 1 - share])
+        pm.Multinomial("y", n=4, p=shares, observed=held, dims=("site", "color"))
+    layout = layout_of(compile_model(model))
+    assert layout.row == "site"
+    counts = np.array([[1, 3], [2, 2], [4, 0], [0, 4]])
+    table = pd.DataFrame({"y[blue]": counts[:, 1], "y[red]": counts[:, 0]})
+    np.testing.assert_array_equal(as_task(table, layout).values["y"], [counts])
+    turned = pd.DataFrame(counts[:, ::-1], columns=["blue", "red"])
+    np.testing.assert_array_equal(as_task({"held": turned}, layout).values["y"], [counts])
+    both = as_task({"few": {"y": counts[:2]}, "many": {"y": counts}}, layout)
+    np.testing.assert_array_equal(both.lengths, [2, 4])
+
+
+@pytest.mark.parametrize("by", ["dim", "data", "likelihood", "covariate"])
+def test_a_prior_that_counts_observations(by: str) -> None:
+    """It knows no observations, but a covariate's length: it kept that of the model."""
+
+    def built(n: int) -> pm.Model:
+        with pm.Model(coords={"obs": range(n)}) as model:
+            held = pm.Data("held", np.zeros(n), dims="obs")
+            x = pm.Data("x", np.ones(n), dims="obs") if by == "covariate" else 1.0
+            length = held.shape[0] if by == "data" else model.dim_lengths["obs"]
+            mu = pm.Normal("mu", 0, 1.0 if by == "likelihood" else 1 / length)
+            mean = mu / length if by == "likelihood" else mu * x
+            pm.Normal("y", mean, 1, observed=held, dims="obs")
+        return model
+
+    names = ["x"] if by == "covariate" else []
+    compiled = compile_model(built(4), covariates=names)
+    for n in (4, 7):
+        data = {name: np.ones(n) for name in ["y", *names]}
+        if n != 4 and by in ("dim", "data"):
+            with pytest.raises(
+                DataError, match="'y' of .* length 4 along 'obs'.*got 7: the prior of 'mu'"
+            ):
+                as_task(data, Layout.of(compiled, None))
+            continue
+        as_task(data, Layout.of(compiled, None))
+        with precision.scope():
+            found = compiled.log_joint(np.array([0.3]), data)
+        sd, mean = (1, 0.3 / n) if by == "likelihood" else (1 / n, 0.3)
+        exact = stats.norm(0, sd).logpdf(0.3) + stats.norm(mean, 1).logpdf(1.0) * n
+        np.testing.assert_allclose(found, exact)
+
+
 # --- padding ----------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ import pmcl
 from pmcl.compile import compile_model
 from pmcl.compile.parting import parted
 from pmcl.data.reading import task_of
-from pmcl.refinement.known import conditional_model, values_of
+from pmcl.refinement.known import conditional_model, known_z, values_of
 from pmcl.refinement.standalone import RefineJob
 from pmcl.runtime import precision
 
@@ -226,6 +226,38 @@ def test_entries_that_are_not_independent_are_refused():
         pm.Multinomial("y", 5, p, observed=[1, 2, 2])
     with pytest.raises(ValueError, match="'p'.: expected all entries, some are NaN"):
         pmcl.refine(model, given={"p": [0.5, np.nan, np.nan]}, progressbar=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("shares", [0.5, 0.5, 0.5], r"got .0.5 0.5 0.5. for dataset '0'. .0.333"),
+        ("shares", [[0.2, 0.3, 0.5], [0.2, 0.3, 0.4]], "for dataset '1'"),
+        ("shares", [0.333, 0.333, 0.333], ""),
+        ("effects", [-1.0, 0.0, 2.0], "got .-1.  0.  2.."),
+        ("effects", [-1.0, 0.0, 1.0], ""),
+        ("angle", 4.0, "got 4.* is one"),
+        ("angle", 3.1, ""),
+        ("factor", [[1.0, 0.6], [0.6, 1.0]], "got"),  # PyMC's LKJCorr is the Cholesky factor
+        ("factor", [[1.0, 0.0], [0.6, 0.8]], ""),
+    ],
+)
+def test_entries_that_go_together_are_given_so(name: str, value: object, said: str) -> None:
+    """They have an unconstrained value that is another's: evidence and draws did not agree."""
+    with pm.Model() as model:
+        pm.Dirichlet("shares", np.ones(3))
+        pm.ZeroSumNormal("effects", shape=3)
+        pm.VonMises("angle", 0, 1)
+        pm.LKJCorr("factor", n=2, eta=1)
+        pm.Normal("y", pm.Normal("mu"), 1, observed=[0.5])
+    compiled = pmcl.compile_model(model)
+    task = task_of(compiled, {"y": [[0.5], [1.5]]})
+    known = values_of(compiled, task, {name: value})
+    if said:
+        with pytest.raises(ValueError, match=f"{name}.*values that its prior allows.*{said}"):
+            known_z(compiled, task, known)
+    else:
+        assert np.isfinite(known_z(compiled, task, known)).any()
 
 
 def test_the_evidence_is_that_of_data_and_what_is_known(model):

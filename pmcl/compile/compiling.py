@@ -1,6 +1,6 @@
 """Compile a PyMC model."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import jax
@@ -201,6 +201,9 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
     before = [*own.values(), *restrictions]
     prior, _ = function(values, before, names_prior)
     gradient(prior, names_prior)
+    counted = _counted(
+        model, lengths, {*inputs.values()}, dict(zip(names_prior, before, strict=True))
+    )
     plain = [*(term.sum() for term in densities(free, jacobian=False)), *restrictions]
     constrained_prior, _ = function(values, plain, names_prior)
     names_potential = [p.name for p in on_data]
@@ -259,6 +262,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         covariates=tuple(about[symbol] for symbol in inputs.values()),
         coords={k: variables.labels(v) for k, v in model.coords.items() if v is not None},
         data_dims=_data_dims(model, about.values()),
+        counted=counted,
         _fixed=fixed,
         potentials=tuple(
             variables.describe(model, p, like.shape)
@@ -319,6 +323,24 @@ def _covariate_variables(model: pm.Model, names: Sequence[str]) -> list[SharedVa
             "`pm.Data` was made from. Use the `pm.Data` itself in the model, or leave it out."
         )
     return [known[name] for name in names]
+
+
+def _counted(
+    model: pm.Model,
+    lengths: Mapping[Variable, Variable],
+    covariates: Collection[Variable],
+    priors: Mapping[str, Variable],
+) -> dict[str, str]:
+    """Dims of observations whose length is in a prior, which knows no observations, and of what."""
+    held, found = variables.holders(model), dict[str, str]()
+    unknown = {k for k, v in lengths.items() if {*covariates}.isdisjoint(ancestors([v]))}
+    for name, prior in priors.items():
+        for length in unknown.intersection(ancestors([prior])):
+            dims = [d for d, n in model.dim_lengths.items() if n is length]
+            if length.name in held:
+                dims = [*variables.dims_of(model, model[held[length.name]])]
+            found |= dict.fromkeys(dims, name)
+    return found
 
 
 def _data_dims(model: pm.Model, infos: Iterable[VariableInfo]) -> frozenset[str]:

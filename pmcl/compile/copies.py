@@ -10,7 +10,7 @@ from pytensor.graph.traversal import ancestors
 
 from pmcl.compile.variables import content, own_value
 
-_FEWEST = 4  # values whose mean or standard deviation is no chance
+_FEWEST = 4  # values whose mean or standard deviation, or whose place elsewhere, is no chance
 _FARTHEST = 24  # rows by which a copy may be moved
 
 
@@ -51,12 +51,14 @@ class Copy(NamedTuple):
                 "the data before they are passed, compute it in the model from a `pm.Data`, or "
                 "make it a parameter."
             )
+        held = " If it is the `pm.Data` that is observed, write the observed variable in its place."
         moved = f", moved by {self.rows} row{'s' * (self.rows > 1)}" if self.rows else ""
         return (
             f"Variable {self.variable!r}: the model also has its own `observed` values as a "
             f"constant array{moved}, which stays as it is whatever data come. Write a dependence "
             "on earlier values as a distribution (`pm.AR`, or `pm.CustomDist` with `dist=`), or "
             "make the array a `pm.Data`, and give its values with each dataset."
+            + ("" if self.rows else held)
         )
 
 
@@ -88,7 +90,7 @@ def summaries_in(
 
 
 def copies_in(model: pm.Model, densities: Sequence[Variable]) -> tuple[Copy, ...]:
-    """Find observed values, or their logarithms, among the constants of log densities."""
+    """Find observed values, or what follows from earlier ones, among constants of log densities."""
     constants = [
         np.asarray(v.data, float)
         for v in ancestors(list(densities))
@@ -97,11 +99,12 @@ def copies_in(model: pm.Model, densities: Sequence[Variable]) -> tuple[Copy, ...
     found = []
     for rv in model.observed_RVs:
         own = own_value(model, rv.name).astype(float)
-        forms = [own, np.log(own)] if own.size and (own > 0).all() else [own]
-        every = [_moved(form, c) for form in forms for c in constants if own.ndim]
-        rows = [r for r in every if r is not None]
-        if rows:
-            found.append(Copy(rv.name, own, min(rows)))
+        if not own.ndim or not _telling(own):
+            continue
+        known = np.unique(own)
+        forms = [_forms(np.moveaxis(own, i, 0)) for i in range(own.ndim)]
+        rows = [_moved(forms, known, c) for c in constants]
+        found += [Copy(rv.name, own, min(r)) for r in [[r for r in rows if r is not None]] if r]
     return tuple(found)
 
 
@@ -123,27 +126,98 @@ def copies_in_deterministics(
     return tuple(found.values())
 
 
-def _moved(own: np.ndarray, constant: np.ndarray) -> int | None:
-    """By how many rows a constant, or a column of it, is moved against observed values."""
-    if constant.ndim == own.ndim + 1:
+class _Forms(NamedTuple):
+    """Observed values, the rows first, as a model may have them in the same row and later."""
+
+    same: list[np.ndarray]
+    later: list[np.ndarray]
+
+
+def _forms(own: np.ndarray) -> _Forms:
+    with np.errstate(all="ignore"):
+        same = [own, np.log(own)]
+        # counts in logs, squares (volatility), sums (who is no longer at risk), and differences
+        later = [*same, np.log1p(own), np.sqrt(own), own**2, abs(own), own.cumsum(0)]
+        later += [np.diff(own, axis=0)]
+    return _Forms(*([f for f in each if np.isfinite(f).all()] for each in (same, later)))
+
+
+def _moved(forms: Sequence[_Forms], known: np.ndarray, constant: np.ndarray) -> int | None:
+    """By how many rows a constant, or a column of it, is moved against observed values.
+
+    `forms` by axis: the rows of a panel may be series. `known`: the values, in their order.
+    """
+    if constant.ndim == len(forms) + 1:
         columns = np.moveaxis(constant, -1, 0)[:64]
-        return next((r for c in columns for r in [_moved(own, c)] if r is not None), None)
-    if constant.ndim != own.ndim or constant.shape[1:] != own.shape[1:]:
+        return next((r for c in columns for r in [_moved(forms, known, c)] if r is not None), None)
+    if constant.ndim != len(forms):
+        return None
+    for axis, own in enumerate(forms):
+        rows = _moved_along_rows(own, np.moveaxis(constant, axis, 0))
+        if rows is not None:
+            return rows
+    return 0 if _among(known, constant) else None
+
+
+def _among(known: np.ndarray, constant: np.ndarray) -> bool:
+    """Whether most numbers of many digits are observed ones, whatever their order.
+
+    As the earlier values of several series are that stand below one another.
+    """
+    values = np.unique(constant[np.isfinite(constant)])
+    thousands = 1e3 * values
+    values = values[~np.isclose(thousands, np.round(thousands), rtol=1e-9)]
+    if len(values) < _FEWEST or len(known) < _FEWEST:
+        return False
+    after = known.searchsorted(values).clip(1, len(known) - 1)
+    near = np.minimum(abs(known[after] - values), abs(known[after - 1] - values))
+    return bool(np.mean(near <= 1e-9 * abs(values)) >= 0.5)
+
+
+def _moved_along_rows(forms: _Forms, constant: np.ndarray) -> int | None:
+    own = forms.same[0]
+    if constant.shape[1:] != own.shape[1:]:
         return None
     least = max(min(len(own), len(constant)) // 2, 1)
     for rows in range(_FARTHEST + 1):
-        for one, other in ((own, constant[rows:]), (own[rows:], constant)):
+        pairs = [(f, constant[rows:], False) for f in forms.same]
+        pairs += [(f[rows:], constant, False) for f in forms.same]
+        pairs += [(f, constant[rows:], True) for f in forms.later if rows]
+        for one, other, linear in pairs:
             n = min(len(one), len(other))
-            if n >= least and np.allclose(one[:n], other[:n], rtol=1e-6, atol=0):
-                return rows if _telling(one[:n]) else None
+            if n >= least and _agree(one[:n], other[:n], linear):
+                return rows
     return None
+
+
+def _agree(one: np.ndarray, other: np.ndarray, linear: bool) -> bool:
+    """Whether values are the same, but for one filler (0, infinity); or linear in one another."""
+    head = slice(0, 16)  # enough to tell most that are not
+    for rows in (head, slice(None)):
+        a, b = one[rows].ravel(), other[rows].ravel()
+        if linear:
+            if not np.isfinite(b).all():
+                return False
+            a, b = a - a.mean(), b - b.mean()
+            size = (a @ a) * (b @ b)
+            agreed = size == 0 if rows is head else size > 0
+            agreed |= (a @ b) ** 2 > (1 - 1e-11) * size
+            there = np.ones(len(a), bool)
+        else:
+            apart = ~np.isclose(a, b, rtol=1e-6, atol=0)
+            fillers = np.unique(b[apart])
+            agreed = len(fillers) <= 1
+            there = ~np.isin(b, fillers)
+        if not agreed:
+            return False
+    return bool(_telling(one.ravel()[there]))
 
 
 def _telling(values: np.ndarray) -> bool:
     """Whether that arrays hold the same values can be no chance: not of counters, or few codes."""
     flat = np.ravel(values)
     counts = np.unique(flat, return_counts=True)[1]
-    if len(counts) < 2 or (len(flat) > 1 and np.ptp(np.diff(flat)) == 0):
+    if len(counts) < 2 or np.ptp(np.diff(flat)) <= 1e-9 * np.ptp(flat):
         return False
     each = 20.0 if (flat != np.round(flat)).any() and len(counts) > 2 else 0.0
     share = counts / len(flat)

@@ -63,6 +63,8 @@ class CompiledModel:
         Observed values that are also constants of the likelihood.
     holders : dict of str to str
         The `pm.Data` that hold observations, and the observed variables.
+    counted : dict of str to str
+        Dims of observations whose length is in a prior, and of which variable.
     constants : dict of str to array
         Any other `pm.Data` that are no covariates, with the values that were compiled.
     joined : str
@@ -98,6 +100,7 @@ class CompiledModel:
     support: Support = field(repr=False)
     copies: tuple[Copy, ...] = field(repr=False)
     holders: Mapping[str, str] = field(repr=False, default_factory=dict)
+    counted: Mapping[str, str] = field(repr=False, default_factory=dict)
     constants: Mapping[str, np.ndarray] = field(repr=False, default_factory=dict)
     joined: str = ""
     unnormalised: tuple[str, ...] = ()
@@ -143,9 +146,13 @@ class CompiledModel:
 
     @property
     def shared_dims(self) -> list[str]:
-        """Dims of all observed variables whose length may differ from the model's, sorted."""
+        """Dims of all observed variables whose length may differ from the model's.
+
+        Sorted by name; those last along which a draw of one (a vector, shares) lies.
+        """
         dims = [{*i.dims} & self.data_dims for i in self.observed]
-        return sorted(set.intersection(*dims)) if dims else []
+        within = {d for i in self.observed for d in i.dims[self.term_dims(i.name) :]}
+        return sorted(set.intersection(*dims), key=lambda d: (d in within, d)) if dims else []
 
     def split(self, z: Parameters) -> list[Array]:
         """Split z of shape (dim,) into the model's value variables, in their order.

@@ -72,7 +72,7 @@ def _as_task(data: TaskLike, layout: Layout) -> Task:
             f"to Datasets or a pandas.DataFrame, got {type(data).__name__}; `list(...)` of what is "
             "iterated over, `dict(...)` of pairs of a name and a dataset."
         )
-    if several(data, layout.names):
+    if several(data, [*layout.names, *layout.holders]):
         parts = [(name_of(name), in_form(one)) for name, one in data.items()]
         datasets = [read_one(one, layout, name) for name, one in parts]
         check_one_order(dict(parts), layout)

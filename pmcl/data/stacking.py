@@ -139,6 +139,13 @@ def _check(one: Mapping[str, np.ndarray], name: str, layout: Layout) -> int | No
         )
         if value.ndim != len(info.shape) or not fixed:
             raise DataError(f"{where}: expected shape {layout.expected(info)}, got {value.shape}.")
+        for dim, n, own in zip(info.dims, value.shape, info.shape, strict=True):
+            if n != own and dim in layout.counted:
+                raise DataError(
+                    f"{where}: expected length {own} along {dim!r}, as in the model, got {n}: "
+                    f"the prior of {layout.counted[dim]!r} depends on this length, and does not "
+                    "follow the data. Make it a `pm.Data`, and give its value with each dataset."
+                )
         if value.dtype.kind not in "biuf":
             first = f", such as {value.flat[0]!r}" if value.size else ""
             raise DataError(
@@ -154,7 +161,8 @@ def _check(one: Mapping[str, np.ndarray], name: str, layout: Layout) -> int | No
         if np.isinf(real).any():
             raise DataError(
                 f"{where}: expected finite values, got infinite ones, the first"
-                f"{_first(np.isinf(real))}."
+                f"{_first(np.isinf(real))}. Where a bound is none (of what was not censored, say), "
+                "write a number far beyond the data, 1e6 times as large."
             )
         fractions = real != np.round(real)
         if np.issubdtype(np.dtype(info.dtype), np.integer) and fractions[~np.isnan(real)].any():

@@ -90,6 +90,8 @@ class Layout:
         Of those whose dims have names.
     tied : frozenset of str
         Dims of the data as long as a constant of the model: what lies along them is in its order.
+    counted : dict of str to str
+        Dims whose length is in the prior of a variable, which cannot follow observations.
     times : frozenset of str
         Dims along which an observed variable is a series.
     others, parameters : frozenset of str
@@ -111,6 +113,7 @@ class Layout:
         default_factory=dict, compare=False, repr=False
     )
     tied: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    counted: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     times: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     others: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     parameters: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
@@ -134,6 +137,7 @@ class Layout:
             constants=values_of_constants(compiled),
             dims_of_constants={n: named[n] for n in compiled.constants if named.get(n)},
             tied=frozenset(d for d, n in pairs if d in compiled.data_dims and n in fixed),
+            counted=compiled.counted,
             times=dims_of_time(compiled.model, compiled.observed) & compiled.data_dims,
             parameters=frozenset(i.name for i in compiled.free),
         )

@@ -25,6 +25,7 @@ from pmcl.runtime.jitting import jit
 
 _TOGETHER = 16  # datasets
 _LOOKED_AT = 2  # places of what is not known
+_ROUNDED = 1e-3  # of the largest entry: what a sum of entries may be off by
 _SETS = 16  # of known parameters, whose models are kept
 
 
@@ -192,8 +193,8 @@ def known_z(compiled: CompiledModel, task: Task, given: Mapping[str, np.ndarray]
     """
     batch, n = task.batch(), len(task)
     with precision.scope():
-        z = over_chunks(
-            lambda part, values: _unconstrained(compiled, part.values, values),
+        z, back = over_chunks(
+            lambda part, values: _there_and_back(compiled, part.values, values),
             batch,
             np.arange(n),
             dict(given),
@@ -204,27 +205,36 @@ def known_z(compiled: CompiledModel, task: Task, given: Mapping[str, np.ndarray]
         at, there = slice(v.start, v.start + v.size), np.isfinite(given[v.variable]).reshape(n, -1)
         # what is known in part has an unconstrained value for each entry; a simplex has fewer
         which[:, at] = there if there.shape[1] == v.size else there.all(axis=1, keepdims=True)
-        wrong = ~np.isfinite(z[:, at]).all(axis=1)
+        value = given[v.variable].reshape(n, -1)
+        nearest = back[v.variable].reshape(n, -1)
+        close = abs(value - nearest) <= _ROUNDED * abs(nearest).max(axis=1, keepdims=True)
+        outside = ~np.isfinite(z[:, at]).all(axis=1)
+        wrong = outside | ~(close | ~there).all(axis=1)  # or entries that do not sum to 1, or to 0
         if wrong.any():
             i = int(np.flatnonzero(wrong)[0])
-            value = np.array2string(np.asarray(given[v.variable][i]), threshold=5)
+            got, way = np.array2string(np.asarray(given[v.variable][i]), threshold=5), ""
+            if not outside[i]:
+                way = f" {np.array2string(back[v.variable][i], precision=6, threshold=5)} is one."
             raise ValueError(
-                f"given[{v.variable!r}]: expected values that its prior allows, got {value} for "
-                f"dataset {task.names[i]!r}."
+                f"given[{v.variable!r}]: expected values that its prior allows, got {got} for "
+                f"dataset {task.names[i]!r}.{way}"
             )
     return np.where(which, z, np.nan)
 
 
 @jit
-def _unconstrained(
+def _there_and_back(
     compiled: CompiledModel, data: dict[str, Array], known: dict[str, Array]
-) -> Array:
+) -> tuple[Array, dict[str, Array]]:
+    """Unconstrained values, and what they are of the known variables."""
     initial = jnp.asarray(compiled.initial)
 
-    def one(data: dict[str, Array], known: dict[str, Array]) -> Array:
+    def one(data: dict[str, Array], known: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
         start = compiled.constrain(initial, data)
         filled = {n: jnp.where(jnp.isnan(v), start[n], v) for n, v in known.items()}
-        return compiled.unconstrain({**start, **filled}, data)
+        z = compiled.unconstrain({**start, **filled}, data)
+        back = compiled.constrain(z, data)
+        return z, {n: back[n] for n in known}
 
     return jax.vmap(one)(data, known)
 
