@@ -179,6 +179,10 @@ def copied(where: str) -> pm.Model:
             return made
         if where == "potential":
             pm.Potential("p", -50 * ((b - OWN) ** 2).sum())
+        if where == "logarithm of a deterministic":
+            pm.Deterministic("residual", np.log(OWN) - b)
+            pm.Normal("y", b, 1, observed=OWN)
+            return made
         if where == "deterministic":
             held = pm.Data("held", OWN)
             mean = pm.Deterministic("mean", b + pt.zeros(held.shape))
@@ -649,7 +653,10 @@ CASES: dict[str, Situation] = {
         partial(copied, "scale"), {"y": OWN}, Read({"y": [OWN]})
     ),
     "copy: in a deterministic": Situation(
-        partial(copied, "deterministic"),
+        partial(copied, "deterministic"), {"y": Y}, Read({"y": [Y]})
+    ),
+    "copy: its logarithms in a deterministic": Situation(
+        partial(copied, "logarithm of a deterministic"),
         {"y": Y},
         Warned("'residual' has the model's own values of 'y'"),
     ),

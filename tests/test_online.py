@@ -121,7 +121,10 @@ def test_diffusions_have_the_moments_of_their_paths(drift, pull, noise):
 
 def test_rates_that_make_no_sense_are_refused():
     for make, message in [
-        (lambda: BayesianForgetting(1.0), "BayesianForgetting: expected a rate from 0 to 1"),
+        (
+            lambda: BayesianForgetting(1.0),
+            "BayesianForgetting: expected a rate from 0 to 1, 1 itself left out",
+        ),
         (lambda: OrnsteinUhlenbeck(0.0), "OrnsteinUhlenbeck: expected rate above 0, got 0.0"),
         (lambda: Wiener(0.1, scale=-1.0), "Wiener: expected scale above 0"),
     ]:

@@ -570,6 +570,12 @@ def test_checks_of_arviz_by_dataset(posterior: pmcl.AmortizedPosterior) -> None:
     assert float(check["p_value"]["y"].sel(dataset="d1", statistic="sd")) < 0.01
     assert float(check["loo_pit"]["y"].sel(dataset="d1")) < 0.05
     assert float(check["loo_pit"]["y"].sel(dataset="d0")) > 0.01
+    terms = tree["log_likelihood"].to_dataset()
+    terms = terms.where(terms["dataset"] != "d1")  # as where nothing was observed
+    nothing = pmcl.psense(xr.DataTree.from_dict({**tree.children, "log_likelihood": terms}))
+    xr.testing.assert_allclose(nothing.sel(dataset="d0"), power.sel(dataset="d0"))
+    assert abs(nothing["likelihood"].sel(dataset="d1", parameter="slope").item()) < 1e-6
+    assert nothing["prior"].sel(dataset="d1", parameter="slope") > 0.05
     with pytest.raises(ValueError, match=r"ask for them with `sample\(..., log_likelihood=True\)"):
         pmcl.loo(posterior.sample(data, 50, random_seed=0))
 

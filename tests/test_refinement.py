@@ -465,6 +465,55 @@ def test_a_deterministic_may_be_longer_than_its_dim():
     np.testing.assert_allclose(tree["p"].isel(p_dim_0=0), first, rtol=1e-6)
 
 
+@pytest.mark.parametrize("how", ["variable", "data", "array"])
+def test_residuals_are_those_of_each_dataset(how):
+    own = RNG.normal(size=6)
+    with pm.Model(coords={"obs": range(6)}) as model:
+        held = pm.Data("held", own, dims="obs") if how == "data" else own
+        mu = pm.Normal("mu", 0, 3)
+        y = pm.Normal("y", mu, 1, observed=held, dims="obs")
+        source = y if how == "variable" else held
+        pm.Deterministic("residual", source - mu, dims="obs")
+        pm.Deterministic("square", ((source - mu) ** 2).sum())
+    gaps = RNG.normal(size=6)
+    gaps[2] = np.nan
+    data = {
+        "whole": {"y": RNG.normal(size=6)},
+        "short": {"y": RNG.normal(size=4)},
+        "gaps": {"y": gaps},
+    }
+    tree = refined(model, data, draws=50)
+    for name, values in data.items():
+        found = pmcl.one(tree, name)["posterior"].to_dataset()
+        expected = values["y"] - found["mu"].values[..., None]
+        np.testing.assert_allclose(found["residual"], expected, atol=1e-9)  # NaN in its place
+        np.testing.assert_allclose(found["square"], (expected**2).sum(-1), rtol=1e-6)
+
+
+def test_a_deterministic_follows_an_array_that_the_likelihood_keeps():
+    own = RNG.normal(size=8)
+    with pm.Model(coords={"obs": range(8)}) as model:
+        slope = pm.Normal("slope")
+        fitted = pm.Deterministic("fitted", slope * own, dims="obs")
+        pm.Normal("y", fitted, 1.0, observed=own, dims="obs")
+    tree = refined(model, {"y": RNG.normal(size=(1, 8))}, draws=20)["posterior"].to_dataset()
+    np.testing.assert_allclose(tree["fitted"], tree["slope"].values[..., None] * own, atol=1e-9)
+
+
+def test_a_deterministic_of_counts_is_nan_where_one_is_missing():
+    own = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9])
+    with pm.Model(coords={"obs": range(15)}) as model:
+        held = pm.Data("held", own, dims="obs")
+        mu = pm.Gamma("mu", 2, 1)
+        pm.Poisson("y", mu, observed=held, dims="obs")
+        pm.Deterministic("residual", held - mu, dims="obs")
+    counts = own[::-1].astype(float)
+    counts[[0, 4]] = np.nan
+    found = refined(model, {"y": counts[None]}, draws=50)["posterior"].to_dataset()
+    expected = counts - found["mu"].values[..., None]
+    np.testing.assert_allclose(found["residual"], expected, atol=1e-9)
+
+
 def test_wrong_arguments_are_named():
     model, data, _ = conjugate(30)
     with pytest.raises(ValueError, match="draws: expected at least 1"):

@@ -475,6 +475,12 @@ def test_a_strategy_starts_from_what_is_stored_or_says_what_is_missing(posterior
     assert between.memory is kept.memory
     with pytest.raises(ValueError, match="Replay cannot go on from what is stored.*'v'"):
         learn(between, one, "w", strategy=SMALL)
+    # importance of several tasks is forgotten with one of them
+    importance = learn(posterior, one, "u", strategy=ElasticWeightConsolidation())
+    importance = learn(importance, two, "v").forget("u")
+    with pytest.raises(ValueError, match=r"of 'v': .*`forget`.*pmcl\.Naive\(\).*own"):
+        learn(importance, one, "w")
+    assert learn(importance, one, "w", strategy=Naive()).records[-1].name == "w"
     # importance of another kind cannot be compared
     fisher = learn(posterior, one, "u", strategy=ElasticWeightConsolidation())
     other = ElasticWeightConsolidation(importance="self_consistency")

@@ -20,7 +20,7 @@ from pmcl.compile import causal, variables
 from pmcl.compile.bases import Bases
 from pmcl.compile.conversion import graphs
 from pmcl.compile.conversion.parameters import without_checks
-from pmcl.compile.copies import copies_in, copies_in_deterministics, summaries_in
+from pmcl.compile.copies import copies_in, copies_in_deterministics, follow_data, summaries_in
 from pmcl.compile.function import Function
 from pmcl.compile.indices import Indices
 from pmcl.compile.integral import with_integrals
@@ -172,7 +172,12 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
             graph, rvs_to_values=rvs_to_values, rvs_to_transforms=rvs_to_transforms
         )
 
-    named = at_values([sized[var] for var in [*free, *model.deterministics]])
+    potentials = dict(
+        zip(model.potentials, at_values([sized[p] for p in model.potentials]), strict=True)
+    )
+    computed = at_values([sized[var] for var in model.deterministics])
+    computed = follow_data(model, computed, [*terms, *potentials.values()], observed)
+    named = [*at_values([sized[var] for var in free]), *computed]
     names = [rv.name for rv in free]
     constrain, shapes = function(values, named, [*names, *(d.name for d in model.deterministics)])
     described = [
@@ -186,9 +191,6 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         [variables.unconstrained(model, value, sized) for value in values],
         {sized[rv]: value for rv, value in {**parameters, **observed}.items()},
         strict=False,
-    )
-    potentials = dict(
-        zip(model.potentials, at_values([sized[p] for p in model.potentials]), strict=True)
     )
     # Those that hold data, and where nothing is observed all, are of the likelihood.
     given = {*data, *observed.values()}
@@ -251,7 +253,8 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
     support = Support({rv.name: sized[rv] for rv in model.observed_RVs}, by_data)
     unconstrain, _ = function(list(parameters.values()), forward, names)
     densities_of = [v for f in (likelihood, extra, prior) for v in f.call.outputs]
-    computed = zip(model.deterministics, constrain.call.outputs[len(free) :], strict=True)
+    names_computed = (d.name for d in model.deterministics)
+    by_name = zip(names_computed, constrain.call.outputs[len(free) :], strict=True)
     return CompiledModel(
         model=model,
         dim=sum(where.size for where in slices),
@@ -287,7 +290,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         support=support,
         copies=(
             *copies_in(model, densities_of),
-            *copies_in_deterministics(model, {d.name: v for d, v in computed}, densities_of),
+            *copies_in_deterministics(model, dict(by_name), densities_of),
             *summaries_in(model, likelihoods, [sized[rv] for rv in model.basic_RVs]),
         ),
         holders=(held_by := variables.holders(model)),

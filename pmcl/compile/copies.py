@@ -6,9 +6,10 @@ from typing import NamedTuple
 import numpy as np
 import pymc as pm
 from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 
-from pmcl.compile.variables import content, own_value
+from pmcl.compile.variables import content, holder_of, own_value
 
 _FEWEST = 4  # values whose mean or standard deviation, or whose place elsewhere, is no chance
 _FARTHEST = 24  # rows by which a copy may be moved
@@ -124,6 +125,38 @@ def copies_in_deterministics(
         for copy in copies_in(model, [*new.values()]):
             found.setdefault(copy.variable, copy._replace(deterministic=name))
     return tuple(found.values())
+
+
+def follow_data(
+    model: pm.Model,
+    deterministics: Sequence[Variable],
+    densities: Sequence[Variable],
+    observed: Mapping[Variable, Variable],
+) -> list[Variable]:
+    """Put symbols of observed variables in the place of the model's own values of these.
+
+    In deterministics alone, which are of the data that come; not what densities hold too, which
+    stays as it is there (:func:`copies_in`). Of an axis of length 1 arrays may be repeated along
+    it, as no symbol would be.
+    """
+    own = {rv: own_value(model, rv.name) for rv in observed}
+    holders = {model[n]: rv for rv in own for n in [holder_of(model, rv.name)] if n}
+    held = content(densities)
+    arrays = {np.asarray(v.data).tobytes() for v in held if isinstance(v, Constant)}
+    found: dict[Variable, Variable] = {}
+    for var in content(deterministics) - held:
+        rv = holders.get(var)
+        if isinstance(var, Constant) and np.ndim(var.data) and 1 not in np.shape(var.data):
+            if np.asarray(var.data).tobytes() in arrays:
+                continue
+            same = (r for r, v in own.items() if np.array_equal(v, var.data) and _telling(v))
+            rv = next(same, None)
+        if rv is not None:
+            found[var] = observed[rv].astype(var.type.dtype)
+    if not found:
+        return [*deterministics]
+    # nodes are made anew: arrays have their lengths in their types, of which symbols have none
+    return clone_replace(list(deterministics), found, rebuild_strict=False)
 
 
 class _Forms(NamedTuple):

@@ -10,19 +10,20 @@ from pytensor.graph.traversal import ancestors
 
 from pmcl.compile.conversion import graphs
 from pmcl.compile.model import CompiledModel
+from pmcl.compile.variables import VariableInfo
 
 type Run = Callable[[list[np.ndarray], list[np.ndarray]], list[np.ndarray]]
 type Evaluate = Callable[[np.ndarray, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
-def told_by_data(compiled: CompiledModel, dim: str) -> tuple[str, ...]:
-    """Names of the deterministics that depend on data along a dim."""
+def told_by_data(compiled: CompiledModel, which: Callable[[VariableInfo], bool]) -> tuple[str, ...]:
+    """Names of the deterministics that depend on some of the data."""
     call, infos = compiled._constrain.call, compiled._constrain.data
     data = zip(call.inputs[len(compiled.values) :], infos, strict=True)
-    along = {v for v, i in data if dim in i.dims}
+    of_these = {v for v, i in data if which(i)}
     names = [i.name for i in (*compiled.free, *compiled.deterministics)]
     pairs = [*zip(names, call.outputs, strict=True)][len(compiled.free) :]
-    return tuple(n for n, v in pairs if along & {*ancestors([v])})
+    return tuple(n for n, v in pairs if of_these & {*ancestors([v])})
 
 
 def on_host(compiled: CompiledModel, names: tuple[str, ...]) -> Evaluate:

@@ -47,7 +47,7 @@ def loo(idata: xr.DataTree, *, var_name: str | None = None) -> xr.Dataset:
 
     rows = []
     for tree in _each(idata):
-        terms = left_out(tree, var_name)
+        terms = observed_terms(tree, var_name)
         if terms is None:
             rows.append(xr.Dataset(_NOTHING))
             continue
@@ -68,8 +68,8 @@ _SAMPLED = ("chain", "draw")
 _NOTHING = {"elpd": 0.0, "se": 0.0, "p": 0.0, "n": 0, "khat": np.nan, "warning": False}
 
 
-def left_out(tree: xr.DataTree, var_name: str | None = None) -> xr.DataTree | None:
-    """Log likelihoods of one dataset as ArviZ leaves them out: one variable of all that are there.
+def observed_terms(tree: xr.DataTree, var_name: str | None = None) -> xr.DataTree | None:
+    """Log likelihoods of one dataset as ArviZ takes them: one variable of all that are there.
 
     None where nothing was observed.
     """
@@ -82,7 +82,17 @@ def left_out(tree: xr.DataTree, var_name: str | None = None) -> xr.DataTree | No
     value = value[..., ~np.isnan(value).all(axis=(0, 1))]  # without those that are missing
     if not value.shape[2]:
         return None
-    likelihood = xr.Dataset({"value": ((*_SAMPLED, "element"), _with_tails(value))})
+    return _with_terms(tree, value)
+
+
+def _with_nothing(tree: xr.DataTree) -> xr.DataTree:
+    """One dataset with a likelihood that is 1: of no value at all ArviZ computes nothing."""
+    draws = tree["posterior"].to_dataset()
+    return _with_terms(tree, np.zeros((*(draws.sizes[d] for d in _SAMPLED), 1)))
+
+
+def _with_terms(tree: xr.DataTree, terms: np.ndarray) -> xr.DataTree:
+    likelihood = xr.Dataset({"value": ((*_SAMPLED, "element"), _with_tails(terms))})
     return xr.DataTree.from_dict({**tree.children, "log_likelihood": likelihood})
 
 
@@ -106,7 +116,7 @@ def psense(idata: xr.DataTree, *, var_names: Sequence[str] | None = None) -> xr.
     -------
     xarray.Dataset
         `prior` and `likelihood`, and ArviZ's `diagnosis`, by `dataset` and `parameter` (labels as
-        ArviZ writes them).
+        ArviZ writes them). Where nothing was observed the likelihood says nothing: it has 0.
 
     Raises
     ------
@@ -124,7 +134,9 @@ def psense(idata: xr.DataTree, *, var_names: Sequence[str] | None = None) -> xr.
     names = None if var_names is None else list(var_names)
     tables = []
     for tree in _each(idata):
-        table = psense_summary(tree, var_names=names, round_to=12)
+        terms = observed_terms(tree)
+        taken = _with_nothing(tree) if terms is None else terms
+        table = psense_summary(taken, var_names=names, round_to=12)
         tables.append(xr.Dataset.from_dataframe(table.rename_axis("parameter")))
     return _joined(idata, tables)
 
@@ -174,7 +186,7 @@ def check_predictive(
     """
     _need(idata, "posterior_predictive")
     values: list[xr.Dataset] = []
-    left_out: list[xr.Dataset] = []
+    transforms: list[xr.Dataset] = []
     names = list(statistics)
     for tree in _each(idata):
         observed = tree["observed_data"].to_dataset()
@@ -195,14 +207,14 @@ def check_predictive(
             found[str(name)] = ("statistic", np.asarray(rows))
         values.append(xr.Dataset(found, coords={"statistic": names}))
         if "log_likelihood" in tree.children:
-            left_out.append(_left_out(tree))
+            transforms.append(_uniformity(tree))
     groups = {"p_value": _joined(idata, values)}
-    if left_out:
-        groups["loo_pit"] = _joined(idata, left_out)
+    if transforms:
+        groups["loo_pit"] = _joined(idata, transforms)
     return xr.DataTree.from_dict(groups)
 
 
-def _left_out(tree: xr.DataTree) -> xr.Dataset:
+def _uniformity(tree: xr.DataTree) -> xr.Dataset:
     """Test of one dataset's leave-one-out transforms, of variables whose terms are values."""
     from arviz_stats import loo_pit
     from arviz_stats.base import array_stats

@@ -6,7 +6,7 @@ import numpy as np
 import xarray as xr
 
 from pmcl.data.task import DATASET
-from pmcl.diagnostics.by_dataset import counted_alike, left_out
+from pmcl.diagnostics.by_dataset import counted_alike, observed_terms
 from pmcl.draws.results import one
 from pmcl.metrics import log_bayes_factors, model_frequencies, model_probabilities
 from pmcl.runtime.arguments import listed, warn
@@ -238,7 +238,7 @@ def _stacked(idatas: Mapping[str, xr.DataTree], names: list[str]) -> dict[str, n
     columns = {"elpd": "elpd", "elpd_error": "se", "stacking_weight": "weight"}
     rows = []
     for name in names:
-        trees = {m: left_out(counted_alike(one(t, name))) for m, t in idatas.items()}
+        trees = {m: observed_terms(counted_alike(one(t, name))) for m, t in idatas.items()}
         if any(t is None for t in trees.values()):  # nothing was observed
             rows.append(np.full((len(idatas), len(columns)), np.nan))
             continue

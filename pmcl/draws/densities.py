@@ -1,6 +1,7 @@
 """Densities and constrained values of draws, dataset by dataset."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 from jax import Array
 
 from pmcl.compile import CompiledModel, Mask, VariableInfo
+from pmcl.compile.on_host import told_by_data
 from pmcl.data.batching import over_chunks, over_datasets, taken
 from pmcl.data.task import Batch, Task
 from pmcl.draws.real_rows import of_real_rows
@@ -136,10 +138,33 @@ def _cut(
 def constrain(
     compiled: CompiledModel, z: np.ndarray, task: Task, names: tuple[str, ...]
 ) -> dict[str, np.ndarray]:
-    """Named variables of z of shape (dataset, draw, dim): arrays of (dataset, draw, ...)."""
+    """Named variables of z of shape (dataset, draw, dim): arrays of (dataset, draw, ...).
+
+    Deterministics are NaN where they depend on values that are missing.
+    """
     found = walk(lambda batch, u: _constrain(compiled, u, batch.values, names), z, task.batch())
     found = _cut(found, (*compiled.free, *compiled.deterministics), task)
-    return of_real_rows(compiled, z, task, found)
+    found = of_real_rows(compiled, z, task, found)
+    told = told_by_data(compiled, lambda i: i.name in task.there) if task.there else ()
+    told = tuple(n for n in told if n in names and found[n].dtype.kind == "f")
+    if told:  # nobody knows what depends on values that are missing
+        other = constrain(compiled, z, _filled_otherwise(task), names)
+        found |= {n: np.where(found[n] == other[n], found[n], np.nan) for n in told}
+    return found
+
+
+def _filled_otherwise(task: Task) -> Task:
+    """A task with other values in place of what is missing, as if they were there.
+
+    NaN; the variable's largest value, or its smallest, where its type has none.
+    """
+    values = dict(task.values)
+    for name, there in task.there.items():
+        value = values[name]
+        most = np.where(value == value.max(), value.min(), value.max())
+        other = np.nan if value.dtype.kind == "f" else most
+        values[name] = np.where(there, value, other).astype(value.dtype)
+    return replace(task, values=values, there={})
 
 
 def pointwise(compiled: CompiledModel, z: np.ndarray, task: Task) -> dict[str, np.ndarray]:

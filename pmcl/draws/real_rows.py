@@ -30,7 +30,7 @@ def of_real_rows(
     if row is None or task.lengths is None or not task.padded:
         return whole
     padded = [int(i) for i in np.flatnonzero(task.lengths < task.room)]
-    names = tuple(n for n in told_by_data(compiled, row) if n in found)
+    names = tuple(n for n in told_by_data(compiled, lambda i: row in i.dims) if n in found)
     if not names or not padded:
         return whole
     # of few: each is evaluated one by one, and most models have no such variable

@@ -72,7 +72,10 @@ class BayesianForgetting(AbstractDrift):
 
     def __check_init__(self) -> None:
         if not 0 <= self.rate < 1:
-            raise ValueError(f"BayesianForgetting: expected a rate from 0 to 1, got {self.rate}.")
+            raise ValueError(
+                f"BayesianForgetting: expected a rate from 0 to 1, 1 itself left out, got "
+                f"{self.rate}. To forget all, begin a new stream."
+            )
         _check_positive(self, "scale")
 
     def move(self, q: Any, prior: MeanField, elapsed: Array) -> Any:

@@ -313,8 +313,9 @@ class _Run(NamedTuple):
         return np.maximum.reduceat(np.asarray(taken), np.cumsum(modes) - modes)
 
     def weak(self, judged: ImportanceDiagnostics) -> np.ndarray:
-        """Whether draws of each dataset are poor."""
-        inefficient = judged.efficiency < self.settings.efficiency
+        """Whether draws of each dataset are poor; of a first mixture more is expected."""
+        least = self.settings.enough if self.further == 1 else self.settings.efficiency
+        inefficient = judged.efficiency < least
         return heavy(judged, self.asked.draws) | inefficient
 
     @property

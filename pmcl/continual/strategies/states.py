@@ -68,9 +68,10 @@ def carried(
             found.append(None)
             continue
         known = by_kind.get(kind)
-        reason = f"it has not seen {listed(_missing(known, done))}"
-        if known is not None and not _missing(known, done):
-            reason = strategy.accepts(known.state)
+        reason = "nothing is, as after `forget` or where it was not in force"
+        if known is not None:
+            lacks = _missing(known, done)
+            reason = f"it has not seen {listed(lacks)}" if lacks else strategy.accepts(known.state)
             if not reason:
                 found.append(known.state)
                 continue
@@ -85,10 +86,11 @@ def carried(
             if traced
             else "no strategy has stored datasets of all earlier tasks"
         )
+        others = [f"{s.kind}()" for s in states if not _missing(s, done)] or ["pmcl.Naive()"]
         raise ValueError(
-            f"strategy: {kind} cannot go on from what is stored: {reason}, and {lacking}. Begin "
-            "with it at the first task, or go on with "
-            f"{' or '.join(s.kind for s in states if not _missing(s, done)) or 'pmcl.Naive()'}."
+            f"strategy: {kind} cannot go on from what is stored of {listed(done)}: "
+            f"{reason}, and {lacking}. Begin with it at the first task, or go on with strategy="
+            f"{' or '.join(others)}; without `strategy=` it is the posterior's own that goes on."
         )
     return found
 
