@@ -321,8 +321,8 @@ class _Run(NamedTuple):
     @property
     def each_round(self) -> int:
         """Draws of a round of population Monte Carlo; fewer where z is long, and fits are dear."""
-        most = max(_FITTED, _ENTRIES // self.density.compiled.dim**2)
-        return min(_EACH * self.settings.components, most)
+        most = _ENTRIES // self.density.compiled.dim**2
+        return max(_FITTED, min(_EACH * self.settings.components, most))
 
     def populate(self, proposals: ProposalArrays, rows: np.ndarray, *, stage: int = 5) -> Verdict:
         """Fit a mixture by population Monte Carlo, and judge again; three stages.
@@ -330,6 +330,9 @@ class _Run(NamedTuple):
         At first with few draws a round, until these are efficient.
         """
         settings = self.settings
+        draws, enough = self.each_round, np.inf
+        if self.further == 1:
+            draws, enough = _FITTED, settings.enough
         z, pilot = self.pilot(proposals, rows, stage, _FITTED)
         weight = pilot.there / pilot.there.sum(axis=1, keepdims=True)
         with np.errstate(invalid="ignore"):
@@ -343,8 +346,8 @@ class _Run(NamedTuple):
                 Keys.of_chunk(keys),
                 settings.components,
                 settings.rounds,
-                _FITTED if self.further == 1 else self.each_round,
-                settings.enough if self.further == 1 else np.inf,
+                draws,
+                np.asarray(enough),  # an array, for which nothing is compiled anew
             ),
             rows,
             np.where(np.isfinite(z), z, 0.0),

@@ -25,7 +25,7 @@ def population(
     components: int,
     rounds: int,
     draws: int,
-    enough: float,
+    enough: Array | float,
 ) -> Student:
     """Fit a mixture of multivariate t distributions to a density of any shape.
 
@@ -46,7 +46,7 @@ def population(
         Rounds at most; one at least.
     draws : int
         Of a round; as many as it begins with, at least.
-    enough : float
+    enough : Array or float
         Efficiency of a round's draws with which it is the last.
 
     Returns

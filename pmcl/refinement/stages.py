@@ -121,7 +121,7 @@ def populate(
     components: int,
     rounds: int,
     draws: int,
-    enough: float,
+    enough: Array,
 ) -> Student:
     """Population Monte Carlo from weighted draws (dataset, draw, dim): fields (dataset, place)."""
 
