@@ -76,8 +76,8 @@ def population(
     keys = jax.random.split(key, rounds)
 
     def round_(carry: tuple) -> tuple:
-        at, _, mixture, u, ratio = carry
-        parts, share = _fitted(*mixture, u, ratio, jnp.where(at == 0, _EM, _GOES_ON))
+        at, _, (parts, share), u, ratio = carry
+        parts, share = _fitted(parts, share, u, ratio, jnp.where(at == 0, _EM, _GOES_ON))
         both = jax.tree.map(lambda *x: jnp.concatenate(x), parts, wide)
         shares = jnp.append((1 - _WIDE) * share, _WIDE)
         u = mixture_draws(both, shares, keys[at], number, shuffled=False)
