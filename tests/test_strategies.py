@@ -35,10 +35,11 @@ from pmcl.continual import (
     quality,
     weighted_distance,
 )
-from pmcl.continual.objectives.objectives import AbstractObjective, efficiency
+from pmcl.continual.objectives.objectives import AbstractObjective
 from pmcl.continual.pool import gather
 from pmcl.data.reading import as_task
 from pmcl.data.task import Layout, Task
+from pmcl.draws.path import efficiency
 from pmcl.metrics import transfer
 from pmcl.networks import Structure
 from pmcl.runtime import precision

@@ -1,6 +1,6 @@
 """Compile a PyMC model."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import jax
@@ -175,9 +175,13 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
     potentials = dict(
         zip(model.potentials, at_values([sized[p] for p in model.potentials]), strict=True)
     )
-    computed = at_values([sized[var] for var in model.deterministics])
-    computed = follow_data(model, computed, [*terms, *potentials.values()], observed)
-    named = [*at_values([sized[var] for var in free]), *computed]
+    followed = follow_data(
+        model,
+        at_values([sized[var] for var in model.deterministics]),
+        [*terms, *potentials.values()],
+        observed,
+    )
+    named = [*at_values([sized[var] for var in free]), *followed]
     names = [rv.name for rv in free]
     constrain, shapes = function(values, named, [*names, *(d.name for d in model.deterministics)])
     described = [
@@ -203,7 +207,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
     before = [*own.values(), *restrictions]
     prior, _ = function(values, before, names_prior)
     gradient(prior, names_prior)
-    counted = _counted(
+    counted = variables.counted(
         model, lengths, {*inputs.values()}, dict(zip(names_prior, before, strict=True))
     )
     plain = [*(term.sum() for term in densities(free, jacobian=False)), *restrictions]
@@ -253,8 +257,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
     support = Support({rv.name: sized[rv] for rv in model.observed_RVs}, by_data)
     unconstrain, _ = function(list(parameters.values()), forward, names)
     densities_of = [v for f in (likelihood, extra, prior) for v in f.call.outputs]
-    names_computed = (d.name for d in model.deterministics)
-    by_name = zip(names_computed, constrain.call.outputs[len(free) :], strict=True)
+    computed = zip(model.deterministics, constrain.call.outputs[len(free) :], strict=True)
     return CompiledModel(
         model=model,
         dim=sum(where.size for where in slices),
@@ -290,7 +293,7 @@ def _compile(model: pm.Model, data: Sequence[SharedVariable]) -> CompiledModel:
         support=support,
         copies=(
             *copies_in(model, densities_of),
-            *copies_in_deterministics(model, dict(by_name), densities_of),
+            *copies_in_deterministics(model, {d.name: v for d, v in computed}, densities_of),
             *summaries_in(model, likelihoods, [sized[rv] for rv in model.basic_RVs]),
         ),
         holders=(held_by := variables.holders(model)),
@@ -326,24 +329,6 @@ def _covariate_variables(model: pm.Model, names: Sequence[str]) -> list[SharedVa
             "`pm.Data` was made from. Use the `pm.Data` itself in the model, or leave it out."
         )
     return [known[name] for name in names]
-
-
-def _counted(
-    model: pm.Model,
-    lengths: Mapping[Variable, Variable],
-    covariates: Collection[Variable],
-    priors: Mapping[str, Variable],
-) -> dict[str, str]:
-    """Dims of observations whose length is in a prior, which knows no observations, and of what."""
-    held, found = variables.holders(model), dict[str, str]()
-    unknown = {k for k, v in lengths.items() if {*covariates}.isdisjoint(ancestors([v]))}
-    for name, prior in priors.items():
-        for length in unknown.intersection(ancestors([prior])):
-            dims = [d for d, n in model.dim_lengths.items() if n is length]
-            if length.name in held:
-                dims = [*variables.dims_of(model, model[held[length.name]])]
-            found |= dict.fromkeys(dims, name)
-    return found
 
 
 def _data_dims(model: pm.Model, infos: Iterable[VariableInfo]) -> frozenset[str]:

@@ -104,8 +104,10 @@ def copies_in(model: pm.Model, densities: Sequence[Variable]) -> tuple[Copy, ...
             continue
         known = np.unique(own)
         forms = [_forms(np.moveaxis(own, i, 0)) for i in range(own.ndim)]
-        rows = [_moved(forms, known, c) for c in constants]
-        found += [Copy(rv.name, own, min(r)) for r in [[r for r in rows if r is not None]] if r]
+        every = [_moved(forms, known, c) for c in constants]
+        rows = [r for r in every if r is not None]
+        if rows:
+            found.append(Copy(rv.name, own, min(rows)))
     return tuple(found)
 
 

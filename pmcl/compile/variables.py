@@ -1,7 +1,7 @@
 """What a compiled model says of its variables: names, dims, shapes, and where they lie in z."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -298,3 +298,21 @@ def varying_lengths(
             if isinstance(length, SharedVariable) and length not in lengths and name not in fixed:
                 lengths[length] = symbol.shape[axis].astype(length.type.dtype)
     return lengths
+
+
+def counted(
+    model: pm.Model,
+    lengths: Mapping[Variable, Variable],
+    covariates: Collection[Variable],
+    priors: Mapping[str, Variable],
+) -> dict[str, str]:
+    """Dims of observations, and no covariate, whose length is in a prior; and whose prior."""
+    held, found = holders(model), dict[str, str]()
+    unknown = {k for k, v in lengths.items() if {*covariates}.isdisjoint(ancestors([v]))}
+    for name, prior in priors.items():
+        for length in unknown.intersection(ancestors([prior])):
+            dims = [d for d, n in model.dim_lengths.items() if n is length]
+            if length.name in held:
+                dims = [*dims_of(model, model[held[length.name]])]
+            found |= dict.fromkeys(dims, name)
+    return found

@@ -55,3 +55,21 @@ def path_derivative(log_density: Callable[[Array], Array], z: Array, log_q: Arra
     path = jnp.sum(score * (z - at), axis=1)  # zero, with p's gradient
     ratio = jnp.where(finite, jax.lax.stop_gradient(log_p) + path - log_q, 0.0)
     return Path(ratio, finite, score)
+
+
+def efficiency(ratio: Array, finite: Array) -> Array:
+    """Effective sample size of draws from q by their log ratios r, over their number.
+
+    Parameters
+    ----------
+    ratio : Array of shape (draw,)
+    finite : Array of bool of shape (draw,)
+
+    Returns
+    -------
+    Array of shape ()
+        (sum_s w_s)^2 / (S sum_s w_s^2), w = exp(r); no gradient goes through it.
+    """
+    ratio = jax.lax.stop_gradient(jnp.where(finite, ratio, -jnp.inf))
+    weight = jnp.where(finite, jnp.exp(ratio - jnp.max(ratio)), 0.0)
+    return jnp.sum(weight) ** 2 / jnp.maximum(ratio.size * jnp.sum(weight**2), 1e-12)

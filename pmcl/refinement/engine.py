@@ -30,8 +30,8 @@ from pmcl.search.newton import Mode
 _TOGETHER = 4  # datasets, or parts of their draws, that a device works on together
 _BYTES = 2**28  # about, for proposals
 _JUDGED = 64  # datasets whose pilot draws are held at once
-_FITTED = 4 * BLOCK  # draws that population Monte Carlo begins with
-_EACH = 400  # of a round, for each component
+_FITTED = 4 * BLOCK  # draws that population Monte Carlo begins with, and of its first rounds
+_EACH = 400  # of a later round, for each component
 _ENTRIES = 2**22  # of draws' covariances
 _STARTS = 48  # searches of a dataset whose draws are poor
 _MODES = 8  # most that are kept of them
@@ -315,8 +315,7 @@ class _Run(NamedTuple):
     def weak(self, judged: ImportanceDiagnostics) -> np.ndarray:
         """Whether draws of each dataset are poor; of a first mixture more is expected."""
         least = self.settings.enough if self.further == 1 else self.settings.efficiency
-        inefficient = judged.efficiency < least
-        return heavy(judged, self.asked.draws) | inefficient
+        return heavy(judged, self.asked.draws) | (judged.efficiency < least)
 
     @property
     def each_round(self) -> int:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.special import logsumexp
 
+from pmcl.draws.path import efficiency
 from pmcl.search.farthest import farthest_first
 from pmcl.search.scales import Dense
 from pmcl.search.student import Student, mixture_draws, mixture_log_q
@@ -82,11 +83,11 @@ def population(
         shares = jnp.append((1 - _WIDE) * share, _WIDE)
         u = mixture_draws(both, shares, keys[at], number, shuffled=False)
         ratio = _ratio(jax.vmap(log_density), both, shares, u)
-        return at + 1, _efficiency(ratio), (parts, share), u, ratio
+        return at + 1, efficiency(ratio, jnp.isfinite(ratio)), (parts, share), u, ratio
 
     def goes_on(carry: tuple) -> Array:
-        at, efficiency, *_ = carry
-        return (at < rounds) & (efficiency < enough)
+        at, reached, *_ = carry
+        return (at < rounds) & (reached < enough)
 
     begin = jnp.asarray(0), jnp.asarray(0.0, z.dtype), start, begun, begun_weight
     _, _, (parts, _), *_ = jax.lax.while_loop(goes_on, round_, begin)
@@ -116,13 +117,6 @@ def _ratio(log_density: Callable[[Array], Array], parts: Student, share: Array, 
     """Log weights of a mixture's draws; -inf for those of no use."""
     ratio = log_density(u) - mixture_log_q(parts, share, u)
     return jnp.where(jnp.isfinite(ratio), ratio, -jnp.inf)
-
-
-def _efficiency(log_weight: Array) -> Array:
-    """Effective sample size of weighted draws, as a part of their number."""
-    weight = jnp.exp(log_weight - jnp.max(log_weight))
-    found = jnp.sum(weight) ** 2 / (jnp.sum(weight**2) * len(weight))
-    return jnp.where(jnp.isfinite(found), found, 0.0)
 
 
 def _fitted(

@@ -17,7 +17,7 @@ from pmcl.compile import Density, Mask
 from pmcl.data.task import Batch, Task
 from pmcl.draws.drawn import judge
 from pmcl.draws.network import look
-from pmcl.draws.path import path_derivative
+from pmcl.draws.path import efficiency, path_derivative
 from pmcl.networks import Amortizer
 from pmcl.networks.amortizer import Context
 from pmcl.search.search import Place
@@ -245,24 +245,6 @@ class LogRatioVariance(AbstractObjective):
         return HeldBack.of_draws(
             lambda r: np.nanvar(r, axis=1, ddof=1), amortizer, density, batch, seed
         )
-
-
-def efficiency(ratio: Array, finite: Array) -> Array:
-    """Effective sample size of draws from q by their log ratios r, over their number.
-
-    Parameters
-    ----------
-    ratio : Array of shape (draw,)
-    finite : Array of bool of shape (draw,)
-
-    Returns
-    -------
-    Array of shape ()
-        (sum_s w_s)^2 / (S sum_s w_s^2), w = exp(r); no gradient goes through it.
-    """
-    ratio = jax.lax.stop_gradient(jnp.where(finite, ratio, -jnp.inf))
-    weight = jnp.where(finite, jnp.exp(ratio - jnp.max(ratio)), 0.0)
-    return jnp.sum(weight) ** 2 / jnp.maximum(ratio.size * jnp.sum(weight**2), 1e-12)
 
 
 def check_objective(objective: AbstractObjective | None) -> None:
