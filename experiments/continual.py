@@ -227,13 +227,14 @@ class Runs:
         seeds: Iterable[int],
         only: Collection[str] | None = None,
     ) -> None:
-        """All methods by their settings, or only some; networks that were only pretrained, too."""
+        """All methods by their settings, or only some; the networks before them, too."""
         for seed in seeds:
             for settings, some in methods.items():
+                chosen = [m for m in some if not only or m.name in only]
+                if not chosen:
+                    continue
                 self.kept(f"{settings} SB {seed}", lambda s=settings, k=seed: self.pretrained(s, k))
-                for method in some:
-                    if only and method.name not in only:
-                        continue
+                for method in chosen:
                     self.kept(
                         f"{settings} {method.name} {seed}",
                         lambda s=settings, m=method, k=seed: self.once(s, m, k),

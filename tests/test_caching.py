@@ -50,6 +50,7 @@ def test_the_folder_is_of_this_jaxlib_and_processor(monkeypatch, tmp_path):
     assert caching.default_folder() != folder
 
 
+@pytest.mark.slow
 def test_the_command_keeps_a_cache_once_said_unless_told_not_to(tmp_path):
     env = {k: v for k, v in os.environ.items() if not k.startswith("JAX_")}
     env["XDG_CACHE_HOME"] = str(tmp_path)

@@ -119,6 +119,7 @@ def test_tasks_in_turn_go_on_from_what_is_in_force(work, capsys):
     assert not list(work.path.glob("half-done*"))
 
 
+@pytest.mark.slow
 def test_a_task_is_done_before_where_its_data_are_the_same(work, capsys):
     """A file of a known name and with other data was passed over, and its data lost."""
     state, path, out = work.path / "days.zarr.zip", work.path / "day.csv", work / "month.zarr.zip"
@@ -414,6 +415,7 @@ def test_warnings_are_said_in_a_line_and_those_of_libraries_are_not(work, capsys
 # --- options from a file, the state of the machine, completion ------------------------------------
 
 
+@pytest.mark.slow
 def test_options_come_from_a_file_and_those_of_the_command_line_first(work, capsys):
     told = work.path / "fit.yaml"
     out = work / "of-a-file.zarr.zip"

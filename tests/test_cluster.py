@@ -119,6 +119,7 @@ def plugins(dask_worker: "distributed.Worker") -> list[str]:
     return [name for name in dask_worker.plugins if name.startswith("pmcl")]
 
 
+@pytest.mark.slow
 def test_references_and_refinement_without_a_network(client, tmp_path, together):
     data = datasets(6)
     nuts = {"draws": 50, "tune": 50, "chains": 2, "random_seed": 3, "progressbar": False}
@@ -173,6 +174,7 @@ def test_questions_to_many_datasets_on_a_cluster(client, tmp_path, together):
     np.testing.assert_allclose(there["mean"]["mu"], here["mean"]["mu"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_nuts_is_compiled_once_for_all_parts(tmp_path, together, monkeypatch):
     import nutpie
 
@@ -192,6 +194,7 @@ def test_calibration_on_a_cluster(posterior, client, together):
     same(pmcl.calibrate(posterior, client=client, **options), pmcl.calibrate(posterior, **options))
 
 
+@pytest.mark.slow
 def test_calibration_around_data_is_one_job_for_a_cluster(client, together, monkeypatch):
     with pm.Model(coords={"obs": range(6)}) as exchangeable:
         mu = pm.Normal("mu", 0, 1)
@@ -262,6 +265,7 @@ t.fitted().sample(t.datasets(40), 20, refine=False, random_seed=1, store=Path(sy
 """
 
 
+@pytest.mark.slow
 def test_a_driver_that_dies_goes_on_where_it_was(posterior, tmp_path, together, monkeypatch):
     path, hidden = tmp_path / "draws.zarr", tmp_path / ".draws.zarr.part"
     process = subprocess.Popen(

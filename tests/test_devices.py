@@ -58,6 +58,7 @@ def same(found: dict, expected: dict) -> None:
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-3, err_msg=name)
 
 
+@pytest.mark.slow
 def test_eight_devices_give_what_one_gives(alone: dict, tmp_path: Path) -> None:
     found = result(started(tmp_path / "eight.json", 8, host_devices=8), tmp_path / "eight.json")
     assert found["devices"] == 8 and found.keys() == alone.keys()

@@ -237,6 +237,7 @@ def test_a_continuous_variable_may_hang_on_a_discrete_one():
     np.testing.assert_allclose(found["probability"]["wide"][..., 1], chance, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_from_a_summed_model_to_its_members():
     """By hand: the mixture is refined without its members, which come back, for ragged data."""
     with pm.Model(coords={"obs": range(N)}) as summed:

@@ -273,6 +273,7 @@ def test_the_evidence_is_that_of_data_and_what_is_known(model):
         assert abs(float(found["log_evidence"]) - truth - stats.norm(0, 2).logpdf(1)) < 4 * error
 
 
+@pytest.mark.slow
 def test_the_evidence_of_what_is_known_counts_what_transforms_leave():
     """Ordered means, known: their density is twice that of two normals; a start is no obstacle."""
     y = RNG.normal(0.6, 1, 12)

@@ -139,6 +139,7 @@ def test_stored_rows_go_with_new_levels_and_not_with_new_predictors(tmp_path):
         pair.grow(regression(["b", "a"]))
 
 
+@pytest.mark.slow
 def test_the_prior_of_what_is_known_stays_whatever_it_is():
     """With bounds, of vectors, and of levels whose spread is a parameter."""
 

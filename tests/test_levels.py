@@ -132,6 +132,7 @@ def test_a_group_without_rows_is_one_group():
     np.testing.assert_array_equal(place % 5, np.tile(np.arange(5), 2))
 
 
+@pytest.mark.slow
 def test_levels_of_a_mean_that_few_parameters_make_possible():
     """A mean 1 / eta (the default link of Bambi's gamma), eta positive in every row."""
     index = np.repeat(np.arange(5), 4)
@@ -338,6 +339,7 @@ def walk_of_counts(y: np.ndarray) -> tuple[float, float, np.ndarray]:
     return evidence, weight @ scales, weight @ np.array(means)
 
 
+@pytest.mark.slow
 def test_a_chain_with_counts_is_one_block():
     """By filters over a grid: the evidence, the scale and the levels."""
     y = np.random.default_rng(7).poisson(np.exp(0.7 * np.sin(np.arange(40) / 5) + 0.5))
@@ -722,6 +724,7 @@ def test_groups_of_several_modes_are_right_by_their_weights():
     assert abs(stat["log_evidence"].item() - truth) < 4 * error
 
 
+@pytest.mark.slow
 def test_groups_without_a_prior_are_drawn_by_their_weights():
     """A flat prior has no mode to propose at: every draw of a group was its first proposal."""
     x, y = np.array([0.0, 1.0, 2.0, -1.0, 0.5]), np.array([0.3, 1.2, 1.6, -1.1, 0.4])
@@ -745,6 +748,7 @@ def test_groups_without_a_prior_are_drawn_by_their_weights():
     np.testing.assert_allclose(draws["true"].std("draw"), np.sqrt(square - mean**2), rtol=0.08)
 
 
+@pytest.mark.slow
 def test_a_kink_where_nobody_looked_is_seen_by_the_draws():
     """Far from the initial point, where groups are normal, scores above 100 count half."""
     model = models.capped(4)

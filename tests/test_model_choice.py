@@ -113,6 +113,7 @@ def logistic(slope: bool) -> pm.Model:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of a k-hat that is a little too high
+@pytest.mark.slow
 def test_errors_of_evidences_are_as_large_as_they_say():
     """Posteriors that are no normals have evidences with an error: against quadrature."""
     rng = np.random.default_rng(3)

@@ -236,6 +236,7 @@ def test_cards_and_states_that_are_not_as_they_should_be(published, tmp_path):
     assert models.check(found) == ["no card; write it with `pmcl publish tiny`"]
 
 
+@pytest.mark.slow
 def test_a_card_says_what_failed(published, monkeypatch, tmp_path):
     """A network that does not know where posteriors are, hardly trained and taken as it is."""
     path = copied(published, tmp_path, {"affine_width=16),": "affine_width=16), whiten=False,"})

@@ -388,6 +388,7 @@ def test_a_fixed_number_of_groups_that_constants_make():
     assert (a["group_points"] >= 8).all()
 
 
+@pytest.mark.slow
 def test_levels_false_is_a_network_of_all_parameters():
     network = pmcl.DeepSet(outputs=4, width=8, depth=1, pooled=4, head_width=8, head_depth=1)
     given = {"levels": False, "network": network} | SHORT | {"steps": 1}
@@ -593,6 +594,7 @@ def test_what_a_zero_hides_of_another_model_is_seen(schools):
     assert not sampler.padding and sampler.prior is None
 
 
+@pytest.mark.slow
 def test_another_model_may_have_other_transforms(schools):
     with pm.Model(coords={"school": range(8)}) as model:
         sigma = pm.Data("sigma", np.ones(8), dims="school")

@@ -50,6 +50,7 @@ def test_adaptation_brings_the_network_to_the_posterior_of_the_global_parameters
     assert schools.records == ()
 
 
+@pytest.mark.slow
 def test_stored_datasets_have_their_groups_and_a_state_goes_on(adapted, tmp_path):
     stored = adapted.memory.stored()
     (labels,) = stored.labels
@@ -82,6 +83,7 @@ def test_log_prob_of_all_is_the_conditional_of_groups_and_that_of_global_paramet
         np.testing.assert_allclose(found, exact, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_log_prob_of_all_knows_groups_that_are_not_normal_far_away():
     """Scores above 100 count half: near the initial point groups are normal, and far away not."""
     model = models.capped(3)

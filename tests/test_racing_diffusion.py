@@ -132,6 +132,7 @@ def test_the_prior_covers_people():
     assert (mean > 4).mean() < 0.02 and (accuracy < 0.5).mean() < 0.1
 
 
+@pytest.mark.slow
 def test_drifts_by_condition():
     definition = models.find("racing_diffusion_conditions")
     compiled = compile_model(definition.model(), covariates=["incongruent"])

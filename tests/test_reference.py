@@ -68,7 +68,7 @@ def user_model() -> pm.Model:
     return conjugate(draw_data(3, 4, 6))
 
 
-@pytest.fixture(scope="module", params=["nutpie", "pymc"])
+@pytest.fixture(scope="module", params=["nutpie", pytest.param("pymc", marks=pytest.mark.slow)])
 def sampled(request, user_model) -> NutsDraws:
     before = state(user_model)
     settings = NutsSettings(draws=1000, tune=500, chains=2)

@@ -500,6 +500,7 @@ def test_simulations_from_the_host_train_too(kind, tmp_path, monkeypatch):
     assert_equal(both(settings=settings, checkpoint=path), found)
 
 
+@pytest.mark.slow
 def test_a_callback_is_told_of_every_block_and_may_end_the_training() -> None:
     seen: list[tuple[int, float, np.ndarray]] = []
 

@@ -168,6 +168,7 @@ def test_chains_begin_at_the_best_draws_in_every_mode() -> None:
     assert "r-hat of NUTS" in found.warning[0]
 
 
+@pytest.mark.slow
 def test_chains_that_are_stuck_begin_again_at_the_initial_point() -> None:
     """A centred hierarchy's density has no bound where its scale vanishes: draws there are no use.
 

@@ -174,6 +174,7 @@ def test_draws_of_no_correlation_give_a_diagonal_and_others_a_low_rank():
         covariance_of(draws, "flat")
 
 
+@pytest.mark.slow
 def test_pymc_samples_from_a_warm_start(warm):
     """With a tuning that finds no metric."""
     mean, covariance = closed(Y[0])
