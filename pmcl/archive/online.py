@@ -24,6 +24,7 @@ from pmcl.compile.predictive import lengths_of, predict
 from pmcl.online.drift import AbstractDrift, LearnedDrift
 from pmcl.online.families import FAMILIES
 from pmcl.online.families.search import GaussNewton
+from pmcl.online.gaps import THERE
 from pmcl.online.gaussian import MeanField
 from pmcl.online.latent.encoder import Encoder, EncoderNetwork, Latents
 from pmcl.online.latent_posterior import LatentPosterior
@@ -101,7 +102,9 @@ def to_datatree(stream: AbstractStream, *, include_memory: bool = True) -> xr.Da
     groups["/prior"]["normal"] = ("z", s.problem.normal)
     if len(memory):
         infos = {i.name: i for i in s.compiled.data}
-        values = {k: (infos[k].dims, np.asarray(v)) for k, v in memory.data.items()}
+        values = {
+            k: (infos[k.removesuffix(THERE)].dims, np.asarray(v)) for k, v in memory.data.items()
+        }
         groups["/memory"] = xr.Dataset(values).assign_coords(
             batch=(s.row, memory.tasks), time=(s.row, memory.times)
         )
@@ -285,8 +288,12 @@ def _memory(tree: xr.DataTree, rows: Rows, where: str) -> Stored:
         return Stored({}, np.zeros(0), np.zeros(0, "U1"))
     data = group(tree, "memory", where)
     infos = rows.compiled.data
-    if {str(v) for v in data.data_vars} != {i.name for i in infos}:
+    there = {i.name + THERE: i for i in rows.compiled.observed if i.name + THERE in data}
+    if {str(v) for v in data.data_vars} - there.keys() != {i.name for i in infos}:
         raise StateError(f"{where}: memory: expected {[i.name for i in infos]}.")
+    for name, info in there.items():
+        if data[name].dtype != bool or data[name].dims != info.dims:
+            raise StateError(f"{where}: memory: {name!r}: expected booleans along {info.dims}.")
     for info in infos:
         value = data[info.name]
         if value.dims != info.dims or any(
@@ -303,7 +310,7 @@ def _memory(tree: xr.DataTree, rows: Rows, where: str) -> Stored:
         raise StateError(f"{where}: memory: expected the batch and the time of every row.")
     if not np.isfinite(data["time"].values.astype(float)).all():
         raise StateError(f"{where}: memory: expected finite times.")
-    values = {i.name: data[i.name].values for i in infos}
+    values = {name: data[name].values for name in (*(i.name for i in infos), *there)}
     return Stored(values, data["time"].values.astype(float), data["batch"].values.astype(str))
 
 

@@ -97,8 +97,8 @@ def fit_online(
         The `pm.Data` that come with every batch; by default those along `row`.
     local : str or sequence of str, optional
         Free variables of which every row has its own value, such as the latent vector of an image
-        or the effect of a group; their first dim is that of the rows. An encoder tells them, and
-        values of the observed variables may be missing. There is no memory then.
+        or the effect of a group; their first dim is that of the rows. An encoder tells them. There
+        is no memory then.
     encoder : Encoder, optional
         The network for that.
     power : float

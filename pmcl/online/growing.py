@@ -15,6 +15,7 @@ from pmcl.compile.labelled import model_or_context
 from pmcl.compile.simulable import check_simulable, need_density
 from pmcl.draws.results import value_infos
 from pmcl.online.families import LARGEST, AnyNormal
+from pmcl.online.gaps import values_alone
 from pmcl.online.gaussian import MeanField
 from pmcl.online.options import covariates_along
 from pmcl.online.rows import RowBatch, Rows
@@ -180,12 +181,13 @@ def _check_stored(stream: AbstractStream, compiled: CompiledModel) -> None:
     if not len(memory):
         return
     infos = {i.name: i for i in compiled.data}
-    if set(infos) != set(memory.data):
+    data = values_alone(memory.data)
+    if set(infos) != set(data):
         raise ValueError(
-            f"model: rows are stored with {sorted(memory.data)}, and the model has data "
+            f"model: rows are stored with {sorted(data)}, and the model has data "
             f"{sorted(infos)}: a stream with a memory cannot get other ones."
         )
-    for name, stored in memory.data.items():
+    for name, stored in data.items():
         row = stream.problem.rows.axis(name)
         for axis, dim in enumerate(infos[name].dims):
             n, m = stored.shape[axis], infos[name].shape[axis]

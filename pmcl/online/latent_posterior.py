@@ -15,17 +15,10 @@ from pmcl.draws.results import attributes
 from pmcl.metrics.importance import importance_diagnostics
 from pmcl.online.arriving import one_dataset
 from pmcl.online.draws import labelled
+from pmcl.online.gaps import has_gaps, values_alone, with_gaps
 from pmcl.online.gaussian import MeanField
 from pmcl.online.latent.encoder import FARTHEST, Encoder, EncoderNetwork, Latents, imagine
-from pmcl.online.latent.gaps import (
-    features,
-    has_gaps,
-    length,
-    lengthened,
-    take,
-    values_alone,
-    with_gaps,
-)
+from pmcl.online.latent.features import features, length, lengthened
 from pmcl.online.latent.rows import LatentRows, weigh
 from pmcl.online.latent.update import Arrival, update
 from pmcl.online.state import Info
@@ -87,7 +80,7 @@ class LatentPosterior(AbstractStream):
                 some = {k: v[0] for k, v in imagined.local.items()}
                 rows = problem.rows
                 index = np.arange(len(next(iter(some.values()))))
-                few = take(rows, values_alone(data), index)
+                few = rows.take(values_alone(data), index)
                 problem = separated(problem, {**few, **some}, prior_key)
             arrived = Arrival(data, imagined, now)
             state, latents, info = update(
@@ -262,18 +255,7 @@ class LatentPosterior(AbstractStream):
 
     def _read(self, data: TaskLike) -> dict[str, np.ndarray]:
         task = one_dataset(data, self._layout, self.row)
-        values = {k: v[0] for k, v in task.values.items()}
-        there = {k: v[0] for k, v in task.there.items()}
-        for name, seen in there.items():
-            terms = self.compiled.term_dims(name)
-            across = tuple(range(terms, seen.ndim))
-            if across and (seen.any(axis=across) != seen.all(axis=across)).any():
-                raise DataError(
-                    f"Variable {name!r}: expected values that are all there or all missing where "
-                    f"they have one likelihood together ({seen.ndim - terms} last dims), got some "
-                    "of each. Write it as independent variables given local ones, or leave such "
-                    "rows out."
-                )
+        values = with_gaps(self.compiled, task)
         rows, networks = self.problem.rows, self.latents.networks
         if networks:
             found = features(rows, self.latents.variables, values)[0].shape[1]
@@ -282,4 +264,4 @@ class LatentPosterior(AbstractStream):
                     f"data: expected rows of {len(networks[-1].location)} numbers as in the first "
                     f"batch, got {found}. Fill rows up with NaN to one length."
                 )
-        return with_gaps(values, there)
+        return values

@@ -8,6 +8,7 @@ import equinox as eqx
 import numpy as np
 
 from pmcl.metrics.clusters import k_centers
+from pmcl.online.gaps import filled
 from pmcl.online.rows import Rows
 
 
@@ -17,7 +18,7 @@ class Stored(NamedTuple):
     Attributes
     ----------
     data : dict of arrays
-        Observed variables and covariates.
+        Observed variables and covariates, and which values of the observed are there.
     times : ndarray of shape (row,)
     tasks : ndarray of str of shape (row,)
         Name of the batch that each came with.
@@ -39,10 +40,8 @@ class Stored(NamedTuple):
         """These rows, then others."""
         if not len(self):
             return other
-        data = {
-            k: np.concatenate([self.data[k], v], axis=rows.axis(k) or 0)
-            for k, v in other.data.items()
-        }
+        mine, theirs = filled(self.data, other.data), filled(other.data, self.data)
+        data = {k: np.concatenate([mine[k], v], axis=rows.axis(k) or 0) for k, v in theirs.items()}
         times = np.concatenate([self.times, other.times])
         return Stored(data, times, np.concatenate([self.tasks, other.tasks]))
 

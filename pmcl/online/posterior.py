@@ -20,6 +20,7 @@ from pmcl.online.drift import AbstractDrift, LearnedDrift, Restart
 from pmcl.online.families import AnyNormal
 from pmcl.online.families import predict as linear
 from pmcl.online.families.predict import is_network
+from pmcl.online.gaps import values_alone, with_gaps, without_filling
 from pmcl.online.growing import grown
 from pmcl.online.memory import ResidualMemory, Stored
 from pmcl.online.rows import Rows
@@ -55,11 +56,8 @@ class OnlinePosterior(AbstractStream):
     def memory(self) -> xr.Dataset:
         """The stored rows, with the batch and the time that each came with."""
         stored = self.state.memory
-        found = {
-            i.name: (i.dims, stored.data[i.name])
-            for i in self.compiled.data
-            if i.name in stored.data
-        }
+        values = without_filling(stored.data)
+        found = {i.name: (i.dims, values[i.name]) for i in self.compiled.data if i.name in values}
         coords = {"batch": (self.row, stored.tasks), "time": (self.row, stored.times)}
         return xr.Dataset(found, coords=coords if len(stored) else None)
 
@@ -222,12 +220,6 @@ class OnlinePosterior(AbstractStream):
 
     def _read(self, data: TaskLike) -> dict[str, np.ndarray]:
         task = one_dataset(data, Layout.of(self.compiled, self.row), self.row)
-        for name, there in task.there.items():
-            if not there.all():
-                raise DataError(
-                    f"Variable {name!r}: expected no missing values, got "
-                    f"{int((~there).sum())} (NaN); leave their rows out."
-                )
         rows = self.problem.rows
         if self.settings.memory is not None:
             shared = [i.name for i in self.compiled.data if rows.axis(i.name) is None]
@@ -238,9 +230,9 @@ class OnlinePosterior(AbstractStream):
                     "or leave `memory` out."
                 )
         check_rows(self.compiled, task)
-        values = {k: v[0] for k, v in task.values.items()}
+        values = with_gaps(self.compiled, task)
         memory = self.state.memory
-        for name, stored in memory.data.items() if len(memory) else ():
+        for name, stored in values_alone(memory.data).items() if len(memory) else ():
             axis = rows.axis(name) or 0
             before, now = (np.delete(v.shape, axis) for v in (stored, values[name]))
             if not np.array_equal(before, now):

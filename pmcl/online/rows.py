@@ -13,6 +13,7 @@ from jax import Array
 
 from pmcl.compile import CompiledModel, LocalLikelihood, UnsupportedModelError
 from pmcl.compile.predictive import lengths_of, predict
+from pmcl.online.gaps import THERE, values_alone
 from pmcl.online.gaussian import MeanField
 from pmcl.runtime.jitting import jit
 
@@ -26,7 +27,7 @@ class RowBatch(NamedTuple):
     Attributes
     ----------
     data : dict of arrays
-        Observed variables and covariates.
+        Observed variables and covariates, and which values of the observed are there.
     weights : Array of shape (row,)
         Of each row's log likelihood: 0 for padding, less than 1 for what is old.
     """
@@ -145,12 +146,13 @@ class Rows(AbstractRows):
 
     def axis(self, name: str) -> int | None:
         """Where a variable of the data has its rows; None where all rows share it."""
+        name = name.removesuffix(THERE)
         dims = next(info.dims for info in self.compiled.data if info.name == name)
         return dims.index(self.row) if self.row in dims else None
 
     def __call__(self, z: Array, data: Data) -> Array:
         """Log likelihood of every row (nats, shape (row,))."""
-        return self.by_row(self.compiled.log_likelihood_terms(z, data))
+        return self.by_row(self.compiled.log_likelihood_terms(z, data), data)
 
     def drawn(self, q: MeanField, data: Data, key: Array, sign: float = 1.0) -> Array:
         """Log likelihood of every row at a draw of q (nats, shape (row,)).
@@ -166,7 +168,7 @@ class Rows(AbstractRows):
         sign : float
             Of the noise: a pair of draws of opposite signs is antithetic.
         """
-        return self.by_row(self.drawn_terms(q, data, key, sign))
+        return self.by_row(self.drawn_terms(q, data, key, sign), data)
 
     def drawn_terms(
         self, q: MeanField, data: Data, key: Array, sign: float = 1.0
@@ -194,7 +196,8 @@ class Rows(AbstractRows):
         covariates = {i.name: data[i.name].astype(i.dtype) for i in c.covariates}
         at = np.asarray(z, np.float64)[None]
         drawn = predict(c, at, covariates, lengths_of(c, data), rng=rng)
-        return {**covariates, **{k: v[0] for k, v in drawn.items()}}
+        gaps = {k: v for k, v in data.items() if k.endswith(THERE)}
+        return {**covariates, **{k: v[0] for k, v in drawn.items()}, **gaps}
 
     def take[T: (Array, np.ndarray)](self, data: Mapping[str, T], index: T) -> dict[str, T]:
         """Choose rows of a batch's data; what all rows share stays."""
@@ -220,9 +223,15 @@ class Rows(AbstractRows):
         first = self.compiled.observed[0]
         return data[first.name].shape[first.dims.index(self.row)]
 
-    def by_row(self, terms: Mapping[str, Array]) -> Array:
-        """Sum the terms of every row over all variables."""
-        parts = [jnp.moveaxis(term, self.axis(name) or 0, 0) for name, term in terms.items()]
+    def by_row(self, terms: Mapping[str, Array], data: Data) -> Array:
+        """Sum the terms of every row over all variables, without those of what is missing."""
+        parts = []
+        for name, term in terms.items():
+            there = data.get(name + THERE)
+            if there is not None:
+                there = jnp.all(there, axis=tuple(range(term.ndim, there.ndim)))
+                term = jnp.where(there, term, 0.0)  # noqa: PLW2901
+            parts.append(jnp.moveaxis(term, self.axis(name) or 0, 0))
         return sum(
             (part.reshape(part.shape[0], -1).sum(axis=1) for part in parts),
             start=jnp.zeros((), parts[0].dtype),
@@ -246,7 +255,7 @@ def check_separate(
     """
     # Rows that are the same tell as well, where there is only one.
     index = np.arange(3) % rows.length(data)
-    few = {k: jnp.asarray(v) for k, v in rows.take(data, index).items()}  # type: ignore[type-var]
+    few = {k: jnp.asarray(v) for k, v in values_alone(rows.take(data, index)).items()}  # type: ignore[type-var]
     axes = {name: rows.axis(name) for name in few}
     smooth = {
         k: v
@@ -316,7 +325,7 @@ def _by_noise(rows: Rows, z: Array, sd: Array, data: Data, noise: list[Array]) -
     assert local is not None
 
     def at(layers: list[Array]) -> Array:
-        return rows.by_row(local.log_likelihood_terms(z, sd, data, [*layers, noise[-1]]))
+        return rows.by_row(local.log_likelihood_terms(z, sd, data, [*layers, noise[-1]]), data)
 
     return jax.jacobian(at)(noise[:-1])
 

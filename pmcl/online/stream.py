@@ -86,7 +86,7 @@ class AbstractStream(ABC):
         ----------
         batch : xarray.Dataset or mapping of arrays
             Every observed variable and covariate, with any number of rows; no local variables.
-            Where there are such, values may be missing (NaN).
+            Values of the observed variables may be missing (NaN).
         time : float, optional
             When the rows came, in the drift's units; one more than the last by default.
         name : str, optional
@@ -105,7 +105,8 @@ class AbstractStream(ABC):
         Raises
         ------
         DataError
-            Naming the variable that does not fit the model, or lacks values that it must have.
+            Naming the variable that does not fit the model, or of values that have one likelihood
+            together lacks some.
         UnsupportedModelError
             At the first batch, where rows depend on one another.
         TypeError

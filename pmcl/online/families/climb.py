@@ -11,7 +11,7 @@ from pmcl.compile.predictors import Predictors
 from pmcl.online.families.dense import Full, divergence, symmetric_root
 from pmcl.online.families.low_rank import LowRank
 from pmcl.online.families.search import GaussNewton
-from pmcl.online.families.sites import Looked, Said, columns, etas, look, say
+from pmcl.online.families.sites import Looked, Said, columns, etas, look, observed, say
 from pmcl.online.rows import RowBatch, Rows
 from pmcl.online.search.bound import Remainder
 from pmcl.online.search.search import Way
@@ -150,9 +150,8 @@ def _climb(
         total = jnp.zeros(())
         parts = etas(found, rows, mean, batch.data)
         for part, (eta, others), spread in zip(found.parts, parts, spreads, strict=True):
-            y = jnp.moveaxis(jnp.asarray(batch.data[part.name]), rows.axis(part.name) or 0, 0)
-            weights = jnp.repeat(batch.weights, eta.shape[0] // len(batch.weights))
-            site = Looked(eta, jnp.zeros((*eta.shape, 0)), others, y.reshape(-1), weights)
+            y, weights = observed(part, rows, batch)
+            site = Looked(eta, jnp.zeros((*eta.shape, 0)), others, y, weights)
             value = say(part, site, spread, alone.any()).value
             total = total + jnp.sum(jnp.where(weights > 0, weights * value, 0.0))
         if lack is not None:

@@ -36,13 +36,14 @@ def log_predictive(told: Predictors, rows: Rows, q: Any, batch: RowBatch, z: Arr
         and told.parts[0].kind == "normal"
         and looked[0].y.size == (batch.weights.size)
     ):
-        return _of_normal(told.parts[0], looked[0], q, z)
+        return jnp.where(looked[0].weights > 0, _of_normal(told.parts[0], looked[0], q, z), 0.0)
     total = jnp.zeros(())
     for part, site in zip(told.parts, looked, strict=True):
 
         def one(z: Array, part: Any = part, site: Any = site) -> Array:
             eta = site.eta + site.slope @ (z - q.mean)
-            return part.log_density(eta, site.others, site.y)
+            found = part.log_density(eta, site.others, site.y)
+            return jnp.where(site.weights > 0, found, 0.0)
 
         terms = jax.lax.map(one, z)
         total = total + terms.reshape(len(z), len(batch.weights), -1).sum(axis=2)

@@ -9,6 +9,7 @@ from jax import Array
 
 from pmcl.compile.predictors import Predictor, Predictors
 from pmcl.online.families.dense import symmetric_root
+from pmcl.online.gaps import THERE
 from pmcl.online.rows import Data, RowBatch, Rows
 
 _NODES = 20  # of a quadrature over one predictor
@@ -65,11 +66,19 @@ def look(found: Predictors, rows: Rows, z: Array, batch: RowBatch) -> list[Looke
             return jax.jacrev(lambda z: etas(found, rows, z, few)[i][0])(z)
 
         slope = jax.vmap(one)(jnp.arange(n)).reshape(*eta.shape, len(z))
-        name = found.parts[i].name
-        y = jnp.moveaxis(jnp.asarray(batch.data[name]), rows.axis(name) or 0, 0).reshape(-1)
-        weights = jnp.repeat(batch.weights, len(y) // n)
-        results.append(Looked(eta, slope, others, y, weights))
+        results.append(Looked(eta, slope, others, *observed(found.parts[i], rows, batch)))
     return results
+
+
+def observed(part: Predictor, rows: Rows, batch: RowBatch) -> tuple[Array, Array]:
+    """Every value of an observed variable, and its weight: none where it is missing."""
+    axis = rows.axis(part.name) or 0
+    y = jnp.moveaxis(jnp.asarray(batch.data[part.name]), axis, 0)
+    weights = jnp.repeat(batch.weights, y.size // len(y))
+    there = batch.data.get(part.name + THERE)
+    if there is not None:
+        weights = jnp.where(jnp.moveaxis(there, axis, 0).reshape(-1), weights, 0.0)
+    return y.reshape(-1), weights
 
 
 def etas(

@@ -9,7 +9,7 @@ from jax import Array
 from pmcl.compile.predictors import Predictors
 from pmcl.online.families.dense import Full
 from pmcl.online.families.low_rank import LowRank
-from pmcl.online.families.sites import Said, etas
+from pmcl.online.families.sites import Said, etas, observed
 from pmcl.online.rows import RowBatch, Rows
 from pmcl.runtime.jitting import jit
 
@@ -35,8 +35,10 @@ def stiffness(
     Full or LowRank
         The mean, and the stiffness as a precision.
     """
-    n = len(batch.weights)
-    curved = [jnp.einsum("nii->ni", one.curvature).reshape(n, -1) for one in said]
+    curved = [
+        observed(part, rows, batch)[1][:, None] * jnp.einsum("nii->ni", one.curvature)
+        for part, one in zip(found.parts, said, strict=True)
+    ]
 
     def levels(z: Array, part: int) -> Array:
         return etas(found, rows, z, batch.data)[part][0].reshape(-1)
@@ -44,7 +46,7 @@ def stiffness(
     normal_key, sign_key = jax.random.split(key)
     draws = _DRAWS if isinstance(q, LowRank) else _DRAWS_OF_ALL
     far = q.at(jax.random.normal(normal_key, (draws, len(q.mean)), q.mean.dtype)) - q.mean
-    roots = [jnp.sqrt(batch.weights[:, None] * one).reshape(-1) for one in curved]
+    roots = [jnp.sqrt(one).reshape(-1) for one in curved]
     total = sum(len(one) for one in roots)
     signs = jax.random.rademacher(sign_key, (draws, total), q.mean.dtype)
 

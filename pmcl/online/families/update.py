@@ -191,10 +191,10 @@ def _without(base: Any, whole: Any, found: Found, out: Array, weights: Array) ->
     shift = whole.shift
     gone = []
     for site, said in zip(found.looked, found.said, strict=True):
-        often = len(site.weights) // len(out)
-        gone.append(site._replace(weights=jnp.repeat(out, often)))
+        leaves = jnp.repeat(out == weights, len(site.weights) // len(out))
+        gone.append(site._replace(weights=jnp.where(leaves, site.weights, 0.0)))
         q = q.plus(columns(gone[-1], said))
-        shift = shift - jnp.repeat(weights - out, often) @ shifts(site, said, whole.mean)
+        shift = shift - jnp.where(leaves, 0.0, site.weights) @ shifts(site, said, whole.mean)
     return less(q, gone, found.said).at_shift(shift)
 
 
@@ -219,6 +219,7 @@ def _scores(
             pull = one.slope + jnp.einsum("nij,nj->ni", one.curvature, middle)
         part = jnp.einsum("sni,ni->sn", along, pull)
         part = part - jnp.einsum("sni,nij,snj->sn", along, one.curvature, along) / 2
+        part = jnp.where(site.weights > 0, part, 0.0)  # padding, and what is missing
         fitted = fitted + part.reshape(len(z), value.shape[1], -1).sum(axis=2)
     rest = value - fitted
     return jnp.var(rest, axis=0) if score == "misfit" else jnp.mean(rest, axis=0)

@@ -11,7 +11,8 @@ from jax import Array
 
 from pmcl.compile.local_variables import LocalVariables
 from pmcl.compile.predictive import lengths_of, predict
-from pmcl.online.latent.gaps import features, has_gaps, length, take, values_alone
+from pmcl.online.gaps import has_gaps, values_alone
+from pmcl.online.latent.features import features, length
 from pmcl.online.rows import Rows
 from pmcl.online.state import RowModel
 
@@ -175,7 +176,7 @@ def imagine(
 ) -> Imagined:
     """Draw a few rows from the prior, at the covariates of a batch."""
     rows = problem.rows
-    few = take(rows, data, np.arange(min(length(rows, local, data), _FEW)))
+    few = rows.take(data, np.arange(min(length(rows, local, data), _FEW)))
     c = rows.compiled
     z = problem.prior.at(jax.random.normal(key, (_PARAMETERS, c.dim)))
     covariates = {i.name: few[i.name].astype(i.dtype) for i in c.covariates}
@@ -251,7 +252,7 @@ def _imagined_features(
     few = len(next(iter(imagined.local.values()))[0])
     drawn = []
     for i in range(_PARAMETERS):
-        some = take(rows, values_alone(data), np.arange(few))
+        some = rows.take(values_alone(data), np.arange(few))
         some |= {k: v[i] for k, v in imagined.data.items()}
         drawn.append(np.asarray(features(rows, local, some)[0], np.float64))
     return np.concatenate(drawn)

@@ -13,7 +13,7 @@ from pmcl.compile import CompiledModel
 from pmcl.compile.local_variables import LocalVariables
 from pmcl.online.gaussian import MeanField
 from pmcl.online.latent.encoder import EncoderNetwork
-from pmcl.online.latent.gaps import THERE, features, length, take
+from pmcl.online.latent.features import features, length
 from pmcl.online.rows import AbstractRows, Data, Rows
 from pmcl.runtime.jitting import jit
 
@@ -65,7 +65,7 @@ class LatentRows(eqx.Module, AbstractRows):
 
     def take[T: (Array, np.ndarray)](self, data: Mapping[str, T], index: T) -> dict[str, T]:
         """Choose rows of a batch's data; what all rows share stays."""
-        return take(self.rows, data, index)
+        return self.rows.take(data, index)
 
     def total[T](self, function: Callable[[Array, Data], T], data: Data) -> T:
         """Sum a function of the position of every row and the row alone, one after another."""
@@ -148,14 +148,7 @@ class LatentRows(eqx.Module, AbstractRows):
         return mean + jnp.exp(log_sd) * noise, log_sd
 
     def _bound(self, terms: Mapping[str, Array], data: Data, u: Array) -> Array:
-        """Sum the terms of every row, without those of what is missing."""
-        found = dict(terms)
-        for name, term in terms.items():
-            there = data.get(name + THERE)
-            if there is not None:
-                there = jnp.all(there, axis=tuple(range(term.ndim, there.ndim)))
-                found[name] = jnp.where(there, term, 0.0)
-        return self.rows.by_row(found) + self.local.log_jacobian(u)
+        return self.rows.by_row(terms, data) + self.local.log_jacobian(u)
 
 
 def entropy(log_sd: Array) -> Array:

@@ -10,7 +10,7 @@ from jax import Array
 
 from pmcl.online.beginning import begin
 from pmcl.online.latent.encoder import Imagined, Latents, encoder_for
-from pmcl.online.latent.gaps import lengthened
+from pmcl.online.latent.features import lengthened
 from pmcl.online.latent.rows import LatentRows
 from pmcl.online.one_point import a_point, follow
 from pmcl.online.rows import RowBatch

@@ -1,4 +1,4 @@
-"""Rows with missing values."""
+"""What an encoder sees of rows, and how many there are."""
 
 from collections.abc import Mapping
 
@@ -7,32 +7,8 @@ import numpy as np
 from jax import Array
 
 from pmcl.compile.local_variables import LocalVariables
+from pmcl.online.gaps import THERE
 from pmcl.online.rows import Data, Rows, padding
-
-THERE = " is there"  # after a variable's name: which of its values are not missing
-
-
-def with_gaps(
-    values: Mapping[str, np.ndarray], there: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Put what is missing beside the values."""
-    return {**values, **{name + THERE: v for name, v in there.items()}}
-
-
-def values_alone(data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Take the values, without what says which are missing."""
-    return {name: v for name, v in data.items() if not name.endswith(THERE)}
-
-
-def has_gaps(data: Mapping[str, object]) -> bool:
-    """Whether anything is missing."""
-    return any(name.endswith(THERE) for name in data)
-
-
-def take[T: (Array, np.ndarray)](rows: Rows, data: Mapping[str, T], index: T) -> dict[str, T]:
-    """Choose rows of a batch's data, with what is missing of them."""
-    axes = {name: rows.axis(name.removesuffix(THERE)) for name in data}
-    return {k: v if axes[k] is None else v.take(index, axis=axes[k]) for k, v in data.items()}
 
 
 def lengthened(
@@ -40,7 +16,7 @@ def lengthened(
 ) -> tuple[dict[str, Array], np.ndarray]:
     """Add copies of the first of n rows (:func:`pmcl.online.rows.padding`); say which are not."""
     index = padding(n)
-    filled = take(rows, {k: np.asarray(v) for k, v in data.items()}, index)
+    filled = rows.take({k: np.asarray(v) for k, v in data.items()}, index)
     return {k: jnp.asarray(v) for k, v in filled.items()}, np.arange(len(index)) < n
 
 
