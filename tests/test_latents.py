@@ -21,9 +21,9 @@ from pmcl.compile.local_variables import separate
 from pmcl.data.task import DataError
 from pmcl.metrics import importance_diagnostics
 from pmcl.online import MeanField, Rows
+from pmcl.online.gaps import THERE
 from pmcl.online.gaussian import divergence
 from pmcl.online.latent.encoder import Encoder
-from pmcl.online.latent.gaps import with_gaps
 from pmcl.online.latent.rows import LatentRows, weigh
 from pmcl.online.rows import RowBatch
 from pmcl.online.search import narrow
@@ -216,7 +216,7 @@ def test_what_is_missing_does_not_count(pca, y):
     gaps[0, 1] = gaps[1, :2] = np.nan
     there = ~np.isnan(gaps)
     q = known(pca, mu=MU, w=W)
-    data = with_gaps({"y": np.where(there, gaps, 99.0)}, {"y": there})
+    data = {"y": np.where(there, gaps, 99.0), "y" + THERE: there}
     given = {k: jnp.asarray(v) for k, v in data.items()}
     plain = with_linear(pca, np.full((4, 3), 0.1), np.zeros(4))
     wide = eqx.tree_at(

@@ -230,7 +230,7 @@ class Rows(AbstractRows):
             there = data.get(name + THERE)
             if there is not None:
                 there = jnp.all(there, axis=tuple(range(term.ndim, there.ndim)))
-                term = jnp.where(there, term, 0.0)  # noqa: PLW2901
+                term = jnp.where(there, term, 0.0)
             parts.append(jnp.moveaxis(term, self.axis(name) or 0, 0))
         return sum(
             (part.reshape(part.shape[0], -1).sum(axis=1) for part in parts),
