@@ -210,6 +210,46 @@ def test_likelihoods_that_cannot_be_cut_are_refused_before_training() -> None:
         fit(model, steps=1, covariates=None)
 
 
+@pytest.mark.parametrize("centred", [True, False])
+def test_whether_rows_can_be_cut_is_seen_where_they_are_possible(centred: bool) -> None:
+    """Times below a shift are impossible, padded or not, which says nothing of the padding."""
+    with pm.Model(coords={"trial": range(10)}) as model:
+        x = pm.Data("x", np.zeros(10), dims="trial")
+        mu = pm.math.exp(pm.Normal("slope") * (x - x.mean() if centred else x))
+        shift = pm.HalfNormal("shift", 0.3)
+        pm.Wald("time", mu, 1.0, alpha=shift, observed=np.ones(10), dims="trial")
+    compiled = pmcl.compile_model(model, covariates=["x"])
+    rng = np.random.default_rng(0)
+    data = {
+        str(n): {"x": rng.normal(3, 1, n), "time": 0.2 + 0.1 * rng.random(n)} for n in (10, 30)
+    }
+    task = task_of(compiled, data)
+    if centred:
+        with pytest.raises(DataError, match="cannot be cut by row"):
+            check_masked(compiled, task)
+        alone = check_masked(compiled, task_of(compiled, {k: v[None] for k, v in data["30"].items()}))
+        assert not alone.padded
+    else:
+        assert check_masked(compiled, task).padded
+
+
+@pytest.mark.parametrize("mean", [True, False])
+def test_whether_missing_values_count_is_seen_where_they_are_possible(mean: bool) -> None:
+    with pm.Model(coords={"trial": range(6)}) as model:
+        shift = pm.HalfNormal("shift", 0.3)
+        first = pm.Normal("first", 0.0, 1.0, observed=np.ones(6), dims="trial")
+        mu = pm.math.exp(first.mean()) if mean else 1.0
+        pm.Wald("time", mu, 1.0, alpha=shift, observed=np.ones(6), dims="trial")
+    compiled = pmcl.compile_model(model)
+    values = {"first": np.array([0.3, np.nan, 0.1, 0.2, 0.0, 0.5]), "time": np.full(6, 0.25)}
+    task = task_of(compiled, values)
+    if mean:
+        with pytest.raises(DataError, match="depends on them beyond a term of their own"):
+            check_masked(compiled, task)
+    else:
+        check_masked(compiled, task)
+
+
 def test_a_series_is_trained_over_lengths() -> None:
     with pm.Model(coords={"time": range(12)}) as model:
         rho = pm.Uniform("rho", -0.9, 0.9)

@@ -10,12 +10,13 @@ import pytensor
 from jax import Array
 from pymc.distributions.custom import CustomDistRV
 
-from pmcl.compile import CompiledModel, Mask
+from pmcl.compile import CompiledModel, Density, Mask
 from pmcl.compile.constants import beside_rows
 from pmcl.compile.function import LENGTH_OF_ITS_OWN
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.variables import VariableInfo
 from pmcl.data.one_dataset import check_length
+from pmcl.data.places import possible
 from pmcl.data.task import DataError, Task
 from pmcl.runtime import precision
 from pmcl.runtime.jitting import jit
@@ -58,13 +59,12 @@ def check_masked(compiled: CompiledModel, task: Task) -> Task:
     """
     check_lengths(compiled, task)
     names, row = task.layout.names[: task.layout.n_observed], task.layout.row
-    z = np.random.default_rng(0).normal(size=(3, compiled.dim)) * 0.5
     if task.ragged and row is not None:
         check_length(row, task.layout.names)
     if task.lengths is not None:
         filled = replace(task, maskable=True)
         if filled.padded:
-            good = filled.room < 2 or _padded_alike(compiled, z, filled)
+            good = filled.room < 2 or _padded_alike(compiled, filled)
             if task.ragged and not good:
                 raise DataError(_PADDING.format(names=names, row=row))
             task = filled if good else task
@@ -78,7 +78,7 @@ def check_masked(compiled: CompiledModel, task: Task) -> Task:
             k: np.where(mask.values[k], v, v + 1) if k in mask.values else v
             for k, v in values.items()
         }
-        if not _same(compiled, z, (values, mask), (other, mask), row):
+        if not _same(compiled, task.select([i]), (values, mask), (other, mask)):
             raise DataError(refusal)
         _check_vectors(compiled, task)
     return task
@@ -199,11 +199,12 @@ def _one(task: Task, i: int) -> _Dataset:
     return jax.tree.map(lambda x: np.asarray(x)[i], (batch.values, batch.mask))
 
 
-def _padded_alike(compiled: CompiledModel, z: np.ndarray, task: Task) -> bool:
+def _padded_alike(compiled: CompiledModel, task: Task) -> bool:
     """Whether the first half of the longest dataset has one density, alone and padded."""
     assert task.lengths is not None
     row, half = task.layout.row, task.room // 2
-    values, mask = _one(task, int(np.argmax(task.lengths)))
+    longest = int(np.argmax(task.lengths))
+    values, mask = _one(task, longest)
     dims = {v.name: v.dims for v in task.layout.variables}
     index = np.arange(half)
 
@@ -218,15 +219,20 @@ def _padded_alike(compiled: CompiledModel, z: np.ndarray, task: Task) -> bool:
     alone = Mask(np.ones(half, bool), cut(there))  # type: ignore[arg-type,arg-type]
     if not there:
         alone = None  # type: ignore[assignment]
-    return _same(compiled, z, (cut(values), alone), (values, padded), row)
+    return _same(compiled, task.select([longest]), (cut(values), alone), (values, padded))
 
 
-def _same(
-    compiled: CompiledModel, z: np.ndarray, one: _Dataset, other: _Dataset, row: str | None
-) -> bool:
+def _same(compiled: CompiledModel, task: Task, one: _Dataset, other: _Dataset) -> bool:
+    """Whether two forms of the one dataset of a task have the same density."""
+    row = task.layout.row
+    z = np.random.default_rng(0).normal(size=(3, compiled.dim)) * 0.5
     with precision.scope():
         try:
-            first, second = (_log_joint(compiled, row, z, *d) for d in (one, other))
+            first = _log_joint(compiled, row, z, *one)
+            if not np.isfinite(first).any():  # what is impossible in both forms is no evidence
+                (z,) = possible(Density(compiled, row), task, compiled.initial)
+                first = _log_joint(compiled, row, z, *one)
+            second = _log_joint(compiled, row, z, *other)
         except (ValueError, TypeError, IndexError):
             return False
     return np.allclose(first, second, rtol=1e-8, atol=1e-8, equal_nan=True)

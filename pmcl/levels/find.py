@@ -16,7 +16,7 @@ from pmcl.levels.block import close, one_block, quadratic
 from pmcl.levels.naming import described
 from pmcl.levels.one_dataset import parts_of
 from pmcl.levels.partition import Partition, partition
-from pmcl.levels.places import near, possible
+from pmcl.data.places import near, possible
 from pmcl.levels.structure import Levels, NoLevels, Split
 from pmcl.runtime.jitting import jit
 
