@@ -860,13 +860,18 @@ def test_models_that_do_not_fit(model, given, error, message):
         pmcl.fit_amortized(model(), **SHORT | {"steps": 1} | given)
 
 
-def test_a_mean_over_groups_is_no_padding():
-    """What belongs to one group depends on the data of all."""
+@pytest.mark.parametrize("shifted", [False, True])
+def test_a_mean_over_groups_is_no_padding(shifted):
+    """What belongs to one group depends on the data of all; times below a shift are impossible."""
     with pm.Model(coords={"school": range(8)}) as model:
         x = pm.Data("x", np.zeros(8), dims="school")
         mu, tau = pm.Normal("mu"), pm.HalfNormal("tau")
         theta = pm.Normal("theta", mu * (x - x.mean()), tau, dims="school")
-        pm.Normal("y", theta, 1, observed=np.zeros(8), dims="school")
+        if shifted:
+            shift, mean = pm.HalfNormal("shift", 0.01), 0.01 * pm.math.exp(pm.math.tanh(theta))
+            pm.Wald("y", mean, 0.1, alpha=shift, observed=np.ones(8), dims="school")
+        else:
+            pm.Normal("y", theta, 1, observed=np.zeros(8), dims="school")
     with pytest.raises(UnsupportedModelError, match="a mean over groups"):
         pmcl.fit_amortized(model, covariates={"x": pm.Normal.dist()}, groups=(3, 9), **SHORT)
 

@@ -13,7 +13,7 @@ from pmcl.compile import Masking
 from pmcl.data.masked import check_masked
 from pmcl.data.reading import task_of
 from pmcl.data.task import DataError
-from pmcl.draws.densities import constrain
+from pmcl.draws.densities import constrain, pointwise
 from pmcl.runtime import precision
 
 SIGMA = np.float64(1.5)
@@ -220,14 +220,14 @@ def test_whether_rows_can_be_cut_is_seen_where_they_are_possible(centred: bool) 
         pm.Wald("time", mu, 1.0, alpha=shift, observed=np.ones(10), dims="trial")
     compiled = pmcl.compile_model(model, covariates=["x"])
     rng = np.random.default_rng(0)
-    data = {
-        str(n): {"x": rng.normal(3, 1, n), "time": 0.2 + 0.1 * rng.random(n)} for n in (10, 30)
-    }
+    data = {str(n): {"x": rng.normal(3, 1, n), "time": 0.2 + 0.1 * rng.random(n)} for n in (10, 30)}
     task = task_of(compiled, data)
     if centred:
         with pytest.raises(DataError, match="cannot be cut by row"):
             check_masked(compiled, task)
-        alone = check_masked(compiled, task_of(compiled, {k: v[None] for k, v in data["30"].items()}))
+        alone = check_masked(
+            compiled, task_of(compiled, {k: v[None] for k, v in data["30"].items()})
+        )
         assert not alone.padded
     else:
         assert check_masked(compiled, task).padded
@@ -278,6 +278,32 @@ def test_a_series_is_trained_over_lengths() -> None:
 
 def replace_summary(summary: pmcl.Recurrent) -> pmcl.Network:
     return pmcl.Network(summary, NETWORK.flow)
+
+
+def test_the_log_likelihood_of_a_series_is_of_its_own_steps() -> None:
+    rng, lengths = np.random.default_rng(0), (21, 13)
+    data = {str(n): {"y": rng.normal(size=n), "x": rng.normal(size=n)} for n in lengths}
+
+    def series(n: int, y: np.ndarray, x: np.ndarray) -> pm.Model:
+        with pm.Model(coords={"time": range(n)}) as model:
+            rho = pm.Normal("rho", 0, 0.4, shape=2)
+            init = pm.Normal.dist(0, 1, shape=2)
+            pm.AR("y", rho, sigma=1.0, init_dist=init, observed=y, dims="time")
+            pm.Normal("x", rho[0], 1.0, observed=x, dims="time")
+        return model
+
+    compiled = pmcl.compile_model(series(21, **data["21"]))
+    task = check_masked(compiled, task_of(compiled, data))
+    z = rng.normal(size=(len(lengths), 3, 2))
+    with precision.scope():
+        found = pointwise(compiled, z, task)
+    for i, (n, one) in enumerate(zip(lengths, data.values(), strict=True)):
+        model = series(n, **one)
+        logp = model.compile_logp(vars=[model["y"], model["x"]], sum=False)
+        for j in range(3):
+            whole, by_row = logp({"rho": z[i, j]})
+            np.testing.assert_allclose(found["y"][i, j], whole)
+            np.testing.assert_allclose(found["x"][i, j, :n], by_row)
 
 
 def test_calibration_over_the_lengths_and_gaps_of_training(posterior) -> None:

@@ -10,6 +10,7 @@ import xarray as xr
 from pmcl.amortized.groups import Checked, Sized
 from pmcl.compile import CompiledModel, Density
 from pmcl.compile.refuse import UnsupportedModelError
+from pmcl.data.places import at_possible
 from pmcl.data.task import DATASET, Layout, Task
 from pmcl.draws.densities import constrain, densities
 from pmcl.draws.real_rows import same
@@ -182,8 +183,10 @@ def check_number(groups: Groups, given: Checked) -> None:
     given = _fewer(groups, given, number)
     own, row = of_own_size(groups, given, range(len(given.task))), given.task.layout.row
     density, small = Density(sized.compiled, row), Density(own.sized.compiled, row)
-    z = 0.5 * np.random.default_rng(0).normal(size=(3, density.dim))
-    padded = kept_terms(density, sized.reading, replace(given.task, labels=None), number, z)
+    task = replace(given.task, labels=None)
+    z, padded = at_possible(
+        lambda z: kept_terms(density, sized.reading, task, number, z), density, task
+    )
     alone = kept_terms(small, own.sized.reading, own.task, number, z[:, own.places])
     if not np.allclose(padded, alone, rtol=1e-9, atol=1e-9, equal_nan=True):
         raise UnsupportedModelError(

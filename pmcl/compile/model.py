@@ -217,14 +217,35 @@ class CompiledModel:
         """Log prior density of z, Jacobian of the transforms included (nats, shape ())."""
         return sum(self.log_prior_terms(z, covariates).values(), start=jnp.zeros(()))
 
-    def log_likelihood_terms(self, z: Parameters, dataset: Dataset) -> dict[str, Array]:
-        """Log likelihood of every observed variable: one term a value where PyMC has them."""
+    def log_likelihood_terms(
+        self, z: Parameters, dataset: Dataset, *, mask: Mask | None = None, dim: str | None = None
+    ) -> dict[str, Array]:
+        """Log likelihood of every observed variable: one term a value where PyMC has them.
+
+        What is padding along `dim` has terms of its own, if there is one a row; the one term of a
+        series is that of the steps that the mask leaves.
+        """
         # Observations and covariates are read together, to compare their lengths.
         observed = self._read([*self.observed, *self._log_likelihood.data], dataset)
         if self.implicit:  # NaN is the sum of what is known and what is not
             return {info.name: jnp.full((), jnp.nan) for info in self.observed}
         terms = self._log_likelihood.call(*self.split(z), *observed)
-        return {info.name: term for info, term in zip(self.observed, terms, strict=True)}
+        found = {info.name: term for info, term in zip(self.observed, terms, strict=True)}
+        if mask is None or mask.rows is None or not self.has_series:
+            return found
+        observed = self._read([*self.observed, *self._log_steps.data], dataset)
+        steps = self._log_steps.call(*self.split(z), *observed)
+        for info, step in zip(self.observed, steps, strict=True):
+            first = found[info.name].ndim
+            if step.ndim > first:
+                kept = Mask(mask.rows).kept(info, step, dim)
+                found[info.name] = jnp.sum(kept, axis=tuple(range(first, kept.ndim)))
+        return found
+
+    @property
+    def has_series(self) -> bool:
+        """Whether an observed variable's one term is a sum over steps, which are known."""
+        return self._log_steps is not self._log_likelihood
 
     def log_potential_terms(self, z: Parameters, dataset: Dataset) -> dict[str, Array]:
         """Every Potential that is a term of the likelihood (nats), in its own shape."""

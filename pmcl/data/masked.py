@@ -16,7 +16,7 @@ from pmcl.compile.function import LENGTH_OF_ITS_OWN
 from pmcl.compile.refuse import UnsupportedModelError
 from pmcl.compile.variables import VariableInfo
 from pmcl.data.one_dataset import check_length
-from pmcl.data.places import possible
+from pmcl.data.places import at_possible
 from pmcl.data.task import DataError, Task
 from pmcl.runtime import precision
 from pmcl.runtime.jitting import jit
@@ -225,14 +225,14 @@ def _padded_alike(compiled: CompiledModel, task: Task) -> bool:
 def _same(compiled: CompiledModel, task: Task, one: _Dataset, other: _Dataset) -> bool:
     """Whether two forms of the one dataset of a task have the same density."""
     row = task.layout.row
-    z = np.random.default_rng(0).normal(size=(3, compiled.dim)) * 0.5
+
+    def at(z: np.ndarray, values: Mapping, mask: Mask | None) -> Array:
+        return _log_joint(compiled, row, z, values, mask)
+
     with precision.scope():
         try:
-            first = _log_joint(compiled, row, z, *one)
-            if not np.isfinite(first).any():  # what is impossible in both forms is no evidence
-                (z,) = possible(Density(compiled, row), task, compiled.initial)
-                first = _log_joint(compiled, row, z, *one)
-            second = _log_joint(compiled, row, z, *other)
+            z, first = at_possible(lambda z: at(z, *one), Density(compiled, row), task)
+            second = at(z, *other)
         except (ValueError, TypeError, IndexError):
             return False
     return np.allclose(first, second, rtol=1e-8, atol=1e-8, equal_nan=True)

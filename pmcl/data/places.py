@@ -1,5 +1,7 @@
 """Parameters at which the terms of a density are looked at."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,6 +48,22 @@ def possible(density: Density, task: Task, initial: np.ndarray) -> np.ndarray:
     level = np.repeat(0.5 ** np.arange(_LEVELS), _TRIED // _LEVELS)[:, None]
     moved = first + _SCALE * level * rng.normal(size=scale.shape)
     return np.concatenate([first, _best(density, task, moved, _NUMBER - 1)], axis=1)
+
+
+def at_possible[T](
+    f: Callable[[np.ndarray], T], density: Density, task: Task
+) -> tuple[np.ndarray, T]:
+    """Places of shape (place, dim), and f at these: of a density, to be compared with another.
+
+    What is impossible by both says nothing of either. So where f is finite nowhere about zero, the
+    places are such as :func:`possible` finds for the first dataset.
+    """
+    z = _SCALE * np.random.default_rng(0).normal(size=(_NUMBER, density.dim))
+    found = f(z)
+    if not np.isfinite(found).any():
+        (z,) = possible(density, task.select([0]), density.compiled.initial)
+        found = f(z)
+    return z, found
 
 
 def _best(density: Density, task: Task, z: np.ndarray, number: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -50,8 +51,14 @@ def unconstrain(
 
 
 @jit
-def _pointwise(compiled: CompiledModel, z: Array, values: dict[str, Array]) -> dict[str, Array]:
-    return _by_dataset(compiled.log_likelihood_terms, z, values)
+def _pointwise(
+    compiled: CompiledModel, row: str | None, z: Array, batch: Batch
+) -> dict[str, Array]:
+    def all_draws(data: dict[str, Array], mask: Mask | None, u: Array) -> dict[str, Array]:
+        terms = partial(compiled.log_likelihood_terms, mask=mask, dim=row)
+        return jax.vmap(terms, in_axes=(0, None))(u, data)
+
+    return over_datasets(all_draws, batch, z)
 
 
 @jit
@@ -169,7 +176,10 @@ def _filled_otherwise(task: Task) -> Task:
 
 def pointwise(compiled: CompiledModel, z: np.ndarray, task: Task) -> dict[str, np.ndarray]:
     """Elementwise log likelihood, NaN of what is missing: arrays of shape (dataset, draw, ...)."""
-    found = walk(lambda batch, u: _pointwise(compiled, u, batch.values), z, task.batch())
+    row, batch = task.layout.row, task.batch()
+    if not compiled.has_series:  # terms of padding are cut off
+        batch = batch._replace(mask=None)
+    found = walk(lambda part, u: _pointwise(compiled, row, u, part), z, batch)
     found = _cut(found, compiled.observed, task)
     for name, there in task.there.items():
         # a vector has one term, and is there as a whole

@@ -11,12 +11,12 @@ from scipy.sparse import csr_array
 
 from pmcl.compile import CompiledModel, Density, Mask
 from pmcl.data.batching import over_chunks, over_datasets
+from pmcl.data.places import near, possible
 from pmcl.data.task import Batch, Task
 from pmcl.levels.block import close, one_block, quadratic
 from pmcl.levels.naming import described
 from pmcl.levels.one_dataset import parts_of
 from pmcl.levels.partition import Partition, partition
-from pmcl.data.places import near, possible
 from pmcl.levels.structure import Levels, NoLevels, Split
 from pmcl.runtime.jitting import jit
 
