@@ -231,12 +231,17 @@ def test_a_potential_without_rows_is_not_padded() -> None:
         pmcl.refine(model, data, **QUIET)
 
 
-def test_what_needs_draws_of_the_data_is_refused_by_name() -> None:
+def test_what_needs_draws_of_the_data_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is searched for or sampled."""
+    monkeypatch.setattr("pmcl.refinement.standalone.RefineJob.refined", pytest.fail)
+    monkeypatch.setattr("pmcl.reference.sample.ReferenceJob.sampled", pytest.fail)
     model = model_of(density_only)
     with pytest.raises(UnsupportedModelError, match=r"'mu' is a `pm.CustomDist` with only `logp`"):
         pmcl.fit_amortized(model, **QUIET)
     with pytest.raises(UnsupportedModelError, match=r"'y' is a `pm.CustomDist` with only `logp`"):
         pmcl.refine(model, {"y": Y}, posterior_predictive=True, **QUIET)
+    with pytest.raises(UnsupportedModelError, match="posterior_predictive: expected a model that"):
+        pmcl.sample_reference(model, {"y": Y}, posterior_predictive=True, **QUIET)
     with pytest.raises(UnsupportedModelError, match="Potential 'prior' adds"):
         pmcl.fit_online(model_of(potential_as_prior), progressbar=False)
 
@@ -301,6 +306,14 @@ def test_observations_that_the_distributions_depend_on() -> None:
         pmcl.refine(model, {"y": other}, posterior_predictive=True, **QUIET)
     with pytest.raises(UnsupportedModelError, match="'series' holds the observations of 'y'"):
         pmcl.fit_amortized(model, **QUIET)
+
+
+def test_a_part_of_a_series_that_is_observed_cannot_be_read_from_the_whole() -> None:
+    with pm.Model(coords={"time": range(6)}) as model:
+        series = pm.Data("series", np.arange(6.0), dims="time")
+        pm.Normal("y", pm.Normal("rho") * series[:-1], 1, observed=series[1:])
+    with pytest.raises(UnsupportedModelError, match=r"'series': the observations of 'y' are comp"):
+        pmcl.refine(model, {"series": np.arange(8.0)}, **QUIET)
 
 
 def test_a_prior_without_a_sampler_is_searched_all_the_same() -> None:

@@ -317,6 +317,14 @@ def _covariate_variables(model: pm.Model, names: Sequence[str]) -> list[SharedVa
             )
         for rv in model.observed_RVs:
             if known[name] in ancestors([model.rvs_to_values[rv]]):
+                if variables.holder_of(model, rv.name) != name:  # a part of it, the rest are lags
+                    raise UnsupportedModelError(
+                        f"`pm.Data` {name!r}: the observations of {rv.name!r} are computed from "
+                        "it, so that other values of it cannot be read as data. Make a `pm.Data` "
+                        f"of what is observed, and others of what {rv.name!r} depends on (lags): "
+                        "these come with each dataset. Or build a model for each dataset, with "
+                        "its values."
+                    )
                 raise ValueError(
                     f"covariates: {name!r} holds the observations of {rv.name!r}, which are data "
                     "anyway; leave it out."

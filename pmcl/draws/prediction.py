@@ -9,6 +9,8 @@ import xarray as xr
 
 from pmcl.compile import CompiledModel, VariableInfo
 from pmcl.compile.predictive import lengths_of, predict
+from pmcl.compile.refuse import UnsupportedModelError
+from pmcl.compile.simulable import check_simulable
 from pmcl.data.forms import in_form, is_frame, several, with_index
 from pmcl.data.label_text import numbers
 from pmcl.data.one_dataset import LENGTH, check_length
@@ -30,6 +32,23 @@ class Extra(NamedTuple):
     def terms(self) -> int:
         """How many of them hold a value for every observed one."""
         return int(self.log_likelihood) + int(self.posterior_predictive)
+
+    def check(self, compiled: CompiledModel) -> "Extra":
+        """Return what was asked for, before anything is drawn of a model that does not give it.
+
+        Raises
+        ------
+        UnsupportedModelError
+            Naming an observed variable that cannot be simulated.
+        """
+        if self.posterior_predictive:
+            try:
+                check_simulable(compiled.model, compiled.model.observed_RVs)
+            except UnsupportedModelError as error:
+                raise UnsupportedModelError(
+                    f"posterior_predictive: expected a model that can be simulated. {error}"
+                ) from None
+        return self
 
 
 def extra_groups(

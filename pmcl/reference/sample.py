@@ -106,7 +106,7 @@ def sample_reference(
     asked = _Asked(
         NutsSettings(draws, tune, chains, cores, target_accept, sampler),
         pick(compiled, var_names),
-        Extra(log_likelihood, log_prior, posterior_predictive),
+        Extra(log_likelihood, log_prior, posterior_predictive).check(compiled),
         seeds_of(random_seed, 1)[0],
     )
     if store is None:

@@ -158,6 +158,8 @@ def asked_of(
     ------
     ValueError
         Naming the argument that has none of its values.
+    UnsupportedModelError
+        Where predictions are asked of a model that cannot be simulated.
     """
     refine = settings_of(ways.refine)
     correct, fallback = _ways_of(
@@ -171,7 +173,7 @@ def asked_of(
         everywhere=not isinstance(ways.refine, str),
         correct=correct,
         fallback=fallback,
-        extra=extra or Extra(),
+        extra=(extra or Extra()).check(compiled),
     )
 
 
