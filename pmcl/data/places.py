@@ -60,7 +60,7 @@ def at_possible[T](
     """
     z = _SCALE * np.random.default_rng(0).normal(size=(_NUMBER, density.dim))
     found = f(z)
-    if not np.isfinite(found).any():
+    if not np.isfinite(np.asarray(found)).any():
         (z,) = possible(density, task.select([0]), density.compiled.initial)
         found = f(z)
     return z, found
