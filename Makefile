@@ -13,8 +13,6 @@ BIN := .venv/bin
 # not come last
 WORKERS ?= 2
 PYTEST_ARGS ?=
-# what compiles more than it computes, compiled three times as fast (as tests are, tests/conftest.py)
-QUICK := --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 LOCK := $(UV) pip compile --universal --python-version 3.12 --generate-hashes --no-header -q \
 	$(if $(UPGRADE),--upgrade) pyproject.toml --extra demo --extra report --extra cluster
@@ -44,7 +42,7 @@ licences: .venv/.synced ## every runtime dependency is permissively licensed
 	$(BIN)/python tools/check_licences.py
 
 models: .venv/.synced ## published models compile, and their cards and states are theirs
-	XLA_FLAGS="$(QUICK)" PMCL_MODELS= $(BIN)/python -m pmcl.cli models check
+	PMCL_MODELS= $(BIN)/python -m pmcl.cli models check
 
 unit: .venv/.synced ## the tests, less the slow ones (PYTEST_ARGS="-k replay" for some of them)
 	$(PYTEST) --durations=10 $(PYTEST_ARGS)
