@@ -233,14 +233,17 @@ class CompiledModel:
         found = {info.name: term for info, term in zip(self.observed, terms, strict=True)}
         if mask is None or mask.rows is None or not self.has_series:
             return found
-        observed = self._read([*self.observed, *self._log_steps.data], dataset)
-        steps = self._log_steps.call(*self.split(z), *observed)
-        for info, step in zip(self.observed, steps, strict=True):
+        for info, step in zip(self.observed, self._steps(z, dataset), strict=True):
             first = found[info.name].ndim
             if step.ndim > first:
                 kept = Mask(mask.rows).kept(info, step, dim)
                 found[info.name] = jnp.sum(kept, axis=tuple(range(first, kept.ndim)))
         return found
+
+    def _steps(self, z: Parameters, dataset: Dataset) -> Sequence[Array]:
+        """Log likelihood of every observed variable by the steps of a series, else by its terms."""
+        observed = self._read([*self.observed, *self._log_steps.data], dataset)
+        return self._log_steps.call(*self.split(z), *observed)
 
     @property
     def has_series(self) -> bool:
@@ -282,9 +285,8 @@ class CompiledModel:
         potentials = self.log_potential_terms(z, dataset) if self.potentials else {}
         if mask is None or self.implicit:
             return [*self.log_likelihood_terms(z, dataset).values(), *potentials.values()]
-        observed = self._read([*self.observed, *self._log_steps.data], dataset)
-        found = self._log_steps.call(*self.split(z), *observed)
-        pairs = zip((*self.observed, *self.potentials), (*found, *potentials.values()), strict=True)
+        found = (*self._steps(z, dataset), *potentials.values())
+        pairs = zip((*self.observed, *self.potentials), found, strict=True)
         return [mask.kept(info, term, dim) for info, term in pairs]
 
     def log_prior_elements(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl.compile import CompiledModel, LocalLikelihood, UnsupportedModelError
+from pmcl.compile import CompiledModel, LocalLikelihood, Mask, UnsupportedModelError
 from pmcl.compile.predictive import lengths_of, predict
 from pmcl.online.gaps import THERE, values_alone
 from pmcl.online.gaussian import MeanField
@@ -225,13 +225,12 @@ class Rows(AbstractRows):
 
     def by_row(self, terms: Mapping[str, Array], data: Data) -> Array:
         """Sum the terms of every row over all variables, without those of what is missing."""
-        parts = []
-        for name, term in terms.items():
-            there = data.get(name + THERE)
-            if there is not None:
-                there = jnp.all(there, axis=tuple(range(term.ndim, there.ndim)))
-                term = jnp.where(there, term, 0.0)
-            parts.append(jnp.moveaxis(term, self.axis(name) or 0, 0))
+        mask = Mask(values={n: data[n + THERE] for n in terms if n + THERE in data})
+        infos = {info.name: info for info in self.compiled.observed}
+        parts = [
+            jnp.moveaxis(mask.kept(infos[name], term, None), self.axis(name) or 0, 0)
+            for name, term in terms.items()
+        ]
         return sum(
             (part.reshape(part.shape[0], -1).sum(axis=1) for part in parts),
             start=jnp.zeros((), parts[0].dtype),
