@@ -100,7 +100,7 @@ def test_the_first_calls_compile_little_and_later_ones_nothing(programs):
     pmcl.sample_reference(model, data(2), draws=50, tune=100, random_seed=1, **QUIET)
     first["others"] = programs.new()
     # four of `fit` are once a process: in the whole suite another test has compiled them
-    most = {"fit": 30, "adapt": 8, "sample": 13, "others": 13}
+    most = {"fit": 30, "adapt": 8, "sample": 14, "others": 13}
     assert {k: len(v) for k, v in first.items() if len(v) > most[k]} == {}, first
 
     # "auto" may need a stage that it never needed before

@@ -132,8 +132,8 @@ class _Run(NamedTuple):
         context = None
         if self.amortizer is not None:
             context = contexts(self.amortizer, self.whole, self.part)
-        components = self.settings.components if self.further else 0
-        proposals = ProposalArrays.of(modes, number, context, components)
+        places = self.components[1] if self.further else 0
+        proposals = ProposalArrays.of(modes, number, context, places)
         if self.further:
             choice = self.populate(proposals, everyone)
             treatment = treatment.noted(everyone, "population Monte Carlo")
@@ -318,10 +318,16 @@ class _Run(NamedTuple):
         return heavy(judged, self.asked.draws) | (judged.efficiency < least)
 
     @property
+    def components(self) -> tuple[int, int]:
+        """Of a first mixture, and of one with many draws: twice as many, if that leaves enough."""
+        first = self.settings.components
+        return first, max(first, min(2 * first, self.each_round // _EACH))
+
+    @property
     def each_round(self) -> int:
         """Draws of a round of population Monte Carlo; fewer where z is long, and fits are dear."""
         most = _ENTRIES // self.density.compiled.dim**2
-        return max(_FITTED, min(_EACH * self.settings.components, most))
+        return max(_FITTED, min(2 * _EACH * self.settings.components, most))
 
     def populate(self, proposals: ProposalArrays, rows: np.ndarray, *, stage: int = 5) -> Verdict:
         """Fit a mixture by population Monte Carlo, and judge again; three stages.
@@ -329,9 +335,10 @@ class _Run(NamedTuple):
         At first with few draws a round, until these are efficient.
         """
         settings = self.settings
+        first, components = self.components
         draws, enough = self.each_round, np.inf
         if self.further == 1:
-            draws, enough = _FITTED, settings.enough
+            draws, enough, components = _FITTED, settings.enough, first
         z, pilot = self.pilot(proposals, rows, stage, _FITTED)
         weight = pilot.there / pilot.there.sum(axis=1, keepdims=True)
         with np.errstate(invalid="ignore"):
@@ -343,7 +350,7 @@ class _Run(NamedTuple):
                 z,
                 ratio,
                 Keys.of_chunk(keys),
-                settings.components,
+                components,
                 settings.rounds,
                 draws,
                 np.asarray(enough),  # an array, for which nothing is compiled anew
@@ -354,8 +361,7 @@ class _Run(NamedTuple):
             self.keys(stage + 1, rows, np.zeros(len(rows), int)),
             together=1,  # it has draws enough, and one dataset is not filled up with itself
         )
-        proposals.put("population", rows, found)
-        proposals.there[rows, proposals.kinds.population] = True
+        proposals.there[rows, proposals.put("population", rows, found)] = True
         return self.judge(proposals, rows, stage=stage + 2)
 
     def draw(

@@ -92,14 +92,21 @@ class ProposalArrays:
         there[:, kinds.normal] = there[:, kinds.student] = distinct
         return cls(pool, there, number, kinds)
 
-    def put(self, kind: str, rows: np.ndarray, found: Student) -> None:
-        """Put t distributions, fields (dataset, place, ...), in the places of a kind."""
-        places, first = getattr(self.kinds, kind), self.kinds.student.start
-        where = slice(places.start - first, places.stop - first)
+    def put(self, kind: str, rows: np.ndarray, found: Student) -> slice:
+        """Put t distributions, fields (dataset, place, ...), in the first places of a kind.
+
+        Returns
+        -------
+        slice
+            These places.
+        """
+        begin, first = getattr(self.kinds, kind).start, self.kinds.student.start
+        end = begin + found.shift.shape[1]
         for place, value in zip(
             jax.tree.leaves(self.pool.student), jax.tree.leaves(found), strict=True
         ):
-            place[rows, where] = value
+            place[rows, begin - first : end - first] = value
+        return slice(begin, end)
 
     def at(self, rows: np.ndarray) -> Proposals:
         """Proposals of some of the datasets."""

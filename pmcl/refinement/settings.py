@@ -45,7 +45,7 @@ class Refine(eqx.Module):
         move moments, after searches from many more places; 0: none of this, and no wider draws
         among the others.
     components : int
-        Components of its mixture.
+        Components of its mixture; up to twice as many where that is poor, too.
     khat, efficiency : float
         With ``refine="auto"``: what an amortized posterior may have and be left alone. Population
         Monte Carlo is for draws below this efficiency, too.

@@ -99,8 +99,7 @@ def widened(
         student = proposals.pool.student
         places, there = jax.tree.leaves(student), proposals.there[rows]
         before = [x[rows] for x in places]
-        proposals.put("wide", rows, at(wide, again))
-        proposals.there[rows, proposals.kinds.wide] = True
+        proposals.there[rows, proposals.put("wide", rows, at(wide, again))] = True
         # at first it is weighed with what there is; then a mixture is fitted to what it shows
         fit = run.judge if stage == _STAGES[0] else run.populate
         chosen = fit(proposals, rows, stage=stage + 1)
@@ -129,8 +128,7 @@ def _moved_by(
     stage: int,
 ) -> np.ndarray:
     """By how many sd draws of wider proposals move moments, of the datasets `rows`."""
-    proposals.put("judge", rows, wide)
-    places = proposals.kinds.judge
+    places = proposals.put("judge", rows, wide)
     used = choice.weights > 0
     used[:, places] = True
     turn = places.start + np.arange(_DRAWS) % len(_TIMES)
