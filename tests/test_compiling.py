@@ -94,8 +94,10 @@ def test_the_first_calls_compile_little_and_later_ones_nothing(programs):
     posterior.log_prob(idata, data(5))
     posterior.predict(data(5), draws=100, random_seed=1)
     # of forty some go to NUTS after hardly any refinement: a stage that is compiled when needed
-    given_up = {**given, "fallback": "nuts"}
-    posterior.sample(data(40, 1), 100, **given_up, random_seed=1, **QUIET)
+    hardly = pmcl.Refine(enough=2.0, efficiency=2.0, steps=5, rounds=0, pilot=20)
+    given_up = {"refine": hardly, "fallback": "nuts"}
+    idata = posterior.sample(data(40, 1), 100, **given_up, random_seed=1, **QUIET)
+    assert "nuts" in idata["dataset_stats"]["engine"]
     pmcl.refine(model, data(5), draws=100, refine=everything, random_seed=1, **QUIET)
     pmcl.sample_reference(model, data(2), draws=50, tune=100, random_seed=1, **QUIET)
     first["others"] = programs.new()
