@@ -71,7 +71,11 @@ def test_results_are_what_bambi_predicts_from() -> None:
     model.build()
     with pytest.raises(TypeError, match=r"got bambi.models.Model. Pass `model.backend.model`"):
         pmcl.refine(model)
-    idata = pmcl.refine(model.backend.model, draws=50, random_seed=1, progressbar=False)
+    hardly = pmcl.Refine(steps=0, rounds=0)  # any draws will do
+    idata = pmcl.refine(
+        model.backend.model, draws=50, refine=hardly, fallback=None, random_seed=1,
+        progressbar=False,
+    )  # fmt: skip
     new = pd.DataFrame({"x": [0.0, 4.0], "f": ["b", "c"]})
     predicted = model.predict(pmcl.one(idata, 0), data=new, inplace=False)["posterior"]["mu"]
     p = idata["posterior"].to_dataset().isel(dataset=0)
