@@ -361,7 +361,8 @@ class _Run(NamedTuple):
             self.keys(stage + 1, rows, np.zeros(len(rows), int)),
             together=1,  # it has draws enough, and one dataset is not filled up with itself
         )
-        proposals.there[rows, proposals.put("population", rows, found)] = True
+        places = proposals.put("population", rows, found)
+        proposals.there[rows, places] = True
         return self.judge(proposals, rows, stage=stage + 2)
 
     def draw(

@@ -99,7 +99,8 @@ def widened(
         student = proposals.pool.student
         places, there = jax.tree.leaves(student), proposals.there[rows]
         before = [x[rows] for x in places]
-        proposals.there[rows, proposals.put("wide", rows, at(wide, again))] = True
+        proposals.put("wide", rows, at(wide, again))
+        proposals.there[rows, proposals.kinds.wide] = True
         # at first it is weighed with what there is; then a mixture is fitted to what it shows
         fit = run.judge if stage == _STAGES[0] else run.populate
         chosen = fit(proposals, rows, stage=stage + 1)
