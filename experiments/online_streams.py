@@ -1,7 +1,6 @@
-"""Memories and drift of online inference: small Bayesian neural networks on streams of data.
+"""Memories of online inference: small Bayesian neural networks on streams of data.
 
     python experiments/online_streams.py memory     # residual memory, k-center and random coresets
-    python experiments/online_streams.py drift      # weather, gas sensors and forest cover
     python experiments/online_streams.py rotating   # a logistic regression whose boundary rotates
     python experiments/online_streams.py tables     # tables and figures of what there is
 
@@ -14,7 +13,6 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -96,13 +94,6 @@ def last(name: str, lowest: int = 0) -> Callable[[], tuple[np.ndarray, np.ndarra
     return read
 
 
-def gas() -> tuple[np.ndarray, np.ndarray]:
-    """Sensors as predictors, the gas as response."""
-    frame = table("gas_sensor_drift.csv.gz")()
-    sensors = [c for c in frame if c not in ("batch", "gas", "concentration_ppmv")]
-    return frame[sensors].to_numpy(float), frame["gas"].to_numpy(float) - 1
-
-
 def digits() -> tuple[np.ndarray, np.ndarray]:
     train, _ = mnist()
     return train.X.astype(float), train.y.astype(float)
@@ -119,29 +110,11 @@ MEMORY = {
     "wine": Stream(last("wine_quality_red.csv", 3), 6, **MIDDLE),
     "mnist": Stream(digits, 10, (64, 64), 2500, 250, 150, updates=20, batch_size=256, draws=2),
 }
-DRIFT = {
-    "weather": Stream(last("noaa_weather.csv.gz"), 2, (16, 16), 1000, 100, 50),
-    "gas": Stream(gas, 6, (8, 8), 500, 50, 50),
-    # The rows that could be had are a random part in random order: nothing drifts in them but
-    # what sampling does. The first 10,000 come in the original order.
-    "covertype, shuffled": Stream(
-        last("covertype_random116k_8features.csv.gz"), 7, (32, 32), 1000, 1000, 200, updates=40
-    ),
-    "covertype, first": Stream(last("covertype_first10000.csv.gz", 1), 7, (32, 32), 1000, 500, 200),
-}
 MEMORIES = {
     "residual": lambda m: pmcl.ResidualMemory(m),
     "residual, eq. 8": lambda m: pmcl.ResidualMemory(m, score="gain"),
     "k-center": lambda m: pmcl.KCenterCoreset(m),
     "random": lambda m: pmcl.RandomCoreset(m),
-}
-RATES = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1)
-DRIFTS = {
-    "static": [(None, pmcl.Static())],
-    "Wiener": [(a, pmcl.Wiener(a)) for a in RATES],
-    "Ornstein-Uhlenbeck": [(a, pmcl.OrnsteinUhlenbeck(a)) for a in RATES],
-    "forgetting": [(a, pmcl.BayesianForgetting(a)) for a in RATES],
-    "forgetting + memory": [(a, pmcl.BayesianForgetting(a)) for a in RATES],
 }
 
 
@@ -170,9 +143,6 @@ def network(
         else:
             pm.Categorical("y", logit_p=layer, observed=rows["y"], dims="row")
     return model
-
-
-shared = cache(network)  # one model, so that its runs share what is compiled
 
 
 def standardised(X: np.ndarray, by: np.ndarray) -> np.ndarray:
@@ -235,32 +205,6 @@ def memory(stream: Stream, name: str, seed: int, given: argparse.Namespace, labe
     }
 
 
-def drifting(
-    stream: Stream, drift: pmcl.AbstractDrift, remembers: bool, seed: int,
-    given: argparse.Namespace, label: str,
-) -> dict:  # fmt: skip
-    """Return the mean log predictive density of every batch before it is learned from."""
-    X, y = stream.read()
-    # by the first batch: nothing of the future is known
-    X = np.clip(standardised(X, X[: stream.first]), -10, 10)
-    model = shared(X.shape[1], stream.hidden, stream.labels)
-    online = pmcl.fit_online(
-        model, memory=pmcl.ResidualMemory(stream.memory) if remembers else None, drift=drift,
-        search=stream.search(given.steps), precision="single", random_seed=seed,
-        progressbar=False,
-    )  # fmt: skip
-    saved = checkpoint(given, label)
-    online, before = saved.read(model) or (online, {"log_predictive": []})
-    found = before["log_predictive"]
-    for part in batches(stream, X, y)[online.state.updates : given.updates]:
-        if online.state.updates:
-            found.append(float(online.log_predictive(part, draws=500, random_seed=0).mean()))
-        online = online.update(part, progressbar=False)
-        saved.write(online, {"log_predictive": found})
-    later = found[len(found) // 2 :]
-    return {"log_predictive": found, "figure": float(np.mean(later)), "steps": given.steps}
-
-
 def rotating(drift: pmcl.AbstractDrift, given: argparse.Namespace) -> dict:
     """Follow two weights that rotate, by 5 degrees between batches of 15 rows."""
     rng = np.random.default_rng(0)
@@ -297,7 +241,7 @@ PUBLISHED = {
 
 
 def written(runs: Path, results: Path) -> None:
-    """Write what there is: tables of both parts, and the figure of the rotating boundary."""
+    """Write what there is: the table, and the figure of the rotating boundary."""
     found = {p.stem: json.loads(p.read_text()) for p in sorted(runs.glob("*.json"))}
     if not found:
         return
@@ -306,7 +250,7 @@ def written(runs: Path, results: Path) -> None:
         "made": max(r["made"] for r in found.values()),
         "with": next(iter(found.values()))["with"],
     }
-    lines = ["# Memories and drift", ""]
+    lines = ["# Memories, and a boundary that rotates", ""]
 
     def figures(stem: str) -> list[float]:
         stem = stem.replace(" ", "_")
@@ -336,25 +280,6 @@ def written(runs: Path, results: Path) -> None:
             cells = [data, steps(f"memory {data}"), *map(shown, row.values()), paper]
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
-    drifts = {
-        d: {n: {r: figures(f"drift {d} {n} {r}") for r, _ in rates} for n, rates in DRIFTS.items()}
-        for d in DRIFT
-    }
-    drifts = {d: r for d, r in drifts.items() if any(any(x.values()) for x in r.values())}
-    if drifts:
-        lines += [
-            "One-step-ahead log predictive density, mean over the second half; the best of each "
-            "drift's rates: `python experiments/online_streams.py drift`.", "",
-            "| data | steps | " + " | ".join(DRIFTS) + " |", "|---|" + "---|" * (len(DRIFTS) + 1),
-        ]  # fmt: skip
-        for data, row in drifts.items():
-            cells = [data, steps(f"drift {data}")]
-            for rates in row.values():
-                there = {r: v for r, v in rates.items() if v}
-                best = max(there, key=lambda r: np.mean(there[r])) if there else None
-                cells.append("" if not there else f"{shown(there[best])} at {best}")
-            lines.append(f"| {' | '.join(cells)} |")
-        lines.append("")
     turning = {k: v for k, v in found.items() if k.startswith("rotating")}
     if turning:
         _rotating_figure(turning, results)
@@ -366,7 +291,7 @@ def written(runs: Path, results: Path) -> None:
             *(f"| {k.removeprefix('rotating_')} | {v['figure']:.2f} |" for k, v in turning.items()),
             "",
         ]  # fmt: skip
-    compact |= {"memory": memories, "drift": drifts}
+    compact["memory"] = memories
     compact["rotating"] = {k.removeprefix("rotating_"): v["figure"] for k, v in turning.items()}
     (results / "online_streams.json").write_text(json.dumps(compact, indent=1) + "\n")
     (results / "online_streams.md").write_text("\n".join(lines))
@@ -410,12 +335,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("part", choices=["memory", "drift", "rotating", "tables"])
+    parser.add_argument("part", choices=["memory", "rotating", "tables"])
     parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "online_streams")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--data", nargs="+", help="names of some; all by default")
-    parser.add_argument("--drifts", nargs="+", default=list(DRIFTS), help="names of some")
-    parser.add_argument("--rates", type=float, nargs="+", default=list(RATES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3])
     parser.add_argument("--steps", type=int, default=2000, help="of each search but the first")
     parser.add_argument("--updates", type=int, help="at most")
@@ -432,21 +355,6 @@ def main() -> None:
                         lambda d=data, n=name, s=seed, k=label: memory(MEMORY[d], n, s, given, k),
                         said,
                     )  # fmt: skip
-    elif given.part == "drift":
-        for seed in given.seeds:
-            for data in given.data or DRIFT:
-                for name in given.drifts:
-                    for rate, drift in DRIFTS[name]:
-                        if rate is not None and rate not in given.rates:
-                            continue
-                        label = f"drift {data} {name} {rate} {seed}"
-                        kept(
-                            runs, label,
-                            lambda d=data, n=name, w=drift, s=seed, k=label: drifting(
-                                DRIFT[d], w, "memory" in n, s, given, k
-                            ),
-                            said,
-                        )  # fmt: skip
     elif given.part == "tables":
         written(runs, given.results)
     else:

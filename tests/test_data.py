@@ -475,7 +475,7 @@ def test_an_entry_of_a_vector_cannot_be_missing_alone():
     y[1] = np.nan
     check_masked(compiled, as_task({"y": y}, layout))
     y[2, 0] = np.nan
-    with pytest.raises(DataError, match=r"'y' of dataset '0': some entries of a vector"):
+    with pytest.raises(DataError, match=r"'y': expected values that are all there or all missing"):
         check_masked(compiled, as_task({"y": y}, layout))
 
 

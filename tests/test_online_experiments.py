@@ -4,6 +4,7 @@ import json
 
 import generative
 import numpy as np
+import online_drift
 import online_mnist
 import online_streams
 import pytest
@@ -31,44 +32,70 @@ def test_a_boundary_that_rotates_is_followed_where_the_past_is_forgotten(
     assert "..." not in capsys.readouterr().out
 
 
-def test_memories_and_drifts_are_compared_on_the_same_batches(tmp_path, monkeypatch, capsys):
-    """A made-up table: a curve, and labels whose boundary stays where it is."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(260, 2))
-    y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=len(X))
+@pytest.fixture
+def rows():
+    """Predictors of a made-up table."""
+    return np.random.default_rng(0).normal(size=(260, 2))
 
+
+COMMON = ["--seeds", 0, "--steps", 200]
+
+
+def test_memories_are_compared_on_the_same_batches(rows, tmp_path, monkeypatch, capsys):
     def curve() -> tuple[np.ndarray, np.ndarray]:
-        return X, y
-
-    def line() -> tuple[np.ndarray, np.ndarray]:
-        return X, (X[:, 0] > 0).astype(float)
+        noise = np.random.default_rng(1).normal(size=len(rows))
+        return rows, np.sin(2 * rows[:, 0]) + 0.1 * noise
 
     small = online_streams.Stream(curve, 0, (6, 6), 50, 20, 10)
     monkeypatch.setattr(online_streams, "MEMORY", {"yacht": small})
-    drifting = online_streams.Stream(line, 2, (4, 4), 50, 20, 10)
-    monkeypatch.setattr(online_streams, "DRIFT", {"weather": drifting})
-    drifts = {
-        "static": [(None, pmcl.Static())],
-        "forgetting": [(a, pmcl.BayesianForgetting(a)) for a in (0.01, 0.5)],
-        "forgetting + memory": [(0.5, pmcl.BayesianForgetting(0.5))],
-    }
-    monkeypatch.setattr(online_streams, "DRIFTS", drifts)
-    common = ["--out", tmp_path / "out", "--results", tmp_path, "--seeds", 0, "--steps", 200]
-    for part in ("memory", "drift", "tables"):
+    common = ["--out", tmp_path / "out", "--results", tmp_path, *COMMON]
+    for part in ("memory", "tables"):
         run(online_streams, monkeypatch, part, *common)
     found = json.loads((tmp_path / "online_streams.json").read_text())
     assert set(found["memory"]["yacht"]) == set(online_streams.MEMORIES)
     assert all(len(v) == 1 and v[0] > -1.6 for v in found["memory"]["yacht"].values())
     assert max(v[0] for v in found["memory"]["yacht"].values()) > -1.3  # of y alone: -1.42
-    later = found["drift"]["weather"]
-    # nothing changes: to forget half of it in every batch is a loss
-    assert later["static"]["null"][0] > later["forgetting"]["0.5"][0] + 0.1
-    text = (tmp_path / "online_streams.md").read_text()
-    assert "| yacht | 200 |" in text and "| weather | 200 |" in text and " at 0.01 |" in text
+    assert "| yacht | 200 |" in (tmp_path / "online_streams.md").read_text()
     capsys.readouterr()
     run(online_streams, monkeypatch, "memory", *common)
     assert "..." not in capsys.readouterr().out
-    # cut off in its middle, a run goes on there and ends as it would have
+    goes_on_where_it_was_cut_off(online_streams, ["memory"], 4 * 8, tmp_path, monkeypatch)
+
+
+def test_drifts_are_compared_on_the_same_batches(rows, tmp_path, monkeypatch):
+    """Labels whose boundary stays where it is: to forget half in every batch is a loss."""
+
+    def line() -> tuple[np.ndarray, np.ndarray]:
+        return rows, (rows[:, 0] > 0).astype(float)
+
+    drifting = online_streams.Stream(line, 2, (4, 4), 50, 20, 10)
+    monkeypatch.setattr(online_drift, "DRIFT", {"weather": drifting})
+    drifts = {
+        "static": [(None, pmcl.Static())],
+        "forgetting": [(a, pmcl.BayesianForgetting(a)) for a in (0.01, 0.5)],
+        "forgetting + memory": [(0.5, pmcl.BayesianForgetting(0.5))],
+    }
+    monkeypatch.setattr(online_drift, "DRIFTS", drifts)
+    monkeypatch.setattr(online_drift, "RATES", (0.01, 0.5))
+    common = ["--out", tmp_path / "out", "--results", tmp_path, *COMMON]
+    full = ["--family", "full", "--drifts", "static", "forgetting"]
+    for arguments in ([], full, ["tables"]):
+        run(online_drift, monkeypatch, *arguments, *common)
+    found = json.loads((tmp_path / "online_drift.json").read_text())["runs"]
+    for how, loss in (("mean field, 200 steps", 0.1), ("full", 0.05)):
+        later = found[how]["weather"]
+        assert later["static"]["None"]["0"] > later["forgetting"]["0.5"]["0"] + loss
+    text = (tmp_path / "online_drift.md").read_text()
+    assert "## mean field, 200 steps" in text and " at 0.01 |" in text
+    # a machine without the files of runs keeps their figures
+    run(online_drift, monkeypatch, "tables", "--out", tmp_path / "new", "--results", tmp_path)
+    assert json.loads((tmp_path / "online_drift.json").read_text())["runs"] == found
+    assert (tmp_path / "online_drift.md").read_text() == text
+    goes_on_where_it_was_cut_off(online_drift, [], 4 * 11, tmp_path, monkeypatch)
+
+
+def goes_on_where_it_was_cut_off(module, part, updates, tmp_path, monkeypatch):
+    """Cut off in its middle, a run goes on there and ends as it would have."""
     update, calls = pmcl.OnlinePosterior.update, [0]
 
     def counted(self, *arguments, **options):
@@ -78,13 +105,11 @@ def test_memories_and_drifts_are_compared_on_the_same_batches(tmp_path, monkeypa
         return update(self, *arguments, **options)
 
     monkeypatch.setattr(pmcl.OnlinePosterior, "update", counted)
-    again = ["--out", tmp_path / "again", *common[2:], "--every", 0]
-    for part, batches, runs in (("memory", 8, 4), ("drift", 11, 4)):
-        calls[0] = 0
-        with pytest.raises(KeyboardInterrupt):
-            run(online_streams, monkeypatch, part, *again)
-        run(online_streams, monkeypatch, part, *again)
-        assert calls[0] == runs * batches + 1  # the one that was cut off
+    again = [*part, "--out", tmp_path / "again", "--every", 0, *COMMON]
+    with pytest.raises(KeyboardInterrupt):
+        run(module, monkeypatch, *again)
+    run(module, monkeypatch, *again)
+    assert calls[0] == updates + 1  # the one that was cut off
     for path in (tmp_path / "again" / "runs").iterdir():
         whole = json.loads((tmp_path / "out" / "runs" / path.name).read_text())
         assert json.loads(path.read_text())["log_predictive"] == whole["log_predictive"]

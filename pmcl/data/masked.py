@@ -80,7 +80,7 @@ def check_masked(compiled: CompiledModel, task: Task) -> Task:
         }
         if not _same(compiled, task.select([i]), (values, mask), (other, mask)):
             raise DataError(refusal)
-        _check_vectors(compiled, task)
+        check_vectors(compiled, task)
     return task
 
 
@@ -245,15 +245,23 @@ def _log_joint(
     return jax.vmap(lambda u: compiled.log_joint(u, values, mask=mask, dim=row))(z)
 
 
-def _check_vectors(compiled: CompiledModel, task: Task) -> None:
-    """Refuse a vector that lacks some entries where the likelihood has one term for all."""
+def check_vectors(compiled: CompiledModel, task: Task) -> None:
+    """Refuse values of which some are missing where the likelihood has one term for all of them.
+
+    Raises
+    ------
+    DataError
+    """
     for name, there in task.there.items():
-        entries = there.reshape(*there.shape[: 1 + compiled.term_dims(name)], -1)
+        terms = compiled.term_dims(name)
+        entries = there.reshape(*there.shape[: 1 + terms], -1)
         part = entries.any(axis=-1) & ~entries.all(axis=-1)
         if part.any():
             i = int(np.argmax(part.reshape(len(task), -1).any(axis=1)))
+            where = f" of dataset {task.names[i]!r}" if len(task) > 1 else ""
             raise DataError(
-                f"Variable {name!r} of dataset {task.names[i]!r}: some entries of a vector are "
-                "missing (NaN), and its likelihood has one term for the whole vector; expected "
-                "all of them or none. Drop the vector (all NaN), or write the likelihood by entry."
+                f"Variable {name!r}{where}: expected values that are all there or all missing "
+                f"(NaN) where they have one likelihood together ({there.ndim - 1 - terms} last "
+                "dims), got some of each. Leave all of them out, or write the likelihood by "
+                "entry, as independent variables given local ones."
             )

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from pmcl.compile import CompiledModel
-from pmcl.data.task import DataError, Task
+from pmcl.data.masked import check_vectors
+from pmcl.data.task import Task
 
 THERE = " is there"  # after a variable's name: which of its values are not missing
 
@@ -18,21 +19,9 @@ def with_gaps(compiled: CompiledModel, task: Task) -> dict[str, np.ndarray]:
     DataError
         Where of values that have one likelihood together some are missing.
     """
-    values = {k: v[0] for k, v in task.values.items()}
-    for name, (seen,) in task.there.items():
-        if seen.all():
-            continue
-        terms = compiled.term_dims(name)
-        across = tuple(range(terms, seen.ndim))
-        if across and (seen.any(axis=across) != seen.all(axis=across)).any():
-            raise DataError(
-                f"Variable {name!r}: expected values that are all there or all missing where "
-                f"they have one likelihood together ({seen.ndim - terms} last dims), got some "
-                "of each. Write it as independent variables given local ones, or leave such "
-                "rows out."
-            )
-        values[name + THERE] = seen
-    return values
+    check_vectors(compiled, task)
+    there = {name + THERE: seen for name, (seen,) in task.there.items() if not seen.all()}
+    return {k: v[0] for k, v in task.values.items()} | there
 
 
 def values_alone[T](data: Mapping[str, T]) -> dict[str, T]:
