@@ -17,6 +17,7 @@ MEASURES = (
     "adapted_bias_sd",
     "refined_ratio",
 )
+WORST = {"adapted_mmd2": max, "adapted_efficiency": min}  # of any seed and task
 SWEEPS = ("strength",)
 ALONE = ("long", "test-time", "forecast", "unseen", "alone", "recovery", "timing", "fallback")
 
@@ -97,6 +98,10 @@ def _over_seeds(runs: list[dict]) -> dict:
             for label, which in (("worst_real", False), ("simulated", True)):
                 some = [v for k, v in ratios.items() if simulated(k) == which]
                 found[f"{kind}_{label}"] = max(some, default=None)
+    for measure, worst in WORST.items():
+        every = [r["tasks"][t].get(measure) for r in runs for t in names]
+        if None not in every:
+            found[f"worst_{measure}"] = worst(every)
     if all("seconds" in r for r in runs):
         found["seconds_a_task"] = float(np.median([s for r in runs for s in r["seconds"]]))
     if all("refined" in r for r in runs):
@@ -129,6 +134,14 @@ def _markdown(compact: dict, title: str) -> str:
             if rows:
                 parts.append(f"## {settings} settings: {measure}\n")
                 parts.append(_table(rows, measure))
+        worst = [
+            f"- {name}: " + ", ".join(f"{m} {row[f'worst_{m}']:.3g}" for m in WORST)
+            for name, row in methods.items()
+            if all(f"worst_{m}" in row for m in WORST)
+        ]
+        if worst:
+            parts.append(f"## {settings} settings: the worst of any seed and task\n")
+            parts.append("\n".join(worst) + "\n")
     timed = {
         f"{name}, {settings}": row["seconds_a_task"]
         for settings, methods in compact["methods"].items()
