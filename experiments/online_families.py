@@ -44,6 +44,7 @@ class Way(NamedTuple):
     memory: bool = False
     stiffness: float = 1e-4
     rank: int = 50
+    at_once: bool = False
 
 
 NAMES = {
@@ -58,6 +59,8 @@ NAMES = {
     "rank 200, not held": Way("low_rank", stiffness=0.0, rank=200),
     "rank 200": Way("low_rank", rank=200),
     "full, not held": Way(stiffness=0.0),
+    "full, at once": Way(at_once=True),
+    "four, at once": Way(components=4, at_once=True),
 }
 
 
@@ -65,6 +68,8 @@ def families(stream: Stream, name: str, seed: int, given: argparse.Namespace, la
     """Return the mean test log predictive density after every batch, and what components said."""
     parts, whole, inputs = split(stream, seed)
     way = NAMES[name]
+    if way.at_once:  # no stream: what the family could have at most
+        parts = [whole_of(parts)]
     model = network(inputs, stream.hidden, stream.labels)
     online = pmcl.fit_online(
         model, family=way.family, components=way.components,
@@ -102,11 +107,15 @@ def families(stream: Stream, name: str, seed: int, given: argparse.Namespace, la
     }
 
 
+def whole_of(parts: list[dict]) -> dict:
+    """All rows of a stream as one batch."""
+    return {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
+
+
 def ceiling(stream: Stream, seed: int, chains: int, draws: int) -> dict:
     """Return the mean test log predictive density of NUTS draws given all rows of a stream."""
     parts, whole, inputs = split(stream, seed)
-    rows = {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
-    model = network(inputs, stream.hidden, stream.labels, rows)
+    model = network(inputs, stream.hidden, stream.labels, whole_of(parts))
     begin = time.perf_counter()
     tree = pm.sample(
         draws, tune=draws, chains=chains, cores=chains, model=model, nuts_sampler="nutpie",
