@@ -11,7 +11,6 @@ was cut off goes on after its last update.
 
 import argparse
 import json
-import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,21 +18,22 @@ import numpy as np
 import pymc as pm
 from continual import kept
 from online_streams import (
-    HERE,
     MEMORY,
     PUBLISHED,
     Stream,
     checkpoint,
     network,
+    options,
     said,
     split,
 )
 from scipy.special import log_softmax, logsumexp
 from scipy.stats import norm
+from tables import of_more_seeds
 
 import pmcl
 
-OF_NUTS = ("figure", "each", "log_sd", "chains", "draws", "divergences", "seconds")
+OF_NUTS = ("figure", "each", "log_sd", "chains", "draws", "divergences", "took")
 
 
 class Way(NamedTuple):
@@ -116,13 +116,11 @@ def ceiling(stream: Stream, seed: int, chains: int, draws: int) -> dict:
     """Return the mean test log predictive density of NUTS draws given all rows of a stream."""
     parts, whole, inputs = split(stream, seed)
     model = network(inputs, stream.hidden, stream.labels, whole_of(parts))
-    begin = time.perf_counter()
     tree = pm.sample(
         draws, tune=draws, chains=chains, cores=chains, model=model, nuts_sampler="nutpie",
         random_seed=seed, target_accept=0.9, progressbar=False,
         compute_convergence_checks=False,
     )  # fmt: skip
-    seconds = time.perf_counter() - begin
     told = []
     for chain in range(chains):
         of_chain = tree.posterior.isel(chain=chain)
@@ -137,7 +135,6 @@ def ceiling(stream: Stream, seed: int, chains: int, draws: int) -> dict:
         "log_sd": log_sd,
         "chains": chains,
         "draws": draws,
-        "seconds": seconds,
         "divergences": int(tree.sample_stats["diverging"].sum()),
     }
 
@@ -186,7 +183,7 @@ def written(runs: Path, results: Path) -> None:
             here.setdefault(key, []).append(value)
     path = results / "online_families.json"
     before = json.loads(path.read_text()) if path.exists() else {}
-    found = merged(before.get("streams", {}), found)
+    found = of_more_seeds(before.get("streams", {}), found, lambda row: len(row["one"]))
     ceilings = before.get("ceilings", {})
     for one in (json.loads(p.read_text()) for p in sorted(runs.glob("ceiling_*.json"))):
         ceilings.setdefault(one["data"], {})[str(one["seed"])] = {k: one[k] for k in OF_NUTS}
@@ -227,16 +224,6 @@ def written(runs: Path, results: Path) -> None:
     path.write_text(json.dumps({"streams": found, "ceilings": ceilings}, indent=1) + "\n")
 
 
-def merged(old: dict, new: dict) -> dict:
-    """Take the row of more seeds, the new one of two alike: runs may be on another machine."""
-    rows = {data: {**old.get(data, {})} for data in [*old, *new]}
-    for data, by_name in new.items():
-        for name, row in by_name.items():
-            if len(row["one"]) >= len(rows[data].get(name, row)["one"]):
-                rows[data][name] = row
-    return rows
-
-
 def shown(values: list[float]) -> str:
     spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
     return f"{np.mean(values):.3f}{spread} ({len(values)})" if values else ""
@@ -244,20 +231,14 @@ def shown(values: list[float]) -> str:
 
 def main() -> None:
     """Run what was asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = options(__doc__, "online_families")
     parser.add_argument("part", nargs="?", choices=["ceiling", "tables"])
-    parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "online_families")
-    parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--data", nargs="+", default=list(MEMORY)[:4])
     parser.add_argument("--names", nargs="+", default=["four"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--steps", type=int, default=50, help="of each search but the first")
     parser.add_argument("--chains", type=int, default=4, help="of NUTS")
     parser.add_argument("--draws", type=int, default=500, help="of each chain, after as many")
-    parser.add_argument("--updates", type=int, help="at most")
-    parser.add_argument("--every", type=float, default=60, help="seconds between checkpoints")
     given = parser.parse_args()
     runs = given.out / "runs"
     if given.part == "tables":

@@ -330,19 +330,25 @@ def said(found: dict) -> str:
     return f"{found['figure']:.4f}"
 
 
+def options(about: str | None, name: str) -> argparse.ArgumentParser:
+    """Return a parser of what all scripts with streams are told."""
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=HERE.parent / "out" / name)
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--updates", type=int, help="at most")
+    parser.add_argument("--every", type=float, default=60.0, help="seconds between checkpoints")
+    return parser
+
+
 def main() -> None:
     """Run what was asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = options(__doc__, "online_streams")
     parser.add_argument("part", choices=["memory", "rotating", "tables"])
-    parser.add_argument("--out", type=Path, default=HERE.parent / "out" / "online_streams")
-    parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--data", nargs="+", help="names of some; all by default")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3])
     parser.add_argument("--steps", type=int, default=2000, help="of each search but the first")
-    parser.add_argument("--updates", type=int, help="at most")
-    parser.add_argument("--every", type=float, default=60.0, help="seconds between checkpoints")
     given = parser.parse_args()
     runs = given.out / "runs"
     if given.part == "memory":

@@ -1,6 +1,7 @@
 """Tables and figures of an experiment, from the runs that there are."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -65,21 +66,21 @@ def write(
 
 
 def _merged(old: dict, new: dict) -> dict:
-    """Take the row of more seeds, the new one of two alike."""
-    rows = {
-        settings: {
-            **old["methods"].get(settings, {}),
-            **{
-                name: row
-                for name, row in methods.items()
-                if row["seeds"] >= old["methods"].get(settings, {}).get(name, row)["seeds"]
-            },
-        }
-        for settings, methods in new["methods"].items()
-    }
+    """Keep what was measured elsewhere, or over more seeds."""
+    rows = of_more_seeds(old["methods"], new["methods"], lambda row: row["seeds"])
     sweeps = {sweep: {**old.get(sweep, {}), **new[sweep]} for sweep in SWEEPS}
     versions = sorted({*old["versions"], *new["versions"]})
     return {**old, **new, "versions": versions, "methods": rows, **sweeps}
+
+
+def of_more_seeds(old: dict, new: dict, seeds: Callable[[dict], int]) -> dict:
+    """Take the row of more seeds, the new one of two alike; rows by group and name."""
+    found = {group: {**old.get(group, {})} for group in [*old, *new]}
+    for group, rows in new.items():
+        for name, row in rows.items():
+            if seeds(row) >= seeds(found[group].get(name, row)):
+                found[group][name] = row
+    return found
 
 
 def _over_seeds(runs: list[dict]) -> dict:
