@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 import pytest
 from scipy import special, stats
 
@@ -16,11 +15,7 @@ from pmcl.compile import compile_model
 from pmcl.compile.predictors import predictors
 from pmcl.online.families.dense import Full, divergence
 from pmcl.online.families.low_rank import LowRank
-from pmcl.online.families.stiffness import stiffness
-from pmcl.online.families.update import _said
 from pmcl.online.gaussian import MeanField
-from pmcl.online.memory import Stored
-from pmcl.online.state import as_batch
 
 SIGMA = 0.8
 FAMILIES = ["full", "low_rank"]
@@ -289,48 +284,6 @@ def _broken(q):
     if isinstance(q, Full):
         return q._replace(precision=-q.precision)
     return q._replace(diagonal=-q.diagonal)
-
-
-def test_the_stiffness_of_rows_is_that_of_their_second_derivatives():
-    """Of y ~ N(tanh(X w) v, s): sum over rows of H C H / s^2, in the mean of draws."""
-    with pm.Model(coords={"row": range(1)}) as model:
-        X = pm.Data("X", np.zeros((1, 2)), dims=("row", "p"))
-        w = pm.Normal("w", 0, 1, shape=(2, 2))
-        v = pm.Normal("v", 0, 1, shape=(2, 1))
-        hidden = pt.tanh(X @ w)
-        pm.Normal("y", (hidden @ v)[:, 0], 0.5, observed=np.zeros(1), dims="row")
-    rng = np.random.default_rng(0)
-    X, start = rng.normal(size=(12, 2)), pmcl.ScatteredStart()
-    data = {"X": X, "y": np.tanh(X @ [1.0, -1.0]) + 0.5 * rng.normal(size=12)}
-    found = []
-
-    def level(z, x):
-        return jnp.tanh(x @ z[:4].reshape(2, 2)) @ z[4:]
-
-    for family in FAMILIES:
-        stream = pmcl.fit_online(
-            model, family=family, start=start, random_seed=0, progressbar=False
-        ).update(data, progressbar=False)
-        q = stream.state.predictive
-        with jax.enable_x64(True):
-            curved = jax.vmap(jax.hessian(level), in_axes=(None, 0))(q.mean, X)
-            covariance = np.asarray(q.solve(jnp.eye(6)))
-            total = np.einsum("nij,jk,nkl->il", curved, covariance, curved) / 0.25
-            held = np.asarray(stream.state.stiffness.apply(jnp.eye(6)))
-            found.append(np.linalg.norm(held - total) / np.linalg.norm(total))
-            if family == "full":
-                told, rows = predictors(stream.compiled), stream.problem.rows
-                arrived = Stored(data, np.zeros(12), np.full(12, "0"))
-                batch = as_batch(rows, arrived, np.ones(12))
-                said = _said(told, rows, q, batch)
-                many = [
-                    stiffness(told, rows, q, batch, said, key).precision
-                    for key in jax.random.split(jax.random.key(0), 200)
-                ]
-                error = np.linalg.norm(np.mean(many, axis=0) - total) / np.linalg.norm(total)
-    assert error < 0.02  # 100,000 draws
-    assert found[0] < 0.2  # 500 draws
-    assert found[1] < 0.4  # 100 draws
 
 
 def test_what_does_not_fit_a_family_is_said():

@@ -9,7 +9,7 @@ import xarray as xr
 
 from pmcl.archive.configuration import loads
 from pmcl.archive.errors import StateError
-from pmcl.archive.zipped import group
+from pmcl.online.families.anchor import Anchors
 from pmcl.online.families.dense import Full
 from pmcl.online.families.low_rank import LowRank
 from pmcl.online.gaussian import MeanField
@@ -24,9 +24,9 @@ def dims_of(name: str) -> tuple[str, ...]:
 
 
 def normal_of[Q: (MeanField, Full, LowRank)](
-    data: xr.Dataset, family: type[Q], dim: int, where: str, *, proper: bool = True
+    data: xr.Dataset, family: type[Q], dim: int, where: str
 ) -> Q:
-    """Read a normal; or, where it need not be `proper`, a precision that may be singular."""
+    """Read a normal."""
     values = []
     for name in family._fields:
         dims = dims_of(name)
@@ -41,26 +41,25 @@ def normal_of[Q: (MeanField, Full, LowRank)](
     q = family(*values)
     # of a precision that is none there is neither a density nor a draw
     lopsided = isinstance(q, Full) and not np.allclose(q.precision, q.precision.T, rtol=1e-6)
-    singular = not isinstance(q, MeanField) and proper and not np.isfinite(float(q.log_volume))
+    singular = not isinstance(q, MeanField) and not np.isfinite(float(q.log_volume))
     if lopsided or singular:
         raise StateError(f"{where}: expected a precision that is positive definite.")
     return q
 
 
-def stiffness_of(
-    tree: xr.DataTree, q: MeanField | Full | LowRank, where: str
-) -> Full | LowRank | None:
-    if "stiffness" not in tree.children:
-        return None
-    if isinstance(q, MeanField):
-        raise StateError(f"{where}: expected a stiffness beside covariances alone.")
-    data, at = group(tree, "stiffness", where), f"{where}: stiffness"
-    if isinstance(q, Full):
-        return normal_of(data, Full, len(q.mean), at, proper=False)
-    found = normal_of(data, LowRank, len(q.mean), at, proper=False)
-    if not (np.asarray(found.diagonal) > 0).all():
-        raise StateError(f"{at}: expected a diagonal above 0.")
-    return found
+def anchors_of(data: xr.Dataset, dim: int, where: str) -> Anchors:
+    """Read where a network's predictors are linearised."""
+    wanted = {"at": (("anchor", "z"), "f"), "since": (("z",), "i")}
+    for name, (dims, kind) in wanted.items():
+        found = data.get(name)
+        if found is None or found.dims != dims or found.dtype.kind != kind:
+            raise StateError(f"{where}: expected numbers {name!r} by {dims}.")
+        if found.sizes["z"] != dim or not np.isfinite(found.values).all():
+            raise StateError(f"{where}: {name}: expected {dim} finite numbers.")
+    at, since = data["at"].values, data["since"].values
+    if not ((since >= 0) & (since <= len(at))).all():
+        raise StateError(f"{where}: since: expected numbers of anchors, of which are {len(at)}.")
+    return Anchors(jnp.asarray(at), jnp.asarray(since))
 
 
 def scores_of(attrs: Mapping[Any, Any], settings: Settings, where: str) -> tuple[float, ...]:

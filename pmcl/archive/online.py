@@ -15,7 +15,7 @@ from pmcl.archive.attributes import check_schema, flag, number
 from pmcl.archive.configuration import check_sizes, decode, dumps, encode, loads
 from pmcl.archive.errors import StateError
 from pmcl.archive.fingerprint import check
-from pmcl.archive.normals import dims_of, entries_of, normal_of, scores_of, stiffness_of
+from pmcl.archive.normals import anchors_of, dims_of, entries_of, normal_of, scores_of
 from pmcl.archive.weights import from_dataset, to_dataset
 from pmcl.archive.zipped import group
 from pmcl.compile import CompiledModel, compile_model, localise
@@ -23,6 +23,7 @@ from pmcl.compile.local_variables import separate
 from pmcl.compile.predictive import lengths_of, predict
 from pmcl.online.drift import AbstractDrift, LearnedDrift
 from pmcl.online.families import FAMILIES
+from pmcl.online.families.anchor import Anchors
 from pmcl.online.families.search import GaussNewton
 from pmcl.online.gaps import THERE
 from pmcl.online.gaussian import MeanField
@@ -35,11 +36,11 @@ from pmcl.online.records import UpdateRecord
 from pmcl.online.rows import Rows
 from pmcl.online.search.search import Search
 from pmcl.online.search.start import AbstractStart
-from pmcl.online.state import Info, RowModel, Settings, State
+from pmcl.online.state import Info, RowModel, Settings, State, init
 from pmcl.online.stream import AbstractStream
 from pmcl.runtime.precision import scope_of
 
-SCHEMA = 6
+SCHEMA = 7
 KIND = "online"
 
 _SETTINGS: dict[str, tuple[type, ...]] = {
@@ -66,7 +67,10 @@ def to_datatree(stream: AbstractStream, *, include_memory: bool = True) -> xr.Da
         # What is known without them.
         nothing = Stored({}, np.zeros(0), np.zeros(0, "U1"))
         seen = state.seen - len(state.memory)
-        state = state._replace(predictive=state.q, memory=nothing, seen=seen)
+        anchors = state.anchors
+        if anchors is not None and state.whole:  # they came of these rows
+            anchors = Anchors.none(state.q.mean)
+        state = state._replace(predictive=state.q, memory=nothing, seen=seen, anchors=anchors)
     memory = state.memory
     groups = {
         "/": xr.Dataset(
@@ -93,12 +97,13 @@ def to_datatree(stream: AbstractStream, *, include_memory: bool = True) -> xr.Da
     }
     branches = [(f"branch {i}", q) for i, q in enumerate(state.branches)]
     known = [("prior", s.problem.prior), ("q", state.q), ("predictive", state.predictive)]
-    if state.stiffness is not None:
-        known.append(("stiffness", state.stiffness))
     for name, q in (*known, *branches):
         groups[f"/{name}"] = xr.Dataset(
             {k: (dims_of(k), np.asarray(v)) for k, v in q._asdict().items()}
         )
+    if state.anchors is not None:
+        at, since = (np.asarray(v) for v in state.anchors)
+        groups["/anchors"] = xr.Dataset({"at": (("anchor", "z"), at), "since": ("z", since)})
     groups["/prior"]["normal"] = ("z", s.problem.normal)
     if len(memory):
         infos = {i.name: i for i in s.compiled.data}
@@ -161,6 +166,9 @@ def from_datatree(
             normal=entries_of(group(tree, "prior", where), compiled.dim, f"{where}: prior"),
             gaussian=flag(attrs, "gaussian", where),
         )
+        anchors = init(problem, settings.family).anchors
+        if anchors is not None:
+            anchors = anchors_of(group(tree, "anchors", where), compiled.dim, f"{where}: anchors")
         state = State(
             q,
             predictive,
@@ -168,7 +176,7 @@ def from_datatree(
             number(attrs, "time", where),
             int(number(attrs, "seen", where)),
             int(number(attrs, "updates", where)),
-            stiffness_of(tree, q, where),
+            anchors,
             scores := scores_of(attrs, settings, where),
             tuple(
                 normal_of(

@@ -77,7 +77,7 @@ def fit_online(
         number of parameters allows for, and a mean field where the others do not apply. They need
         distributions of rows whose parameters have a link, such as normal, Student t, Bernoulli,
         binomial, categorical, Poisson, negative binomial or gamma ones. Predictions of neural
-        networks are then those of the network linearised around the mean.
+        networks are then those of the network linearised where its first rows left it.
     components : int
         More than one: as many normals follow the stream, each from a start of its own, and the
         posterior is their mixture (:class:`OnlineMixture`). For models whose posterior has several

@@ -28,7 +28,6 @@ from pmcl.runtime.precision import scope_of
 
 _SAME = 1e-5  # of two priors' densities, and over that
 _LOOKS = 2
-_LOOSE = 18.0  # log sd of what nothing holds
 
 
 class Place(NamedTuple):
@@ -72,20 +71,20 @@ def longer(stream: AbstractStream, model: pm.Model) -> tuple[RowModel, Place]:
 
 def lengthened[S: AbstractStream](stream: S, problem: RowModel, place: Place) -> S:
     """Return a stream of a model with more entries, which :func:`longer` has read."""
-    state, dim = stream.state, problem.rows.compiled.dim
+    state = stream.state
     index = jnp.asarray(place.at)
     with scope_of(stream.precision):
         problem = replace(problem, gaussian=stream.problem.gaussian)
         found = _population(problem, state.predictive, place, _keys(stream)[1])
-        stiff = state.stiffness
-        if stiff is not None:
-            stiff = stiff.grown(MeanField(found.mean, jnp.full(dim, _LOOSE)), index)
+        anchors = init(problem, stream.settings.family).anchors
+        if anchors is not None and state.anchors is not None:
+            anchors = state.anchors.grown(found.mean, index)
         memory = state.memory if len(state.memory) else init(problem).memory
         state = state._replace(
             memory=memory,
             q=state.q.grown(found, index),
             predictive=state.predictive.grown(found, index),
-            stiffness=stiff,
+            anchors=anchors,
             branches=tuple(branch.grown(found, index) for branch in state.branches),
         )
     return replace(stream, compiled=problem.rows.compiled, problem=problem, state=state)

@@ -5,7 +5,8 @@ import numpy as np
 from jax import Array
 
 from pmcl.metrics.importance import importance_diagnostics
-from pmcl.online.families import AnyNormal
+from pmcl.online.families import AnyNormal, sites
+from pmcl.online.families.anchor import Told
 from pmcl.online.memory import Candidates, Stored
 from pmcl.online.rows import RowBatch, Rows
 from pmcl.online.search.bound import Target, log_likelihood
@@ -31,31 +32,52 @@ def candidates(
 
 
 @jit
-def _log_ratios(rows: Rows, q: AnyNormal, target: Target, key: Array) -> Array:
+def _log_ratios(
+    rows: Rows, q: AnyNormal, target: Target, key: Array, told: Told | None = None
+) -> Array:
     keys = jax.random.split(key, _DRAWS)
     noise = jax.vmap(lambda k: jax.random.normal(k, q.mean.shape, q.mean.dtype))(keys)
     z = q.at(noise)
 
     def one(z: Array) -> Array:
-        found = log_likelihood(rows, z, target.batch)
+        if told is None:
+            found = log_likelihood(rows, z, target.batch)
+        else:
+            found = sites.log_likelihood(told, rows, z, target.batch)
         return found if target.remainder is None else found + target.remainder(rows, z)
 
     return jax.lax.map(one, z) + target.prior.log_density(z) - q.log_density(z)
 
 
-def weigh(problem: RowModel, q: AnyNormal, target: Target, key: Array) -> tuple[float, float]:
+def weigh(
+    problem: RowModel, q: AnyNormal, target: Target, key: Array, told: Told | None = None
+) -> tuple[float, float]:
     """Weigh draws of a projection against its target; NaN where that is dear.
+
+    Parameters
+    ----------
+    problem : RowModel
+    q : MeanField, Full or LowRank
+    target : Target
+    key : Array
+    told : Anchored, optional
+        Predictors of a linearised network, of which the evidence is then.
 
     Returns
     -------
     khat : float
+        Of draws of z, in the model as it is.
     log_evidence : float
         Of the target's rows given what was known (nats).
     """
     if target.batch.weights.size * q.mean.size * _DRAWS > _DEAR:
         return np.nan, np.nan
     found = importance_diagnostics(np.asarray(_log_ratios(problem.rows, q, target, key)))
-    return float(found.khat), float(found.log_evidence)
+    evidence = found.log_evidence
+    if told is not None:
+        ratios = _log_ratios(problem.rows, q, target, key, told)
+        evidence = importance_diagnostics(np.asarray(ratios)).log_evidence
+    return float(found.khat), float(evidence)
 
 
 def highest(khat: list[float]) -> float:
@@ -66,7 +88,7 @@ def highest(khat: list[float]) -> float:
 
 def foretold(
     problem: RowModel, settings: Settings, before: State, after: AnyNormal, batch: RowBatch,
-    elapsed: float, key: Array,
+    elapsed: float, key: Array, told: Told | None = None,
 ) -> tuple[float, float]:  # fmt: skip
     """Weigh a batch by what was known of all rows before it, where a projection is of other rows.
 
@@ -80,4 +102,4 @@ def foretold(
     if before.seen:
         known = drifted(problem, settings.drift, known, elapsed)
     remainder = None if before.seen else problem.remainder
-    return weigh(problem, after, Target(known, batch, remainder), key)
+    return weigh(problem, after, Target(known, batch, remainder), key, told)

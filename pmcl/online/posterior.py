@@ -19,10 +19,11 @@ from pmcl.online.arriving import one_dataset
 from pmcl.online.drift import AbstractDrift, LearnedDrift, Restart
 from pmcl.online.families import AnyNormal
 from pmcl.online.families import predict as linear
-from pmcl.online.families.predict import is_network
+from pmcl.online.families.anchor import Anchored, Told
 from pmcl.online.gaps import values_alone, with_gaps, without_filling
 from pmcl.online.growing import grown
 from pmcl.online.memory import ResidualMemory, Stored
+from pmcl.online.records import look_at_first_rows
 from pmcl.online.rows import Rows
 from pmcl.online.state import Info, RowModel, State, as_batch, init, is_exact
 from pmcl.online.step import recalled
@@ -85,6 +86,10 @@ class OnlinePosterior(AbstractStream):
         shown = progressbar and searches > 0
         with progress_bar(f"Update {label}", total, enabled=shown) as bar:
             state, info = self._likeliest(problem, arrived, key, bar.advance)
+        begun = self.state.whole or state.seen < self.state.seen + n  # or begun again
+        if state.anchors is not None and begun and not state.whole:
+            reached = int((~state.anchors.waiting).sum())
+            look_at_first_rows(label, state.seen, reached)
         return replace(self, problem=problem, state=state), info
 
     def _likeliest(
@@ -103,13 +108,17 @@ class OnlinePosterior(AbstractStream):
             return step.update(problem, state, arrived, still, key, advance)
         ways = drift.ways(elapsed)
         known = state.branches or (state.q,) * len(ways)
-        found = [
-            step.update(
-                problem, self._begun(problem, w.drift, q), arrived,
-                settings._replace(drift=w.drift), key, advance,
-            )
-            for w, q in zip(ways, known, strict=True)
-        ]  # fmt: skip
+        shown = int(np.argmax(state.scores)) if state.branches else 0
+        by_way: dict[int, tuple[State, Info]] = {}
+        for i in sorted(range(len(ways)), key=lambda i: i != shown):
+            begin = self._begun(problem, ways[i].drift, known[i])
+            if by_way and isinstance(
+                drift, LearnedDrift
+            ):  # all are linearised where the one that is shown is
+                begin = begin._replace(anchors=by_way[shown][0].anchors)
+            still = settings._replace(drift=ways[i].drift)
+            by_way[i] = step.update(problem, begin, arrived, still, key, advance)
+        found = [by_way[i] for i in range(len(ways))]
         if len(ways) == 1:
             return found[0]
         evidence = told = np.array([i.log_evidence for _, i in found])
@@ -189,13 +198,13 @@ class OnlinePosterior(AbstractStream):
     @property
     def _linearised(self) -> bool:
         """Whether predictions are those of a linearised network."""
-        return self.settings.family != "mean_field" and is_network(self.compiled)
+        return self.state.anchors is not None
 
     @property
-    def _told(self) -> Predictors:
-        found = predictors(self.compiled)
+    def _told(self) -> Told:
+        found, anchors = predictors(self.compiled), self.state.anchors
         assert isinstance(found, Predictors)
-        return found
+        return found if anchors is None else Anchored(found, anchors)
 
     def _simulated(
         self,

@@ -10,6 +10,7 @@ import xarray as xr
 from pmcl.online.state import Info
 
 _MUCH = 1.0  # nats that a search that arrived does not leave
+_FEW = 5  # weights for a row at most
 
 
 class UpdateRecord(NamedTuple):
@@ -50,7 +51,7 @@ def recorded(records: tuple[UpdateRecord, ...], record: UpdateRecord) -> tuple[U
             f"Update {record.name!r}: the search ended after {info.steps} steps before it arrived; "
             f"its lower bound could rise by {info.left:.3g} nats more. What is known of parameters "
             "may be too wide, or beside where it should be, and later updates rest on it. Take "
-            "more steps (`search`), a family with covariances (family='auto'), or a prior that is "
+            "more steps (`search`), family='auto' in place of a mean field, or a prior that is "
             "nearer.",
             stacklevel=3,
         )
@@ -62,3 +63,15 @@ def recorded(records: tuple[UpdateRecord, ...], record: UpdateRecord) -> tuple[U
             stacklevel=3,
         )
     return (*records, record)
+
+
+def look_at_first_rows(name: str, rows: int, dim: int) -> None:
+    """Warn where few rows say where a network's predictors are linearised from then on."""
+    if rows * _FEW < dim:
+        warnings.warn(
+            f"Update {name!r}: {rows} rows for a network of {dim} weights, whose slopes stay where "
+            "its first rows leave them: it will hardly learn what these do not show. Begin with "
+            f"more rows (at least {-(-dim // _FEW)}), keep the first until there are so many "
+            f"(memory=pmcl.ResidualMemory({-(-dim // _FEW)})), or use family='mean_field'.",
+            stacklevel=4,
+        )

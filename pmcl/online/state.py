@@ -14,6 +14,8 @@ from pmcl.compile import CompiledModel
 from pmcl.continual import AbstractStrategy
 from pmcl.online.drift import AbstractDrift, Static
 from pmcl.online.families import FAMILIES
+from pmcl.online.families.anchor import Anchors
+from pmcl.online.families.predict import is_network
 from pmcl.online.gaussian import MeanField
 from pmcl.online.memory import AbstractMemory, Stored
 from pmcl.online.rows import RowBatch, Rows, padding
@@ -67,8 +69,8 @@ class State(NamedTuple):
     seen : int
         Rows so far, since all began again where that is what happened.
     updates : int
-    stiffness : Full or LowRank, optional
-        Of a network with covariances: by what precision the rows that are gone hold the mean.
+    anchors : Anchors, optional
+        Of a network with covariances: where its predictors are linearised.
     scores : tuple of float
         What the drifts of a :class:`LearnedDrift` have foretold so far (nats).
     branches : tuple of normals
@@ -81,9 +83,14 @@ class State(NamedTuple):
     time: float
     seen: int
     updates: int
-    stiffness: Any = None
+    anchors: Anchors | None = None
     scores: tuple[float, ...] = ()
     branches: tuple[Any, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether all rows so far are stored: no row is in q as yet."""
+        return self.seen == len(self.memory)
 
 
 class Info(NamedTuple):
@@ -110,8 +117,9 @@ class Info(NamedTuple):
         where one point is followed.
     log_evidence : float
         Log density of the batch given what was known before it, by weighted draws (nats); NaN where
-        k-hat is, and as good as that. With a :class:`ChangePoint` a change may have come before the
-        batch; with a :class:`LearnedDrift` it is by the drift that was shown before the batch came.
+        k-hat is, and as good as that; of a network with covariances as it is linearised. With a
+        :class:`ChangePoint` a change may have come before the batch; with a :class:`LearnedDrift`
+        it is by the drift that was shown before the batch came.
     drift : int
         Which of the drifts of a :class:`LearnedDrift` it was, or with a :class:`ChangePoint`
         whether all started again; 0 with others.
@@ -211,10 +219,12 @@ def prepare(
 def init(problem: RowModel, family: str = "mean_field", rank: int = 0) -> State:
     """Return what is known before any data: the prior."""
     prior: Any = problem.prior
+    anchors = None
     if family != "mean_field":
         prior = FAMILIES[family].independent(problem.prior, rank)
+        anchors = Anchors.none(prior.mean) if is_network(problem.rows.compiled) else None
     nothing = Stored({}, np.zeros(0), np.zeros(0, "U1"))
-    return State(prior, prior, nothing, 0.0, 0, 0)
+    return State(prior, prior, nothing, 0.0, 0, 0, anchors)
 
 
 def is_exact(problem: RowModel, arrived: Stored, key: Array) -> bool:

@@ -52,7 +52,7 @@ def update(
         return update_normal(problem, state, arrived, settings, moved, key)
     keys = jax.random.split(key, 4)
     everything = state.memory.add(rows, arrived)
-    untouched = state.seen == len(state.memory)  # q is the prior as yet
+    untouched = state.whole
     known = state.predictive if state.seen else None
     work = _Work(problem, settings, advance, first=not state.updates)
 
@@ -134,7 +134,7 @@ def recalled(
     if settings.family != "mean_field":
         return recall_normal(problem, state, settings, batch, key)
     work = _Work(problem, settings, lambda n, note: None)
-    return work.project(state.q, batch, key, state.predictive, state.seen == len(state.memory))
+    return work.project(state.q, batch, key, state.predictive, state.whole)
 
 
 class _Work:

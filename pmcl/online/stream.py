@@ -117,8 +117,9 @@ class AbstractStream(ABC):
         Warns
         -----
         UserWarning
-            Where most steps had a gradient that is not finite, a search ended before it arrived, or
-            an encoder does not see how far out many rows lie.
+            Where most steps had a gradient that is not finite, a search ended before it arrived,
+            few rows place a network with covariances, or an encoder does not see how far out many
+            rows lie.
         """
         if model is not None:
             grown = self.grow(model)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl.compile.predictors import Predictors
+from pmcl.online.families.anchor import Told
 from pmcl.online.families.dense import Full, divergence, symmetric_root
 from pmcl.online.families.low_rank import LowRank
 from pmcl.online.families.search import GaussNewton
@@ -70,20 +70,19 @@ class _Here(NamedTuple):
 
 
 def climb(
-    found: Predictors,
+    found: Told,
     rows: Rows,
     base: Normal,
     batch: RowBatch,
     remainder: Remainder | None,
     start: Array,
     way: Way,
-    hold: Normal | None = None,
 ) -> Found:
     """Search from a mean; `base` is what is known beside the batch.
 
     Parameters
     ----------
-    found : Predictors
+    found : Predictors or Anchored
     rows : Rows
     base : Full or LowRank
     batch : RowBatch
@@ -91,8 +90,6 @@ def climb(
         What `base` lacks of the model's prior.
     start : Array of shape (dim,)
     way : Way
-    hold : Full or LowRank, optional
-        What holds the mean beside the density: by this precision, at this mean.
 
     References
     ----------
@@ -106,15 +103,15 @@ def climb(
     lack = None if remainder is None else (remainder, lacking(remainder))
     now, bound, q, looked, said = _climb(
         found, rows, base, batch, lack, start,
-        hold, (jnp.asarray(most), jnp.asarray(search.tolerance)),
+        (jnp.asarray(most), jnp.asarray(search.tolerance)),
     )  # fmt: skip
     return Found(q, float(bound), int(now.step), float(now.wanted) ** 2 / 2, looked, said)
 
 
 @jit
 def _climb(
-    found: Predictors, rows: Rows, base: Normal, batch: RowBatch,
-    lack: tuple[Remainder, tuple[int, ...]] | None, start: Array, hold: Normal | None,
+    found: Told, rows: Rows, base: Normal, batch: RowBatch,
+    lack: tuple[Remainder, tuple[int, ...]] | None, start: Array,
     ends: tuple[Array, Array],
 ) -> tuple[_Now, Array, Normal, list[Looked], list[Said]]:  # fmt: skip
     most, tolerance = ends
@@ -156,16 +153,12 @@ def _climb(
             total = total + jnp.sum(jnp.where(weights > 0, weights * value, 0.0))
         if lack is not None:
             total = total + lack[0](rows, mean)
-        if hold is not None:
-            total = total - (mean - hold.mean) @ hold.apply(mean - hold.mean) / 2
         far = mean - base.mean
         return total - far @ base.apply(far) / 2
 
     def step(now: _Now) -> _Now:
         q, pull, spread, _, said, alone = at(now)
         move = q.solve(pull)
-        if hold is not None:
-            move = q.joined(hold).solve(pull + hold.apply(hold.mean - now.mean))
         move = jnp.where(jnp.isfinite(move), move, 0.0)
         # Scales apart: their steps are longer than what the moment's curvature allows.
         scales = jnp.where(alone, move, 0.0)
@@ -225,7 +218,7 @@ def less(q: Normal, looked: list[Looked], said: list[Said]) -> Normal:
     return q
 
 
-def _scales_alone(found: Predictors, looked: list[Looked]) -> Array:
+def _scales_alone(found: Told, looked: list[Looked]) -> Array:
     """Entries of z that tell the sd of normals, and nothing else; none if others do."""
     dim = looked[0].slope.shape[-1]
     scale, place = jnp.zeros(dim, bool), jnp.zeros(dim, bool)

@@ -73,14 +73,6 @@ class Full(NamedTuple):
         lost = self._root @ (vectors * jnp.sqrt(jnp.clip(values, 0.0, MOST_TAKEN)))
         return self._replace(precision=self.precision - lost @ lost.T)
 
-    def joined(self, other: "Full") -> "Full":
-        """The same mean, and the precision of another added."""
-        return self._replace(precision=self.precision + other.precision)
-
-    def scaled(self, factor: Array | float) -> "Full":
-        """The same mean, and the precision times a factor."""
-        return self._replace(precision=factor * self.precision)
-
     def at_shift(self, shift: Array) -> "Full":
         """The same precision, and the mean of another second natural parameter."""
         return self._replace(mean=self.solve(shift))

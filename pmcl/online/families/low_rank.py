@@ -79,14 +79,6 @@ class LowRank(NamedTuple):
         turned = self.columns @ (vectors * jnp.sqrt(jnp.maximum(values, 1 - MOST_TAKEN)))
         return self._replace(columns=turned)
 
-    def joined(self, other: "LowRank") -> "LowRank":
-        """The same mean, and the precision of another added."""
-        return self._replace(diagonal=self.diagonal + other.diagonal).plus(other.columns)
-
-    def scaled(self, factor: Array | float) -> "LowRank":
-        """The same mean, and the precision times a factor."""
-        return LowRank(self.mean, factor * self.diagonal, jnp.sqrt(factor) * self.columns)
-
     def at_shift(self, shift: Array) -> "LowRank":
         """The same precision, and the mean of another second natural parameter."""
         return self._replace(mean=self.solve(shift))

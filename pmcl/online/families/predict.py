@@ -1,4 +1,4 @@
-"""Predictions of a network that is linearised around the mean of its weights."""
+"""Predictions of a network that is linear in its weights."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,8 @@ import numpy as np
 from jax import Array
 
 from pmcl.compile import CompiledModel, localise
-from pmcl.compile.predictors import Predictor, Predictors
+from pmcl.compile.predictors import Predictor
+from pmcl.online.families.anchor import Told
 from pmcl.online.families.sites import Looked, etas, look
 from pmcl.online.rows import RowBatch, Rows
 from pmcl.runtime.jitting import jit
@@ -22,7 +23,7 @@ def is_network(compiled: CompiledModel) -> bool:
 
 
 @jit
-def log_predictive(told: Predictors, rows: Rows, q: Any, batch: RowBatch, z: Array) -> Array:
+def log_predictive(told: Told, rows: Rows, q: Any, batch: RowBatch, z: Array) -> Array:
     """Log of the mean density of every row, by draws z, with predictors linear in them.
 
     References
@@ -78,7 +79,7 @@ def _of_normal(part: Predictor, at: Looked, q: Any, z: Array) -> Array:
 
 @jit
 def _linearised(
-    told: Predictors, rows: Rows, mean: Array, data: Mapping[str, Array], z: Array
+    told: Told, rows: Rows, mean: Array, data: Mapping[str, Array], z: Array
 ) -> list[tuple[Array, tuple[Array, ...]]]:
     def one(z: Array) -> list[tuple[Array, tuple[Array, ...]]]:
         here = lambda v: etas(told, rows, v, data)  # noqa: E731
@@ -89,7 +90,7 @@ def _linearised(
 
 
 def drawn(
-    told: Predictors,
+    told: Told,
     rows: Rows,
     mean: Array,
     data: Mapping[str, np.ndarray],
@@ -100,10 +101,10 @@ def drawn(
 
     Parameters
     ----------
-    told : Predictors
+    told : Predictors or Anchored
     rows : Rows
     mean : Array of shape (dim,)
-        Where the predictors are linearised.
+        Of z, about which predictors are told.
     data : mapping of arrays
         Covariates, and observed variables of the right shape with any values.
     z : Array of shape (draw, dim)

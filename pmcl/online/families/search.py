@@ -7,19 +7,18 @@ class GaussNewton(eqx.Module):
     """How normals with covariances are searched for: natural-gradient Gauss-Newton steps.
 
     Every step linearises what the distributions of the rows are told by z, takes expectations over
-    the predictors in closed form, by quadrature or by draws, and solves for the mean.
+    the predictors in closed form, by quadrature or by draws, and solves for the mean. A network
+    keeps the slopes that its first rows gave it.
 
     Attributes
     ----------
     steps : int
         At most.
     first_steps : int, optional
-        Of the first search of all, which has farthest to go; four times `steps` by default.
+        Of the first search of all, and where rows are the first of a network's entries to depend on
+        some, which have farthest to go; four times `steps` by default.
     rank : int
         Of what a low-rank family keeps beside its diagonal.
-    stiffness : float
-        Of what holds the mean of a network's weights where rows that are gone were fitted; 0:
-        nothing.
     tolerance : float
         A step shorter than this, in standard deviations, ends a search.
     """
@@ -27,7 +26,6 @@ class GaussNewton(eqx.Module):
     steps: int = 50
     first_steps: int | None = None
     rank: int = 50
-    stiffness: float = 1e-4
     tolerance: float = 1e-4
 
     def __check_init__(self) -> None:
@@ -35,10 +33,6 @@ class GaussNewton(eqx.Module):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"GaussNewton: expected {name} of at least 1, got {value}.")
-        if not self.stiffness >= 0:
-            raise ValueError(
-                f"GaussNewton: expected a stiffness of at least 0, got {self.stiffness}."
-            )
         if not self.tolerance > 0:
             raise ValueError(f"GaussNewton: expected a tolerance above 0, got {self.tolerance}.")
 

@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from pmcl.compile.predictors import Predictor, Predictors
+from pmcl.compile.predictors import Predictor
+from pmcl.online.families.anchor import Told
 from pmcl.online.families.dense import symmetric_root
 from pmcl.online.gaps import THERE
 from pmcl.online.rows import Data, RowBatch, Rows
+from pmcl.online.search.bound import weighted
 
 _NODES = 20  # of a quadrature over one predictor
 _DRAWS = 32  # pairs of draws of several
@@ -54,7 +56,7 @@ class Said(NamedTuple):
     curvature: Array
 
 
-def look(found: Predictors, rows: Rows, z: Array, batch: RowBatch) -> list[Looked]:
+def look(found: Told, rows: Rows, z: Array, batch: RowBatch) -> list[Looked]:
     """Look at the predictors of a batch, and at their derivatives, at z."""
     n = rows.length(batch.data)
     parts = etas(found, rows, z, batch.data)
@@ -81,9 +83,7 @@ def observed(part: Predictor, rows: Rows, batch: RowBatch) -> tuple[Array, Array
     return y.reshape(-1), weights
 
 
-def etas(
-    found: Predictors, rows: Rows, z: Array, data: Data
-) -> list[tuple[Array, tuple[Array, ...]]]:
+def etas(found: Told, rows: Rows, z: Array, data: Data) -> list[tuple[Array, tuple[Array, ...]]]:
     """Predictors, and parameters beside them, of every value of every observed variable in turn."""
     results = []
     for part, (eta, others) in zip(found.parts, found(z, data), strict=True):
@@ -91,6 +91,15 @@ def etas(
         flat = jnp.moveaxis(eta, axis, 0).reshape(-1, eta.shape[-1])
         results.append((flat, tuple(jnp.moveaxis(v, axis, 0).reshape(-1) for v in others)))
     return results
+
+
+def log_likelihood(found: Told, rows: Rows, z: Array, batch: RowBatch) -> Array:
+    """Weighted log likelihood of a batch by its predictors (nats)."""
+    total = jnp.zeros(())
+    for part, (eta, others) in zip(found.parts, etas(found, rows, z, batch.data), strict=True):
+        y, weights = observed(part, rows, batch)
+        total = total + weighted(part.log_density(eta, others, y), weights)
+    return total
 
 
 def say(part: Predictor, at: Looked, spread: Array, firm: Array) -> Said:

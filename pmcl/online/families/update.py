@@ -8,11 +8,10 @@ import numpy as np
 from jax import Array
 
 from pmcl.compile.predictors import Predictors, predictors
+from pmcl.online.families.anchor import Anchored, Anchors, Told
 from pmcl.online.families.climb import Found, Normal, climb, lacking, less, remaining
-from pmcl.online.families.predict import is_network
 from pmcl.online.families.search import GaussNewton
-from pmcl.online.families.sites import Looked, Said, columns, look, say, shifts
-from pmcl.online.families.stiffness import stiffness
+from pmcl.online.families.sites import Looked, Said, columns, look, shifts
 from pmcl.online.looking import candidates, foretold, highest, weigh
 from pmcl.online.memory import ResidualMemory, Stored
 from pmcl.online.rows import RowBatch, Rows
@@ -20,6 +19,8 @@ from pmcl.online.search.bound import Target
 from pmcl.online.search.search import Way
 from pmcl.online.state import Info, RowModel, Settings, State, as_batch
 from pmcl.runtime.jitting import jit
+
+_LOOKS = 7  # at starts beside the one that is taken: a unit may be dead at one
 
 
 def update_normal(
@@ -30,12 +31,13 @@ def update_normal(
     time = float(arrived.times[0])
     elapsed = time - state.time
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key), dtype=np.uint32))
-    keys = jax.random.split(key, 4)
+    keys = jax.random.split(key, 3)
     everything = state.memory.add(rows, arrived)
-    untouched = state.seen == len(state.memory)  # q is the prior as yet
-    work = _Work(problem, settings, state, first=not state.updates)
-    if work.stiffness is not None:  # what is forgotten holds nothing
-        work.stiffness = work.stiffness.scaled(settings.drift.weight(jnp.asarray(elapsed)))
+    untouched = state.whole
+    anchors = state.anchors
+    if anchors is not None and untouched:
+        anchors = Anchors.none(state.q.mean)  # all rows are at hand still
+    work = _Work(problem, settings, anchors, first=not state.updates)
 
     def weighted(part: Stored) -> RowBatch:
         return as_batch(rows, part, settings.weights(time - part.times))
@@ -63,6 +65,8 @@ def update_normal(
         if rule is not None:
             kept = rule.keep(candidates(rows, everything, state), rng)
         if not kept.all():
+            if kept.any():
+                work.place(moved, weighted(everything), state.predictive, untouched, keys[0])
             gone = weighted(everything.take(rows, ~kept))
             q = work.project(moved, gone, state.predictive, untouched, keys[0])
             untouched = False
@@ -70,12 +74,13 @@ def update_normal(
         if kept.any():
             part = weighted(everything.take(rows, kept))
             predictive = work.project(q, part, state.predictive, untouched, keys[1])
-    stiff = work.stiffer(predictive, weighted(everything.take(rows, ~kept)), keys[3])
     rank = work.search.rank
-    weighed = [weigh(problem, *one, keys[2]) for one in work.projected]
+    linear = None if work.anchors is None else Anchored(work.told, work.anchors)
+    weighed = [weigh(problem, *one, keys[2], linear) for one in work.projected]
     if rule is not None:
+        batch = weighted(arrived)
         weighed.append(
-            foretold(problem, settings, state, predictive, weighted(arrived), elapsed, keys[2])
+            foretold(problem, settings, state, predictive, batch, elapsed, keys[2], linear)
         )
     memory = everything.take(rows, kept)
     info = Info(
@@ -86,7 +91,7 @@ def update_normal(
     seen, updates = state.seen + len(arrived), state.updates + 1
     after = state._replace(
         q=q.short(rank), predictive=predictive.short(rank), memory=memory, time=time, seen=seen,
-        updates=updates, stiffness=stiff,
+        updates=updates, anchors=work.anchors,
     )  # fmt: skip
     return after, info
 
@@ -95,22 +100,24 @@ def recall_normal(
     problem: RowModel, state: State, settings: Settings, batch: RowBatch, key: Array
 ) -> Any:
     """Return the normal times the likelihood of some of the stored rows."""
-    work = _Work(problem, settings, state, first=False)
-    untouched = state.seen == len(state.memory)
-    return work.project(state.q, batch, state.predictive, untouched, key).short(work.search.rank)
+    anchors = None if state.anchors is None else state.anchors.settled
+    work = _Work(problem, settings, anchors, first=False)
+    return work.project(state.q, batch, state.predictive, state.whole, key).short(work.search.rank)
 
 
 class _Work:
     """The projections of one update."""
 
-    def __init__(self, problem: RowModel, settings: Settings, state: State, *, first: bool) -> None:
+    def __init__(
+        self, problem: RowModel, settings: Settings, anchors: Anchors | None, *, first: bool
+    ) -> None:
         self.problem, self.settings, self.first = problem, settings, first
         assert isinstance(settings.search, GaussNewton)
         self.search = settings.search
         told = predictors(problem.rows.compiled)
         assert isinstance(told, Predictors)
         self.told = told
-        self.stiffness, self.at = state.stiffness, state.predictive.mean
+        self.anchors = anchors
         self.found: list[Found] = []
         self.projected: list[tuple[Any, Target]] = []
 
@@ -120,31 +127,49 @@ class _Work:
         """Project what is known beside a batch times its likelihood; search from `known`."""
         p = self.problem
         remainder = p.remainder if untouched else None
-        begin = known
-        new = _unknown(known, p.prior)
-        start = begin.mean
-        if bool(new.any()):
-            scattered = self.settings.start(p.prior, key).mean
-            reached = _reached(self.told, p.rows, jnp.where(new, scattered, start), batch)
-            start = jnp.where(new & reached, scattered, start)
-        hold = None
-        if self.stiffness is not None and self.search.stiffness:
-            hold = self.stiffness._replace(mean=self.at).scaled(self.search.stiffness)
-        way = Way(self.search, self.first)
-        found = climb(self.told, p.rows, base, batch, remainder, start, way, hold)
+        start, new = self._begin(batch, known, key)
+        way = Way(self.search, self.first or bool(new.any()))  # what is new may be far
+
+        def search(told: Told, start: Array = start) -> Found:
+            return climb(told, p.rows, base, batch, remainder, start, way)
+
+        if self.anchors is None:
+            found = search(self.told)
+        elif not bool(new.any()):
+            found = search(Anchored(self.told, self.anchors))
+        else:  # whatever explains the rows better
+            tried = []
+            for own in self.anchors.ways:
+                found = search(Anchored(self.told, self.anchors, new, own))
+                anchors = self.anchors.joined(found.q.mean, new, own=own)
+                if not own:  # the slopes that these entries have from now on
+                    found = search(Anchored(self.told, anchors), found.q.mean)
+                tried.append((np.nan_to_num(found.lower_bound, nan=-np.inf), found, anchors))
+            _, found, self.anchors = max(tried, key=lambda one: one[0])
         self.found.append(found)
         self.projected.append((found.q, Target(base, batch, remainder)))
         return found.q
 
-    def stiffer(self, q: Any, gone: RowBatch, key: Array) -> Any:
-        """Add the stiffness of rows that are gone; None where there is nothing to be held."""
-        p = self.problem
-        before = self.stiffness
-        if not (self.search.stiffness and is_network(p.rows.compiled) and len(gone.weights)):
-            return before
-        said = _said(self.told, p.rows, q, gone)
-        more = stiffness(self.told, p.rows, q, gone, said, key)
-        return (more if before is None else before.joined(more)).short(self.search.rank)
+    def place(self, base: Any, batch: RowBatch, known: Any, untouched: bool, key: Array) -> None:
+        """Find anchors by all rows at hand, where some of these are projected apart."""
+        if bool(self._begin(batch, known, key)[1].any()):
+            self.project(base, batch, known, untouched, key)
+            self.projected.pop()
+
+    def _begin(self, batch: RowBatch, known: Any, key: Array) -> tuple[Array, Array]:
+        """Where a search begins, and which entries its rows are the first to depend on."""
+        unknown = _unknown(known, self.problem.prior)
+        waiting = jnp.zeros_like(unknown) if self.anchors is None else self.anchors.waiting
+        start, new = known.mean, unknown | waiting
+        if bool(new.any()):
+            keys = [key]
+            if self.anchors is not None:
+                keys += list(jax.random.split(jax.random.fold_in(key, 1), _LOOKS))
+            scattered = [self.settings.start(self.problem.prior, k).mean for k in keys]
+            there = [jnp.where(unknown, z, start) for z in scattered]
+            new = new & _reached(self.told, self.problem.rows, jnp.stack(there), batch)
+            start = jnp.where(unknown & new, scattered[0], start)
+        return start, new & waiting
 
     def begun(self, base: Any, z: Array, untouched: bool) -> Any:
         """What is known beside the rows, with what the normal in place of a prior lacks at z."""
@@ -162,23 +187,17 @@ def _unknown(q: Any, prior: Any) -> Array:
 
 
 @jit
-def _reached(told: Predictors, rows: Rows, z: Array, batch: RowBatch) -> Array:
-    """Entries of z that a batch's predictors change with."""
-    found = [
-        jnp.any((site.slope != 0) & (site.weights > 0)[:, None, None], axis=(0, 1))
-        for site in look(told, rows, z, batch)
-    ]
-    return jnp.stack(found).any(axis=0)
+def _reached(told: Told, rows: Rows, many: Array, batch: RowBatch) -> Array:
+    """Entries of z that a batch's predictors change with, at some of many z."""
 
+    def one(z: Array) -> Array:
+        found = [
+            jnp.any((site.slope != 0) & (site.weights > 0)[:, None, None], axis=(0, 1))
+            for site in look(told, rows, z, batch)
+        ]
+        return jnp.stack(found).any(axis=0)
 
-@jit
-def _said(told: Predictors, rows: Rows, q: Any, batch: RowBatch) -> list[Said]:
-    """What rows say at a normal."""
-    looked = look(told, rows, q.mean, batch)
-    return [
-        say(part, site, q.spread(site.slope), jnp.asarray(False))
-        for part, site in zip(told.parts, looked, strict=True)
-    ]
+    return jax.lax.map(one, many).any(axis=0)
 
 
 @jit
