@@ -41,24 +41,19 @@ class Way(NamedTuple):
 
     family: str = "full"
     components: int = 1
-    memory: bool = False
-    stiffness: float = 1e-4
+    memory: str = ""  # "the paper's", or "first": as many rows as the first batch has
     rank: int = 50
     at_once: bool = False
 
 
 NAMES = {
     "four": Way(components=4),
-    "four, residual": Way(components=4, memory=True),
-    "four, not held": Way(components=4, stiffness=0.0),
+    "four, residual": Way(components=4, memory="the paper's"),
+    "four, first rows": Way(components=4, memory="first"),
     "four, low rank": Way("low_rank", components=4),
-    "four, low rank, not held": Way("low_rank", components=4, stiffness=0.0),
     "full": Way(),
     "low rank": Way("low_rank"),
-    "low rank, not held": Way("low_rank", stiffness=0.0),
-    "rank 200, not held": Way("low_rank", stiffness=0.0, rank=200),
     "rank 200": Way("low_rank", rank=200),
-    "full, not held": Way(stiffness=0.0),
     "full, at once": Way(at_once=True),
     "four, at once": Way(components=4, at_once=True),
 }
@@ -71,10 +66,11 @@ def families(stream: Stream, name: str, seed: int, given: argparse.Namespace, la
     if way.at_once:  # no stream: what the family could have at most
         parts = [whole_of(parts)]
     model = network(inputs, stream.hidden, stream.labels)
+    capacity = {"the paper's": stream.memory, "first": stream.first}.get(way.memory)
     online = pmcl.fit_online(
         model, family=way.family, components=way.components,
-        memory=pmcl.ResidualMemory(stream.memory) if way.memory else None,
-        search=pmcl.GaussNewton(steps=given.steps, stiffness=way.stiffness, rank=way.rank),
+        memory=pmcl.ResidualMemory(capacity) if capacity else None,
+        search=pmcl.GaussNewton(steps=given.steps, rank=way.rank),
         random_seed=seed, progressbar=False,
     )  # fmt: skip
     saved = checkpoint(given, label)
