@@ -8,9 +8,12 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+import xarray as xr
 from scipy import stats
 
 import pmcl
+from pmcl.archive.errors import StateError
+from pmcl.archive.normals import anchors_of
 from pmcl.online.families import anchor
 
 
@@ -310,3 +313,16 @@ def test_a_model_grows_into_a_network(net, tmp_path):
     pmcl.save(kept, tmp_path / "bare.zarr.zip", include_memory=False)
     bare = pmcl.load(tmp_path / "bare.zarr.zip", whole)
     assert len(kept.state.anchors.at) == 1 and not len(bare.state.anchors.at)
+
+
+def test_anchors_that_cannot_be_are_refused():
+    at = xr.Dataset({"at": (("anchor", "z"), np.zeros((1, 2))), "since": ("z", [0, 1])})
+    anchors_of(at, 2, "here")
+    for broken, message in [
+        (at.drop_vars("since"), "here: expected numbers 'since'"),
+        (at.isel(z=[0]), r"here: at: expected shape \(1, 2\)"),
+        (at.assign(at=at["at"] * np.nan), "here: at: expected finite numbers"),
+        (at.assign(since=at["since"] + 1), "here: since: expected numbers of anchors"),
+    ]:
+        with pytest.raises(StateError, match=message):
+            anchors_of(broken, 2, "here")

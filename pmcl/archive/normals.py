@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
+from jax import Array
 
 from pmcl.archive.configuration import loads
 from pmcl.archive.errors import StateError
@@ -16,6 +17,7 @@ from pmcl.online.gaussian import MeanField
 from pmcl.online.state import Settings
 
 _DIMS = {"precision": ("z", "other z"), "columns": ("z", "rank")}
+_FREE = ("rank", "anchor")  # dims of any length
 
 
 def dims_of(name: str) -> tuple[str, ...]:
@@ -27,17 +29,7 @@ def normal_of[Q: (MeanField, Full, LowRank)](
     data: xr.Dataset, family: type[Q], dim: int, where: str
 ) -> Q:
     """Read a normal."""
-    values = []
-    for name in family._fields:
-        dims = dims_of(name)
-        if name not in data or data[name].dims != dims or data[name].dtype.kind != "f":
-            raise StateError(f"{where}: expected numbers {name!r} by {dims}.")
-        wanted = [data[name].shape[i] if d == "rank" else dim for i, d in enumerate(dims)]
-        if list(data[name].shape) != wanted:
-            raise StateError(f"{where}: {name}: expected shape {tuple(wanted)}.")
-        if not np.isfinite(data[name].values).all():
-            raise StateError(f"{where}: {name}: expected finite numbers.")
-        values.append(jnp.asarray(data[name].values))
+    values = (_numbers(data, name, dims_of(name), dim, where) for name in family._fields)
     q = family(*values)
     # of a precision that is none there is neither a density nor a draw
     lopsided = isinstance(q, Full) and not np.allclose(q.precision, q.precision.T, rtol=1e-6)
@@ -49,17 +41,26 @@ def normal_of[Q: (MeanField, Full, LowRank)](
 
 def anchors_of(data: xr.Dataset, dim: int, where: str) -> Anchors:
     """Read where a network's predictors are linearised."""
-    wanted = {"at": (("anchor", "z"), "f"), "since": (("z",), "i")}
-    for name, (dims, kind) in wanted.items():
-        found = data.get(name)
-        if found is None or found.dims != dims or found.dtype.kind != kind:
-            raise StateError(f"{where}: expected numbers {name!r} by {dims}.")
-        if found.sizes["z"] != dim or not np.isfinite(found.values).all():
-            raise StateError(f"{where}: {name}: expected {dim} finite numbers.")
-    at, since = data["at"].values, data["since"].values
+    at = _numbers(data, "at", ("anchor", "z"), dim, where)
+    since = _numbers(data, "since", ("z",), dim, where, kind="i")
     if not ((since >= 0) & (since <= len(at))).all():
         raise StateError(f"{where}: since: expected numbers of anchors, of which are {len(at)}.")
-    return Anchors(jnp.asarray(at), jnp.asarray(since))
+    return Anchors(at, since)
+
+
+def _numbers(
+    data: xr.Dataset, name: str, dims: tuple[str, ...], dim: int, where: str, *, kind: str = "f"
+) -> Array:
+    """Read finite numbers by dims, of which those over z are of length `dim`."""
+    found = data.get(name)
+    if found is None or found.dims != dims or found.dtype.kind != kind:
+        raise StateError(f"{where}: expected numbers {name!r} by {dims}.")
+    wanted = tuple(n if d in _FREE else dim for d, n in zip(dims, found.shape, strict=True))
+    if found.shape != wanted:
+        raise StateError(f"{where}: {name}: expected shape {wanted}.")
+    if not np.isfinite(found.values).all():
+        raise StateError(f"{where}: {name}: expected finite numbers.")
+    return jnp.asarray(found.values)
 
 
 def scores_of(attrs: Mapping[Any, Any], settings: Settings, where: str) -> tuple[float, ...]:

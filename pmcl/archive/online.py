@@ -23,7 +23,6 @@ from pmcl.compile.local_variables import separate
 from pmcl.compile.predictive import lengths_of, predict
 from pmcl.online.drift import AbstractDrift, LearnedDrift
 from pmcl.online.families import FAMILIES
-from pmcl.online.families.anchor import Anchors
 from pmcl.online.families.search import GaussNewton
 from pmcl.online.gaps import THERE
 from pmcl.online.gaussian import MeanField
@@ -36,7 +35,7 @@ from pmcl.online.records import UpdateRecord
 from pmcl.online.rows import Rows
 from pmcl.online.search.search import Search
 from pmcl.online.search.start import AbstractStart
-from pmcl.online.state import Info, RowModel, Settings, State, init
+from pmcl.online.state import Info, RowModel, Settings, State, no_anchors
 from pmcl.online.stream import AbstractStream
 from pmcl.runtime.precision import scope_of
 
@@ -68,8 +67,8 @@ def to_datatree(stream: AbstractStream, *, include_memory: bool = True) -> xr.Da
         nothing = Stored({}, np.zeros(0), np.zeros(0, "U1"))
         seen = state.seen - len(state.memory)
         anchors = state.anchors
-        if anchors is not None and state.whole:  # they came of these rows
-            anchors = Anchors.none(state.q.mean)
+        if state.whole:  # they came of these rows
+            anchors = no_anchors(s.problem, s.settings.family)
         state = state._replace(predictive=state.q, memory=nothing, seen=seen, anchors=anchors)
     memory = state.memory
     groups = {
@@ -166,7 +165,7 @@ def from_datatree(
             normal=entries_of(group(tree, "prior", where), compiled.dim, f"{where}: prior"),
             gaussian=flag(attrs, "gaussian", where),
         )
-        anchors = init(problem, settings.family).anchors
+        anchors = no_anchors(problem, settings.family)
         if anchors is not None:
             anchors = anchors_of(group(tree, "anchors", where), compiled.dim, f"{where}: anchors")
         state = State(

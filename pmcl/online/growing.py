@@ -22,7 +22,7 @@ from pmcl.online.rows import RowBatch, Rows
 from pmcl.online.search.bound import Remainder, Target
 from pmcl.online.search.climb import climb
 from pmcl.online.search.search import Way
-from pmcl.online.state import PRIOR, RowModel, init, prepare
+from pmcl.online.state import PRIOR, RowModel, init, no_anchors, prepare
 from pmcl.online.stream import AbstractStream
 from pmcl.runtime.precision import scope_of
 
@@ -76,7 +76,7 @@ def lengthened[S: AbstractStream](stream: S, problem: RowModel, place: Place) ->
     with scope_of(stream.precision):
         problem = replace(problem, gaussian=stream.problem.gaussian)
         found = _population(problem, state.predictive, place, _keys(stream)[1])
-        anchors = init(problem, stream.settings.family).anchors
+        anchors = no_anchors(problem, stream.settings.family)
         if anchors is not None and state.anchors is not None:
             anchors = state.anchors.grown(found.mean, index)
         memory = state.memory if len(state.memory) else init(problem).memory

@@ -19,7 +19,7 @@ from pmcl.online.arriving import one_dataset
 from pmcl.online.drift import AbstractDrift, LearnedDrift, Restart
 from pmcl.online.families import AnyNormal
 from pmcl.online.families import predict as linear
-from pmcl.online.families.anchor import Anchored, Told
+from pmcl.online.families.anchor import Anchored
 from pmcl.online.gaps import values_alone, with_gaps, without_filling
 from pmcl.online.growing import grown
 from pmcl.online.memory import ResidualMemory, Stored
@@ -86,10 +86,9 @@ class OnlinePosterior(AbstractStream):
         shown = progressbar and searches > 0
         with progress_bar(f"Update {label}", total, enabled=shown) as bar:
             state, info = self._likeliest(problem, arrived, key, bar.advance)
-        begun = self.state.whole or state.seen < self.state.seen + n  # or begun again
-        if state.anchors is not None and begun and not state.whole:
-            reached = int((~state.anchors.waiting).sum())
-            look_at_first_rows(label, state.seen, reached)
+        again = state.seen < self.state.seen + n
+        if state.anchors is not None and (self.state.whole or again) and not state.whole:
+            look_at_first_rows(label, state.seen, int((~state.anchors.waiting).sum()))
         return replace(self, problem=problem, state=state), info
 
     def _likeliest(
@@ -112,9 +111,8 @@ class OnlinePosterior(AbstractStream):
         by_way: dict[int, tuple[State, Info]] = {}
         for i in sorted(range(len(ways)), key=lambda i: i != shown):
             begin = self._begun(problem, ways[i].drift, known[i])
-            if by_way and isinstance(
-                drift, LearnedDrift
-            ):  # all are linearised where the one that is shown is
+            if by_way and isinstance(drift, LearnedDrift):
+                # what is shown says where all are linearised
                 begin = begin._replace(anchors=by_way[shown][0].anchors)
             still = settings._replace(drift=ways[i].drift)
             by_way[i] = step.update(problem, begin, arrived, still, key, advance)
@@ -201,10 +199,11 @@ class OnlinePosterior(AbstractStream):
         return self.state.anchors is not None
 
     @property
-    def _told(self) -> Told:
+    def _told(self) -> Anchored:
         found, anchors = predictors(self.compiled), self.state.anchors
         assert isinstance(found, Predictors)
-        return found if anchors is None else Anchored(found, anchors)
+        assert anchors is not None
+        return Anchored(found, anchors)
 
     def _simulated(
         self,

@@ -219,12 +219,17 @@ def prepare(
 def init(problem: RowModel, family: str = "mean_field", rank: int = 0) -> State:
     """Return what is known before any data: the prior."""
     prior: Any = problem.prior
-    anchors = None
     if family != "mean_field":
         prior = FAMILIES[family].independent(problem.prior, rank)
-        anchors = Anchors.none(prior.mean) if is_network(problem.rows.compiled) else None
     nothing = Stored({}, np.zeros(0), np.zeros(0, "U1"))
-    return State(prior, prior, nothing, 0.0, 0, 0, anchors)
+    return State(prior, prior, nothing, 0.0, 0, 0, no_anchors(problem, family))
+
+
+def no_anchors(problem: RowModel, family: str) -> Anchors | None:
+    """Return the anchors of a network before any data; None where predictors stay as they are."""
+    if family == "mean_field" or not is_network(problem.rows.compiled):
+        return None
+    return Anchors.none(problem.prior.mean)
 
 
 def is_exact(problem: RowModel, arrived: Stored, key: Array) -> bool:

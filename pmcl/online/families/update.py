@@ -17,7 +17,7 @@ from pmcl.online.memory import ResidualMemory, Stored
 from pmcl.online.rows import RowBatch, Rows
 from pmcl.online.search.bound import Target
 from pmcl.online.search.search import Way
-from pmcl.online.state import Info, RowModel, Settings, State, as_batch
+from pmcl.online.state import Info, RowModel, Settings, State, as_batch, no_anchors
 from pmcl.runtime.jitting import jit
 
 _LOOKS = 7  # at starts beside the one that is taken: a unit may be dead at one
@@ -34,9 +34,8 @@ def update_normal(
     keys = jax.random.split(key, 3)
     everything = state.memory.add(rows, arrived)
     untouched = state.whole
-    anchors = state.anchors
-    if anchors is not None and untouched:
-        anchors = Anchors.none(state.q.mean)  # all rows are at hand still
+    # nothing is linearised for good while all rows are at hand
+    anchors = no_anchors(problem, settings.family) if untouched else state.anchors
     work = _Work(problem, settings, anchors, first=not state.updates)
 
     def weighted(part: Stored) -> RowBatch:
@@ -76,9 +75,11 @@ def update_normal(
             predictive = work.project(q, part, state.predictive, untouched, keys[1])
     rank = work.search.rank
     linear = None if work.anchors is None else Anchored(work.told, work.anchors)
-    weighed = [weigh(problem, *one, keys[2], linear) for one in work.projected]
-    if rule is not None:
+    if rule is None:
+        weighed = [weigh(problem, *work.projected[0], keys[2], linear)]
+    else:  # of projections only k-hat is asked for
         batch = weighted(arrived)
+        weighed = [weigh(problem, *one, keys[2]) for one in work.projected]
         weighed.append(
             foretold(problem, settings, state, predictive, batch, elapsed, keys[2], linear)
         )
