@@ -20,7 +20,7 @@ import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 from continual import Checkpoint, kept
-from online_networks import mnist
+from online_networks import classifier, mnist
 
 import pmcl
 
@@ -49,6 +49,12 @@ class Stream:
         Of a search's steps; whole batches by default.
     draws : int
         Of a search's steps.
+    first_steps : int, optional
+        Of the first search; five times those of a later one by default.
+    images : bool
+        Predictors are pixels between 0 and 1, which stay as they are, and units are rectified.
+    power : float
+        Of the likelihood, for mean fields.
     """
 
     read: Callable[[], tuple[np.ndarray, np.ndarray]]
@@ -60,12 +66,21 @@ class Stream:
     updates: int | None = None
     batch_size: int | None = None
     draws: int = 10
+    first_steps: int | None = None
+    images: bool = False
+    power: float = 1.0
 
     def search(self, steps: int) -> pmcl.Search:
         return pmcl.Search(
-            steps=steps, first_steps=5 * steps, batch_size=self.batch_size, draws=self.draws,
-            learning_rate=2e-2,
+            steps=steps, first_steps=self.first_steps or 5 * steps, batch_size=self.batch_size,
+            draws=self.draws, learning_rate=2e-2,
         )  # fmt: skip
+
+    def model(self, inputs: int) -> pm.Model:
+        """Return its network, for whatever rows come."""
+        if self.images:
+            return classifier(inputs, self.hidden, self.labels, prior=2.0)
+        return network(inputs, self.hidden, self.labels)
 
 
 def table(name: str, **options: object) -> Callable[[], pd.DataFrame]:
@@ -106,10 +121,13 @@ MEMORY = {
     "boston": Stream(last("boston_full.csv"), 0, **SMALL),
     "energy": Stream(last("energy_full.csv"), 0, **SMALL),
     "yacht": Stream(last("yacht.csv"), 0, **SMALL),
-    "spam": Stream(last("spambase.csv.gz"), 2, updates=60, **MIDDLE),
+    "spam": Stream(last("spambase.csv.gz"), 2, **MIDDLE),
     "wine": Stream(last("wine_quality_red.csv", 3), 6, **MIDDLE),
-    "mnist": Stream(digits, 10, (64, 64), 2500, 250, 150, updates=20, batch_size=256, draws=2),
-}
+    "mnist": Stream(
+        digits, 10, (64, 64), 2500, 250, 150, batch_size=256, draws=1, first_steps=5000,
+        images=True, power=3.0,
+    ),
+}  # fmt: skip
 MEMORIES = {
     "residual": lambda m: pmcl.ResidualMemory(m),
     "residual, eq. 8": lambda m: pmcl.ResidualMemory(m, score="gain"),
@@ -172,7 +190,7 @@ def split(stream: Stream, seed: int) -> tuple[list[Rows], Rows, int]:
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(X))
     cut = len(X) // 5
-    X = standardised(X, X)
+    X = X if stream.images else standardised(X, X)
     y = standardised(y, y) if stream.labels == 0 else y
     test, train = order[:cut][:2000], order[cut:]
     parts = batches(stream, X[train], y[train])
@@ -183,10 +201,10 @@ def split(stream: Stream, seed: int) -> tuple[list[Rows], Rows, int]:
 def memory(stream: Stream, name: str, seed: int, given: argparse.Namespace, label: str) -> dict:
     """Return the mean test log predictive density after every batch."""
     parts, whole, inputs = split(stream, seed)
-    model = network(inputs, stream.hidden, stream.labels)
+    model = stream.model(inputs)
     online = pmcl.fit_online(
         model, memory=MEMORIES[name](stream.memory), search=stream.search(given.steps),
-        precision="single", random_seed=seed, progressbar=False,
+        power=stream.power, precision="single", random_seed=seed, progressbar=False,
     )  # fmt: skip
     saved = checkpoint(given, label)
     online, before = saved.read(model) or (online, {"log_predictive": []})

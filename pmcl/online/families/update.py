@@ -21,6 +21,7 @@ from pmcl.online.state import Info, RowModel, Settings, State, as_batch, no_anch
 from pmcl.runtime.jitting import jit
 
 _LOOKS = 7  # at starts beside the one that is taken: a unit may be dead at one
+_ASIDE = 0.5  # of the way from a mode to a draw
 
 
 def update_normal(
@@ -85,7 +86,7 @@ def update_normal(
         )
     memory = everything.take(rows, kept)
     info = Info(
-        len(arrived), len(memory), problem.gaussian, sum(f.steps for f in work.found), 0,
+        len(arrived), len(memory), problem.gaussian, work.steps, 0,
         work.found[-1].lower_bound, 0, highest([k for k, _ in weighed]), weighed[-1][1],
         left=max(f.left for f in work.found),
     )  # fmt: skip
@@ -120,6 +121,7 @@ class _Work:
         self.told = told
         self.anchors = anchors
         self.found: list[Found] = []
+        self.steps = 0
         self.projected: list[tuple[Any, Target]] = []
 
     def project(
@@ -132,7 +134,9 @@ class _Work:
         way = Way(self.search, self.first or bool(new.any()))  # what is new may be far
 
         def search(told: Told, start: Array = start) -> Found:
-            return climb(told, p.rows, base, batch, remainder, start, way)
+            found = climb(told, p.rows, base, batch, remainder, start, way)
+            self.steps += found.steps
+            return found
 
         if self.anchors is None:
             found = search(self.told)
@@ -142,9 +146,10 @@ class _Work:
             tried = []
             for own in self.anchors.ways:
                 found = search(Anchored(self.told, self.anchors, new, own))
-                anchors = self.anchors.joined(found.q.mean, new, own=own)
-                if not own:  # the slopes that these entries have from now on
-                    found = search(Anchored(self.told, anchors), found.q.mean)
+                place = _beside(found.q, jax.random.fold_in(key, 2))
+                anchors = self.anchors.joined(place, new, own=own)
+                # on the slopes that these entries have from now on
+                found = search(Anchored(self.told, anchors), found.q.mean)
                 tried.append((np.nan_to_num(found.lower_bound, nan=-np.inf), found, anchors))
             _, found, self.anchors = max(tried, key=lambda one: one[0])
         self.found.append(found)
@@ -178,6 +183,17 @@ class _Work:
         if remainder is None:
             return base
         return base.plus(remaining(remainder, lacking(remainder), self.problem.rows, z)[1])
+
+
+@jit
+def _beside(q: Normal, key: Array) -> Array:
+    """Where a network is linearised: from the mode half of the way to a draw.
+
+    At a mode units that the rows do not tell apart are alike, and have one slope for all; later
+    rows, which see the network by its slopes, could not tell them apart either.
+    """
+    drawn = q.at(jax.random.normal(key, q.mean.shape, q.mean.dtype))
+    return q.mean + _ASIDE * (drawn - q.mean)
 
 
 @jit
