@@ -20,7 +20,7 @@ class Anchors(NamedTuple):
     Attributes
     ----------
     at : Array of shape (anchor, dim)
-        Means of the updates that were the first to tell of some entries of z.
+        Beside the modes of the updates that were the first to tell of some entries of z.
     since : Array of int of shape (dim,)
         Of each entry, which of them that was; as many as there are where none was yet.
     """
@@ -38,13 +38,13 @@ class Anchors(NamedTuple):
         """Entries that no predictor has depended on yet; shape (dim,)."""
         return self.since == len(self.at)
 
-    def joined(self, mean: Array, new: Array, *, own: bool) -> "Anchors":
-        """Linearise what depends on new entries at a mean: in all entries, or in these alone."""
+    def joined(self, place: Array, new: Array, *, own: bool) -> "Anchors":
+        """Linearise what depends on new entries at a place: in all entries, or in these alone."""
         last = len(self.at)
         if own:
             since = jnp.where(self.waiting & ~new, last + 1, self.since)
-            return Anchors(jnp.concatenate([self.at, mean[None]]), since)
-        at = jnp.where(new, mean, self.at)
+            return Anchors(jnp.concatenate([self.at, place[None]]), since)
+        at = jnp.where(new, place, self.at)
         return Anchors(at, jnp.where(new, 0, self.since))
 
     @property

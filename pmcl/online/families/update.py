@@ -37,7 +37,8 @@ def update_normal(
     untouched = state.whole
     # nothing is linearised for good while all rows are at hand
     anchors = no_anchors(problem, settings.family) if untouched else state.anchors
-    work = _Work(problem, settings, anchors, first=not state.updates)
+    for_good = not untouched or rule is None or len(everything) > rule.capacity
+    work = _Work(problem, settings, anchors, first=not state.updates, for_good=for_good)
 
     def weighted(part: Stored) -> RowBatch:
         return as_batch(rows, part, settings.weights(time - part.times))
@@ -103,7 +104,7 @@ def recall_normal(
 ) -> Any:
     """Return the normal times the likelihood of some of the stored rows."""
     anchors = None if state.anchors is None else state.anchors.settled
-    work = _Work(problem, settings, anchors, first=False)
+    work = _Work(problem, settings, anchors, first=False, for_good=not state.whole)
     return work.project(state.q, batch, state.predictive, state.whole, key).short(work.search.rank)
 
 
@@ -111,9 +112,10 @@ class _Work:
     """The projections of one update."""
 
     def __init__(
-        self, problem: RowModel, settings: Settings, anchors: Anchors | None, *, first: bool
-    ) -> None:
-        self.problem, self.settings, self.first = problem, settings, first
+        self, problem: RowModel, settings: Settings, anchors: Anchors | None, *, first: bool,
+        for_good: bool,
+    ) -> None:  # fmt: skip
+        self.problem, self.settings, self.first, self.for_good = problem, settings, first, for_good
         assert isinstance(settings.search, GaussNewton)
         self.search = settings.search
         told = predictors(problem.rows.compiled)
@@ -145,11 +147,15 @@ class _Work:
         else:  # whatever explains the rows better
             tried = []
             for own in self.anchors.ways:
-                found = search(Anchored(self.told, self.anchors, new, own))
-                place = _beside(found.q, jax.random.fold_in(key, 2))
+                mode = search(Anchored(self.told, self.anchors, new, own))
+                place = mode.q.mean
+                if self.for_good:  # but for what nothing is told of
+                    there = new | ~self.anchors.waiting
+                    place = _beside(mode.q, there, jax.random.fold_in(key, 2))
                 anchors = self.anchors.joined(place, new, own=own)
                 # on the slopes that these entries have from now on
-                found = search(Anchored(self.told, anchors), found.q.mean)
+                found = search(Anchored(self.told, anchors), mode.q.mean)
+                found = found._replace(left=max(found.left, mode.left))
                 tried.append((np.nan_to_num(found.lower_bound, nan=-np.inf), found, anchors))
             _, found, self.anchors = max(tried, key=lambda one: one[0])
         self.found.append(found)
@@ -186,14 +192,14 @@ class _Work:
 
 
 @jit
-def _beside(q: Normal, key: Array) -> Array:
+def _beside(q: Normal, there: Array, key: Array) -> Array:
     """Where a network is linearised: from the mode half of the way to a draw.
 
     At a mode units that the rows do not tell apart are alike, and have one slope for all; later
     rows, which see the network by its slopes, could not tell them apart either.
     """
-    drawn = q.at(jax.random.normal(key, q.mean.shape, q.mean.dtype))
-    return q.mean + _ASIDE * (drawn - q.mean)
+    aside = _ASIDE * (q.at(jax.random.normal(key, q.mean.shape, q.mean.dtype)) - q.mean)
+    return q.mean + jnp.where(there & jnp.isfinite(aside), aside, 0.0)
 
 
 @jit
