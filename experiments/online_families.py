@@ -209,8 +209,8 @@ def written(runs: Path, results: Path) -> None:
         "|---|" + "---|" * (len(columns) + 4),
     ]  # fmt: skip
     for data in MEMORY:
-        ways = ("four", "four, low rank", "four, mean field")
-        here = next((found[data][w] for w in ways if w in found.get(data, {})), None)
+        of_four = ("four", "four, low rank", "four, mean field")
+        here = next((found[data][w] for w in of_four if w in found.get(data, {})), None)
         if here is None:
             continue
         cells = [data, *(shown(here.get(key, [])) for key in columns.values())]

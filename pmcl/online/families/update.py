@@ -104,7 +104,7 @@ def recall_normal(
 ) -> Any:
     """Return the normal times the likelihood of some of the stored rows."""
     anchors = None if state.anchors is None else state.anchors.settled
-    work = _Work(problem, settings, anchors, first=False, for_good=not state.whole)
+    work = _Work(problem, settings, anchors, first=False, for_good=False)
     return work.project(state.q, batch, state.predictive, state.whole, key).short(work.search.rank)
 
 
