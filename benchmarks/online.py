@@ -1,22 +1,26 @@
-"""Updates a second: streams by `fit_online` beside scikit-learn's online linear models.
+"""Updates a second: streams by `fit_online` beside scikit-learn's and River's online linear models.
 
-    python benchmarks/online.py
+    .venv-benchmarks/bin/python benchmarks/online.py     # after `make bench-env`
 
 A logistic regression with 100 predictors, some of them correlated, whose rows come in batches: one
 pass, each batch is foretold before it is learned from. Log loss and calibration (expected error of
-the probabilities, ten bins) are of the second half, time is of the updates alone, compiled. And the
-four small networks of the regression tables, with simulated rows of the same number and width.
-River, which has online linear models too, is not installed here and was not run.
+the probabilities, ten bins) are of the second half, time is of the updates alone, compiled. The
+rates of the others are swept, and the best is picked with hindsight. And the four small networks of
+the regression tables, with simulated rows of the same number and width.
 """
 
 import argparse
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from river import optim
+from river.linear_model import LogisticRegression
 from sklearn.linear_model import SGDClassifier
 
 import pmcl
@@ -81,28 +85,78 @@ def judged(odds: list[np.ndarray], ys: list[np.ndarray], seconds: list[float]) -
 def ours(batches: list[dict], family: str) -> dict[str, float]:
     search = pmcl.Search(steps=300) if family == "mean_field" else None
     stream = pmcl.fit_online(glm(), family=family, search=search, random_seed=0, progressbar=False)
+
+    def foretell(X: np.ndarray) -> np.ndarray:
+        ones = {"X": X, "y": np.ones(BATCH, int)}
+        return np.exp(stream.log_predictive(ones, draws=500, random_seed=0).values)
+
+    def learn(X: np.ndarray, y: np.ndarray) -> None:
+        nonlocal stream
+        stream = stream.update({"X": X, "y": y}, progressbar=False)
+
+    return followed(batches, foretell, learn)
+
+
+def followed(batches: list[dict], foretell: Callable, learn: Callable) -> dict[str, float]:
+    """Foretell every batch, then learn from it."""
     odds, ys, seconds = [], [], []
     for batch in batches:
-        ones = {"X": batch["X"], "y": np.ones(BATCH, int)}
-        odds.append(np.exp(stream.log_predictive(ones, draws=500, random_seed=0).values))
+        odds.append(foretell(batch["X"]) if odds else np.full(BATCH, 0.5))
         ys.append(batch["y"])
         begin = time.perf_counter()
-        stream = stream.update(batch, progressbar=False)
+        learn(batch["X"], batch["y"])
         seconds.append(time.perf_counter() - begin)
     return judged(odds, ys, seconds)
 
 
-def theirs(batches: list[dict], alpha: float, averaged: bool) -> dict[str, float]:
-    model = SGDClassifier(loss="log_loss", alpha=alpha, average=averaged, random_state=0)
-    odds, ys, seconds = [], [], []
-    for i, batch in enumerate(batches):
-        known = model.predict_proba(batch["X"])[:, 1] if i else np.full(BATCH, 0.5)
-        odds.append(known)
-        ys.append(batch["y"])
-        begin = time.perf_counter()
-        model.partial_fit(batch["X"], batch["y"], classes=[0, 1])
-        seconds.append(time.perf_counter() - begin)
-    return judged(odds, ys, seconds)
+def scikit(batches: list[dict], **settings: Any) -> dict[str, float]:
+    model = SGDClassifier(loss="log_loss", random_state=0, **settings)
+    return followed(
+        batches,
+        lambda X: model.predict_proba(X)[:, 1],
+        lambda X, y: model.partial_fit(X, y, classes=[0, 1]),
+    )
+
+
+def river(batches: list[dict], optimizer: optim.base.Optimizer) -> dict[str, float]:
+    model = LogisticRegression(optimizer)
+
+    def learn(X: np.ndarray, y: np.ndarray) -> None:
+        for row, one in zip(X.tolist(), y.tolist(), strict=True):
+            model.learn_one(dict(enumerate(row)), bool(one))
+
+    return followed(
+        batches,
+        lambda X: np.array([model.predict_proba_one(dict(enumerate(r)))[True] for r in X.tolist()]),
+        learn,
+    )
+
+
+RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
+
+
+def peers(batches: list[dict]) -> dict[str, dict[str, float]]:
+    """As they come, and for each way of descending the best of the rates, picked with hindsight."""
+    table = {
+        "SGDClassifier, as it comes": scikit(batches),
+        "LogisticRegression of River, as it comes": river(batches, optim.SGD()),
+    }
+    ways = {
+        "SGDClassifier": lambda r: scikit(batches, learning_rate="constant", eta0=r),
+        "SGDClassifier, averaged": lambda r: scikit(
+            batches, learning_rate="constant", eta0=r, average=True
+        ),
+        "SGDClassifier, falling": lambda r: scikit(batches, learning_rate="invscaling", eta0=r),
+        "LogisticRegression of River, SGD": lambda r: river(batches, optim.SGD(r)),
+        "LogisticRegression of River, Adam": lambda r: river(batches, optim.Adam(r)),
+        "LogisticRegression of River, AdaGrad": lambda r: river(batches, optim.AdaGrad(r)),
+    }
+    for name, way in ways.items():
+        found = {rate: way(rate) for rate in RATES}
+        rate = min(found, key=lambda r: found[r]["log_loss"])
+        worst = max(v["log_loss"] for v in found.values())
+        table[f"{name}, best rate"] = {**found[rate], "rate": rate, "log_loss_of_worst": worst}
+    return table
 
 
 def networks(family: str, updates: int) -> dict[str, float]:
@@ -136,11 +190,9 @@ def main() -> None:
     given = parser.parse_args()
     batches = rows(given.batches, np.random.default_rng(0))
     table = {f"pmcl, {f}": ours(batches, f) for f in ("full", "low_rank", "mean_field")}
-    for alpha in (1e-4, 1e-3, 1e-2):
-        table[f"SGDClassifier, alpha {alpha:g}"] = theirs(batches, alpha, False)
-    table["SGDClassifier, averaged"] = theirs(batches, 1e-4, True)
+    table |= peers(batches)
     for name, values in table.items():
-        print(f"{name:32}", *(f"{k} {v:.4g}" for k, v in values.items()), flush=True)
+        print(f"{name:48}", *(f"{k} {v:.4g}" for k, v in values.items()), flush=True)
     small = {f: networks(f, given.updates) for f in ("full", "low_rank", "mean_field")}
     for name, values in small.items():
         print(f"{name:32}", *(f"{k} {v:.3g}" for k, v in values.items()), flush=True)

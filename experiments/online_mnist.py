@@ -54,6 +54,9 @@ class Problem:
     means : float, optional
         Part of the prior's variance that means begin with, at random (`ScatteredStart`); None: the
         first search begins at the maximum of the likelihood, as published.
+    power, strength : float
+        Of generalized variational continual learning (Loo et al., 2021): the likelihood's power,
+        and how firmly means are held.
     """
 
     hidden: tuple[int, ...]
@@ -67,6 +70,8 @@ class Problem:
     learning_rate: float = 5e-3
     damping: float = 1e-3
     means: float | None = None
+    power: float = 10.0
+    strength: float = 1.0
 
     def model(self):  # noqa: ANN201
         return classifier(784, self.hidden, self.labels, self.heads, prior=self.prior)
@@ -105,7 +110,9 @@ DEFAULTS = {
     "letters": {"EWC": 1e4, "LP": 1.0, "SI": 0.1},
 }
 EPOCHS = (2, 5, 10, 20, 40, 100)
-NAMES = ("VCL", "VCL + random", "VCL + k-center", "random alone", "k-center alone", *STRENGTHS)
+NAMES = (
+    "VCL", "GVCL", "VCL + random", "VCL + k-center", "random alone", "k-center alone", *STRENGTHS,
+)  # fmt: skip
 
 
 def tasks(problem: Problem, name: str, seed: int) -> Iterator[tuple[Images, Images]]:
@@ -131,7 +138,10 @@ def begin(problem: Problem, name: str, seed: int, strength: float | None) -> pmc
     search = problem.search()
     start = problem.start()
     memory, method = None, None
-    if "random" in name:
+    firm: dict = {}
+    if name == "GVCL":
+        firm = {"power": problem.power, "strength": problem.strength}
+    elif "random" in name:
         memory = pmcl.RandomCoreset(problem.coreset, per_task=True)
     elif "k-center" in name:
         memory = pmcl.KCenterCoreset(problem.coreset, per_task=True, standardise=False)
@@ -148,7 +158,7 @@ def begin(problem: Problem, name: str, seed: int, strength: float | None) -> pmc
         search = pmcl.Search(steps=1, batch_size=problem.batch_size, draws=1)
     return pmcl.fit_online(
         problem.model(), memory=memory, search=search, start=start, method=method,
-        precision="single", random_seed=seed, progressbar=False,
+        precision="single", random_seed=seed, progressbar=False, **firm,
     )  # fmt: skip
 
 
@@ -245,72 +255,79 @@ PUBLISHED = {
 }  # fmt: skip
 
 
+def together(runs: Path, results: Path) -> dict:
+    """Return the figures of every run: what the results hold, and what has run here."""
+    path = results / "online_mnist.json"
+    found: dict = {"made": "", "with": {}, "experiments": {}, "epochs": {}}
+    if path.exists():
+        found = json.loads(path.read_text())
+    for stem, run in ((p.stem, json.loads(p.read_text())) for p in sorted(runs.glob("*.json"))):
+        if run["made"] >= found["made"]:
+            found |= {"made": run["made"], "with": run["with"]}
+        kind, *rest = stem.split("_")
+        last = float(np.mean(run["accuracy"][-1]))
+        if kind == "epochs":
+            found["epochs"][rest[0]] = {
+                "accuracy": last, "lower_bound": run["lower_bound"], "seconds": run["seconds"][0],
+            }  # fmt: skip
+            continue
+        experiment = rest[0] if kind == "sweep" else kind
+        settings = {k: run["settings"][k] for k in ("hidden", "epochs")}
+        place = found["experiments"].setdefault(experiment, {"methods": {}, "sweep": {}})
+        place |= settings
+        if kind == "sweep":
+            place["sweep"].setdefault(rest[1], {})[rest[2]] = last
+            continue
+        place["methods"].setdefault(" ".join(rest[:-1]), {})[rest[-1]] = {
+            "accuracy": last,
+            "minutes": sum(run["seconds"]) / 60,
+            "curve": [float(np.mean(a)) for a in run["accuracy"]],
+        }
+    return found
+
+
 def written(runs: Path, results: Path) -> None:
     """Write what there is: accuracies after the last task, and a figure of all."""
-    found = {p.stem: json.loads(p.read_text()) for p in sorted(runs.glob("*.json"))}
+    found = together(runs, results)
     lines = ["# Image classifiers, one task after another", ""]
-    compact: dict = {}
-    for experiment, published in PUBLISHED.items():
-        rows: dict[str, list[dict]] = {}
-        for name in NAMES:
-            stem = f"{experiment} {name}".replace(" ", "_")
-            rows[name] = [v for k, v in found.items() if k.rpartition("_")[0] == stem]
-        rows = {name: r for name, r in rows.items() if r}
-        if not rows:
-            continue
-        settings = next(iter(rows.values()))[0]["settings"]
+    of = {e: found["experiments"][e] for e in PUBLISHED if e in found["experiments"]}
+    for experiment, known in of.items():
         lines += [
             f"## {experiment}", "",
             f"`python experiments/online_mnist.py {experiment}`: hidden layers "
-            f"{settings['hidden']}, {settings['epochs']} epochs a task.", "",
+            f"{known['hidden']}, {known['epochs']} epochs a task.", "",
             "| method | mean accuracy after the last task | published | seeds | minutes |",
             "|---|---|---|---|---|",
         ]  # fmt: skip
-        compact[experiment] = {}
-        for name, several in rows.items():
-            finals = [float(np.mean(r["accuracy"][-1])) for r in several]
-            minutes = float(np.mean([sum(r["seconds"]) for r in several])) / 60
-            paper = published.get(name)
+        for name in (n for n in NAMES if n in known["methods"]):
+            several = known["methods"][name].values()
+            finals = [r["accuracy"] for r in several]
             error = f" ± {sem(finals):.3f}" if len(finals) > 1 else ""
             lines.append(
-                f"| {name} | {np.mean(finals):.3f}{error} | {'' if paper is None else paper} "
-                f"| {len(finals)} | {minutes:.1f} |"
+                f"| {name} | {np.mean(finals):.3f}{error} "
+                f"| {PUBLISHED[experiment].get(name, '')} | {len(finals)} "
+                f"| {np.mean([r['minutes'] for r in several]):.1f} |"
             )
-            curve = [[float(np.mean(a)) for a in r["accuracy"]] for r in several]
-            compact[experiment][name] = {
-                "accuracy": finals, "published": paper, "minutes": minutes,
-                "curve": np.mean(curve, axis=0).tolist(),
-            }  # fmt: skip
         lines.append("")
-        swept = {
-            (name, r["swept"]): float(np.mean(r["accuracy"][-1]))
-            for name in STRENGTHS
-            for k, r in found.items()
-            if k.startswith(f"sweep_{experiment}_{name}_")
-        }
-        if swept:
+        if known["sweep"]:
             lines += ["| baseline | strength | mean accuracy |", "|---|---|---|"]
-            lines += [f"| {n} | {s:g} | {a:.3f} |" for (n, s), a in sorted(swept.items())]
+            for name, swept in sorted(known["sweep"].items()):
+                by_strength = sorted(swept.items(), key=lambda item: float(item[0]))
+                lines += [f"| {name} | {s} | {a:.3f} |" for s, a in by_strength]
             lines.append("")
-            compact[experiment]["sweep"] = [[n, s, a] for (n, s), a in sorted(swept.items())]
-    curve = sorted((r["epochs"], r) for k, r in found.items() if k.startswith("epochs_"))
-    if curve:
+    if found["epochs"]:
         lines += [
             "## epochs", "", "The first task of `permuted`, by VCL.", "",
             "| epochs | accuracy | lower bound, nats | seconds |", "|---|---|---|---|",
             *(
-                f"| {n} | {r['accuracy'][0][0]:.4f} | {r['lower_bound']:.0f} "
-                f"| {r['seconds'][0]:.0f} |"
-                for n, r in curve
+                f"| {n} | {r['accuracy']:.4f} | {r['lower_bound']:.0f} | {r['seconds']:.0f} |"
+                for n, r in sorted(found["epochs"].items(), key=lambda item: int(item[0]))
             ), "",
         ]  # fmt: skip
-    if not compact:
+    if not of:
         return
     results.mkdir(parents=True, exist_ok=True)
-    made = max(r["made"] for r in found.values())
-    versions = next(iter(found.values()))["with"]
-    text = json.dumps({"made": made, "with": versions, **compact}, indent=1)
-    (results / "online_mnist.json").write_text(text + "\n")
+    (results / "online_mnist.json").write_text(json.dumps(found, indent=1) + "\n")
     (results / "online_mnist.md").write_text("\n".join(lines))
     import matplotlib
 
@@ -318,13 +335,12 @@ def written(runs: Path, results: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(
-        1, len(compact), figsize=(5 * len(compact), 4), layout="constrained", squeeze=False
+        1, len(of), figsize=(5 * len(of), 4), layout="constrained", squeeze=False
     )
-    for axis, (experiment, methods) in zip(axes[0], compact.items(), strict=True):
-        for name, row in methods.items():
-            if name == "sweep":
-                continue
-            axis.plot(range(1, len(row["curve"]) + 1), row["curve"], marker="o", label=name)
+    for axis, (experiment, known) in zip(axes[0], of.items(), strict=True):
+        for name in (n for n in NAMES if n in known["methods"]):
+            curve = np.mean([r["curve"] for r in known["methods"][name].values()], axis=0)
+            axis.plot(range(1, len(curve) + 1), curve, marker="o", label=name)
         axis.set(title=experiment, xlabel="tasks", ylabel="mean accuracy on all tasks so far")
         axis.legend(fontsize="small")
     figure.savefig(results / "online_mnist.png", dpi=100)

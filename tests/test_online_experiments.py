@@ -153,15 +153,19 @@ def test_images_are_learned_task_by_task_and_go_on_where_they_stopped(
     said = capsys.readouterr().out
     assert "VCL + random 0 1 [" not in said and "VCL + random 0 2 [" in said
     run(online_mnist, monkeypatch, "tables", *common)
-    found = json.loads((tmp_path / "online_mnist.json").read_text())["split"]
-    assert len(found["VCL + random"]["curve"]) == 5
-    assert found["VCL + random"]["accuracy"][0] > 0.9
-    assert found["k-center alone"]["accuracy"][0] > 0.9
+    found = json.loads((tmp_path / "online_mnist.json").read_text())["experiments"]["split"]
+    learned = {name: several["0"] for name, several in found["methods"].items()}
+    assert len(learned["VCL + random"]["curve"]) == 5
+    assert learned["VCL + random"]["accuracy"] > 0.9
+    assert learned["k-center alone"]["accuracy"] > 0.9
     # a baseline's run is the best of its sweep
-    swept = {(n, s): a for n, s, a in found["sweep"]}
-    assert len(swept) == 2
-    assert found["EWC"]["accuracy"][0] == max(swept.values())
-    assert "| VCL + random | " in (tmp_path / "online_mnist.md").read_text()
+    assert len(found["sweep"]["EWC"]) == 2
+    assert learned["EWC"]["accuracy"] == max(found["sweep"]["EWC"].values())
+    text = (tmp_path / "online_mnist.md").read_text()
+    assert "| VCL + random | " in text
+    # what was measured stays, where its runs no longer are
+    run(online_mnist, monkeypatch, "tables", "--out", tmp_path / "none", "--results", tmp_path)
+    assert (tmp_path / "online_mnist.md").read_text() == text
 
 
 def test_two_tasks_in_the_plane(tmp_path):
