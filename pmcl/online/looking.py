@@ -1,5 +1,7 @@
 """What a memory looks at, and how far a projection is from what it projects."""
 
+from typing import NamedTuple
+
 import jax
 import numpy as np
 from jax import Array
@@ -14,7 +16,7 @@ from pmcl.online.state import RowModel, Settings, State, drifted
 from pmcl.runtime.jitting import jit
 
 _DRAWS = 500
-_DEAR = 10**9  # products of rows, draws and entries of z: k-hat is not looked at beyond
+DEAR = 10**9  # products of rows, draws and entries of z: k-hat is not looked at beyond
 
 
 def candidates(
@@ -49,9 +51,28 @@ def _log_ratios(
     return jax.lax.map(one, z) + target.prior.log_density(z) - q.log_density(z)
 
 
+class Weighed(NamedTuple):
+    """What draws of a projection say of it.
+
+    Attributes
+    ----------
+    khat : float
+        Of draws of z, in the model as it is.
+    log_evidence : float
+        Of the target's rows given what was known (nats).
+    divergence : float
+        Kullback-Leibler divergence of the target from the projection (nats).
+    """
+
+    khat: float = np.nan
+    log_evidence: float = np.nan
+    divergence: float = np.nan
+
+
 def weigh(
-    problem: RowModel, q: AnyNormal, target: Target, key: Array, told: Told | None = None
-) -> tuple[float, float]:
+    problem: RowModel, q: AnyNormal, target: Target, key: Array, told: Told | None = None,
+    log_ratios: Array | None = None,
+) -> Weighed:  # fmt: skip
     """Weigh draws of a projection against its target; NaN where that is dear.
 
     Parameters
@@ -62,22 +83,21 @@ def weigh(
     key : Array
     told : Anchored, optional
         Predictors of a linearised network, of which the evidence is then.
-
-    Returns
-    -------
-    khat : float
-        Of draws of z, in the model as it is.
-    log_evidence : float
-        Of the target's rows given what was known (nats).
+    log_ratios : Array of shape (draw,), optional
+        Those of draws of the projection, where they are at hand.
     """
-    if target.batch.weights.size * q.mean.size * _DRAWS > _DEAR:
-        return np.nan, np.nan
-    found = importance_diagnostics(np.asarray(_log_ratios(problem.rows, q, target, key)))
+    if log_ratios is None:
+        if target.batch.weights.size * q.mean.size * _DRAWS > DEAR:
+            return Weighed()
+        log_ratios = _log_ratios(problem.rows, q, target, key)
+    found = importance_diagnostics(np.asarray(log_ratios))
+    log = found.log_weights[np.isfinite(found.log_weights)]
+    divergence = np.exp(log) @ (log + np.log(len(found.log_weights)))
     evidence = found.log_evidence
     if told is not None:
         ratios = _log_ratios(problem.rows, q, target, key, told)
         evidence = importance_diagnostics(np.asarray(ratios)).log_evidence
-    return float(found.khat), float(evidence)
+    return Weighed(float(found.khat), float(evidence), float(divergence))
 
 
 def highest(khat: list[float]) -> float:
@@ -89,15 +109,8 @@ def highest(khat: list[float]) -> float:
 def foretold(
     problem: RowModel, settings: Settings, before: State, after: AnyNormal, batch: RowBatch,
     elapsed: float, key: Array, told: Told | None = None,
-) -> tuple[float, float]:  # fmt: skip
-    """Weigh a batch by what was known of all rows before it, where a projection is of other rows.
-
-    Returns
-    -------
-    khat : float
-    log_evidence : float
-        Of the batch given what was known (nats).
-    """
+) -> Weighed:  # fmt: skip
+    """Weigh a batch by what was known of all before it, where a projection is of other rows."""
     known = before.predictive
     if before.seen:
         known = drifted(problem, settings.drift, known, elapsed)

@@ -10,6 +10,7 @@ import xarray as xr
 from pmcl.online.state import Info
 
 _MUCH = 1.0  # nats that a search that arrived does not leave
+_ASKEW, _ASKEW_EACH = 0.1, 0.01  # nats, and nats for each unconstrained parameter
 _FEW = 5  # weights for a row at most
 
 
@@ -43,7 +44,9 @@ def history_of(records: Sequence[UpdateRecord]) -> xr.Dataset:
     return xr.Dataset(fields, coords={"update": names})
 
 
-def recorded(records: tuple[UpdateRecord, ...], record: UpdateRecord) -> tuple[UpdateRecord, ...]:
+def recorded(
+    records: tuple[UpdateRecord, ...], record: UpdateRecord, dim: int
+) -> tuple[UpdateRecord, ...]:
     """Records with one more; warns of an update that hardly learned, or did not arrive."""
     info = record.info
     if info.left > _MUCH:
@@ -53,6 +56,14 @@ def recorded(records: tuple[UpdateRecord, ...], record: UpdateRecord) -> tuple[U
             "may be too wide, or beside where it should be, and later updates rest on it. Take "
             "more steps (`search`), family='auto' in place of a mean field, or a prior that is "
             "nearer.",
+            stacklevel=3,
+        )
+    if info.divergence > max(_ASKEW, dim * _ASKEW_EACH):
+        warnings.warn(
+            f"Update {record.name!r}: after its {info.rows} rows what is known is "
+            f"{info.divergence:.2g} nats from any normal, and the one in its place may lead later "
+            "updates astray, most of all in scales and tails. Begin with more rows at once, or keep "
+            "the first until there are enough (memory=pmcl.ResidualMemory(...)).",
             stacklevel=3,
         )
     if info.skipped > info.steps / 2:

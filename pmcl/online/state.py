@@ -126,6 +126,10 @@ class Info(NamedTuple):
     left : float
         What a search had still to gain of the lower bound where it ended (nats), the most of all
         searches; NaN where there was none, and where it took some of the rows at a time.
+    divergence : float
+        Of what rows that are gone make of what was known from the normal in its place
+        (Kullback-Leibler, nats). NaN where no rows are gone, and where it was not looked at: in
+        other families than the full one, and in networks.
     """
 
     rows: int
@@ -139,6 +143,7 @@ class Info(NamedTuple):
     log_evidence: float
     drift: int = 0
     left: float = np.nan
+    divergence: float = np.nan
 
 
 class Settings(NamedTuple):

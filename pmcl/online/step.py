@@ -102,7 +102,7 @@ def update(
         )
     info = Info(
         len(arrived), len(memory), problem.gaussian, work.steps, work.skipped, work.lower_bound,
-        clamped, highest([k for k, _ in weighed]), weighed[-1][1], left=work.left,
+        clamped, highest([w.khat for w in weighed]), weighed[-1].log_evidence, left=work.left,
     )  # fmt: skip
     new = state._replace(
         q=q, predictive=predictive, memory=memory, time=time, seen=state.seen + len(arrived),

@@ -23,6 +23,8 @@ type Normal = Full | LowRank
 _LENGTHS = 0.5 ** np.array([0, 1, 2, 3, 4, 6, 8, 11, 15, 21, 29, 41])
 _FARTHEST = 0.5  # that a log sd moves in a step
 _NEW = 0.7  # share of new curvatures in a step, where they are not the same everywhere
+_AROUND = 32  # places at which a prior that is not normal is looked at
+_MANY = 200  # entries with such a prior, from which on it is one place
 
 
 class Found(NamedTuple):
@@ -39,6 +41,8 @@ class Found(NamedTuple):
         That its last step was to gain at its whole length (nats), taken or not.
     looked, said : list
         The sites there, by observed variable.
+    around : Array of shape (place, missing)
+        See :func:`remaining`.
     """
 
     q: Any
@@ -47,10 +51,12 @@ class Found(NamedTuple):
     left: float
     looked: list[Looked]
     said: list[Said]
+    around: Array
 
 
 class _Now(NamedTuple):
     mean: Array
+    around: Array
     spread: list[Array]
     curvature: list[Array]
     step: Array
@@ -105,7 +111,9 @@ def climb(
         found, rows, base, batch, lack, start,
         (jnp.asarray(most), jnp.asarray(search.tolerance)),
     )  # fmt: skip
-    return Found(q, float(bound), int(now.step), float(now.wanted) ** 2 / 2, looked, said)
+    return Found(
+        q, float(bound), int(now.step), float(now.wanted) ** 2 / 2, looked, said, now.around
+    )
 
 
 @jit
@@ -130,7 +138,7 @@ def _climb(
             q = q.plus(columns(site, Said(nothing, site.eta, curvatures[-1])))
         pull = base.apply(base.mean - now.mean)
         if lack is not None:
-            rise, root = remaining(*lack, rows, now.mean)
+            rise, root = remaining(*lack, rows, now.mean, now.around)
             q, pull = q.plus(root), pull + rise
         # The predictors' variances are those under the present scales: with the last step's a
         # standard deviation would be answered one step late, and swing.
@@ -143,7 +151,7 @@ def _climb(
             pull = pull + jnp.einsum("nid,ni,n->d", site.slope, one.slope, site.weights)
         return _Here(q, pull, wides, looked, said, alone)
 
-    def height(mean: Array, spreads: list[Array], alone: Array) -> Array:
+    def height(mean: Array, spreads: list[Array], alone: Array, around: Array) -> Array:
         total = jnp.zeros(())
         parts = etas(found, rows, mean, batch.data)
         for part, (eta, others), spread in zip(found.parts, parts, spreads, strict=True):
@@ -152,7 +160,10 @@ def _climb(
             value = say(part, site, spread, alone.any()).value
             total = total + jnp.sum(jnp.where(weights > 0, weights * value, 0.0))
         if lack is not None:
-            total = total + lack[0](rows, mean)
+            there = jnp.asarray(lack[1])
+            total = total + jnp.mean(
+                jax.lax.map(lambda aside: lack[0](rows, mean.at[there].add(aside)), around)
+            )
         far = mean - base.mean
         return total - far @ base.apply(far) / 2
 
@@ -164,9 +175,11 @@ def _climb(
         scales = jnp.where(alone, move, 0.0)
         scales = scales * jnp.minimum(1.0, _FARTHEST / jnp.maximum(jnp.abs(scales).max(), 1e-300))
         rest = jnp.where(alone, 0.0, move)
-        here = height(now.mean, spread, alone)
+        here = height(now.mean, spread, alone, now.around)
         lengths = jnp.asarray(_LENGTHS)
-        heights = jax.lax.map(lambda t: height(now.mean + t * rest, spread, alone), lengths)
+        heights = jax.lax.map(
+            lambda t: height(now.mean + t * rest, spread, alone, now.around), lengths
+        )
         heights = jnp.where(jnp.isfinite(heights), heights, -jnp.inf)
         slack = 1e-9 * (1 + jnp.abs(here))
         best = jnp.argmax(heights)
@@ -184,12 +197,14 @@ def _climb(
         drift = jnp.minimum(drift, 1.0)
         far, wanted = jnp.maximum(far, drift), jnp.maximum(wanted, drift)
         curvature = [one.curvature for one in said]
-        return _Now(now.mean + change, spread, curvature, now.step + 1, far, wanted)
+        around = now.around if lack is None else _around(q, lack[1])
+        return _Now(now.mean + change, around, spread, curvature, now.step + 1, far, wanted)
 
     shapes = [eta.shape for eta, _ in etas(found, rows, start, batch.data)]
     nothing = [jnp.zeros((n, k, k), start.dtype) for n, k in shapes]
     endless = jnp.asarray(jnp.inf)
-    begun = _Now(start, nothing, nothing, jnp.zeros((), int), endless, endless)
+    around = jnp.zeros((1, 0)) if lack is None else 0 * _around(base, lack[1])
+    begun = _Now(start, around, nothing, nothing, jnp.zeros((), int), endless, endless)
     now = jax.lax.while_loop(lambda w: (w.step < most) & (w.far > tolerance), step, begun)
     q, _, _, looked, said, alone = at(now)
     q = less(q._replace(mean=now.mean), looked, said)
@@ -236,15 +251,34 @@ def lacking(remainder: Remainder) -> tuple[int, ...]:
     return tuple(np.flatnonzero(~np.asarray(remainder.normal)).tolist())
 
 
+def _around(q: Normal, missing: tuple[int, ...]) -> Array:
+    """Moves of these entries, by a normal, at which expectations of a prior are taken."""
+    there, m = np.asarray(missing), len(missing)
+    if not 0 < m <= _MANY:
+        return jnp.zeros((1, m), q.mean.dtype)
+    eye = jnp.zeros((len(q.mean), m), q.mean.dtype).at[there, np.arange(m)].set(1.0)
+    half = jax.random.normal(jax.random.key(0), (_AROUND // 2, m), q.mean.dtype)
+    moves = half @ symmetric_root(q.solve(eye)[there][None])[0].T
+    return jnp.concatenate([moves, -moves])
+
+
 def remaining(
-    remainder: Remainder, missing: tuple[int, ...], rows: Rows, z: Array
+    remainder: Remainder, missing: tuple[int, ...], rows: Rows, z: Array, around: Array
 ) -> tuple[Array, Array]:
-    """Gradient of what a normal lacks of the prior, and the root of its curvature."""
+    """Gradient of what a normal lacks of the prior, and the root of its curvature.
+
+    Both are means over moves `around` z, of shape (place, missing).
+    """
     there = np.asarray(missing)
 
     def log(part: Array) -> Array:
         return remainder(rows, z.at[there].set(part))
 
-    rise = jnp.zeros_like(z).at[there].set(jax.grad(log)(z[there]))
-    root = symmetric_root(-jax.hessian(log)(z[there])[None])[0]
+    def look(move: Array) -> tuple[Array, Array]:
+        part = z[there] + move
+        return jax.grad(log)(part), jax.hessian(log)(part)
+
+    slope, curvature = (v.mean(axis=0) for v in jax.lax.map(look, around))
+    rise = jnp.zeros_like(z).at[there].set(slope)
+    root = symmetric_root(-curvature[None])[0]
     return rise, jnp.zeros((len(z), len(there)), z.dtype).at[there].set(root)

@@ -1,6 +1,6 @@
 """An update of a normal with covariances, with what memories there are."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +10,11 @@ from jax import Array
 from pmcl.compile.predictors import Predictors, predictors
 from pmcl.online.families.anchor import Anchored, Anchors, Told
 from pmcl.online.families.climb import Found, Normal, climb, lacking, less, remaining
+from pmcl.online.families.dense import Full
+from pmcl.online.families.moments import DRAWS, matched
 from pmcl.online.families.search import GaussNewton
 from pmcl.online.families.sites import Looked, Said, columns, look, shifts
-from pmcl.online.looking import candidates, foretold, highest, weigh
+from pmcl.online.looking import DEAR, candidates, foretold, highest, weigh
 from pmcl.online.memory import ResidualMemory, Stored
 from pmcl.online.rows import RowBatch, Rows
 from pmcl.online.search.bound import Target
@@ -60,8 +62,8 @@ def update_normal(
             there = np.zeros(len(batch.weights), bool)
             there[: len(kept)] = kept
             out = jnp.asarray(np.where(there, 0.0, batch.weights))
-            base = work.begun(moved, predictive.mean, untouched)
-            q = _without(base, predictive, found, out, batch.weights)
+            base = work.begun(moved, found, untouched)
+            q = _without(base, found.q, found, out, batch.weights)
     else:
         if rule is not None:
             kept = rule.keep(candidates(rows, everything, state), rng)
@@ -77,19 +79,25 @@ def update_normal(
             predictive = work.project(q, part, state.predictive, untouched, keys[1])
     rank = work.search.rank
     linear = None if work.anchors is None else Anchored(work.told, work.anchors)
-    if rule is None:
-        weighed = [weigh(problem, *work.projected[0], keys[2], linear)]
-    else:  # of projections only k-hat is asked for
+    weighed = [
+        weigh(problem, one.q, one.target, keys[2], None if rule else linear, one.log_ratios)
+        for one in work.projected
+    ]
+    if rule is not None:  # of projections only k-hat is asked for
         batch = weighted(arrived)
-        weighed = [weigh(problem, *one, keys[2]) for one in work.projected]
         weighed.append(
             foretold(problem, settings, state, predictive, batch, elapsed, keys[2], linear)
         )
     memory = everything.take(rows, kept)
+    divergence = np.nan
+    apart = not kept.all() and not isinstance(rule, ResidualMemory)  # of rows that are gone alone
+    if apart and work.projected[0].log_ratios is not None:
+        divergence = weighed[0].divergence
     info = Info(
         len(arrived), len(memory), problem.gaussian, work.steps, 0,
-        work.found[-1].lower_bound, 0, highest([k for k, _ in weighed]), weighed[-1][1],
-        left=max(f.left for f in work.found),
+        work.found[-1].lower_bound, 0, highest([w.khat for w in weighed]),
+        weighed[-1].log_evidence, left=max(f.left for f in work.found),
+        divergence=divergence,
     )  # fmt: skip
     seen, updates = state.seen + len(arrived), state.updates + 1
     after = state._replace(
@@ -108,6 +116,12 @@ def recall_normal(
     return work.project(state.q, batch, state.predictive, state.whole, key).short(work.search.rank)
 
 
+class _Projected(NamedTuple):
+    q: Any
+    target: Target
+    log_ratios: Array | None = None
+
+
 class _Work:
     """The projections of one update."""
 
@@ -124,7 +138,7 @@ class _Work:
         self.anchors = anchors
         self.found: list[Found] = []
         self.steps = 0
-        self.projected: list[tuple[Any, Target]] = []
+        self.projected: list[_Projected] = []
 
     def project(
         self, base: Any, batch: RowBatch, known: Any, untouched: bool, key: Array
@@ -159,8 +173,21 @@ class _Work:
                 tried.append((np.nan_to_num(found.lower_bound, nan=-np.inf), found, anchors))
             _, found, self.anchors = max(tried, key=lambda one: one[0])
         self.found.append(found)
-        self.projected.append((found.q, Target(base, batch, remainder)))
-        return found.q
+        if not bool(jnp.isfinite(found.q.log_sd).all() & jnp.isfinite(found.q.mean).all()):
+            raise FloatingPointError(
+                f"The search for a normal of family {self.settings.family!r} ended where its mean "
+                "or its precision is no number, so that nothing was learned of this batch. Look "
+                "for values that the model cannot have made and for priors without an end; "
+                "family='mean_field' may get by."
+            )
+        one = _Projected(found.q, Target(base, batch, remainder))
+        q = found.q
+        cheap = batch.weights.size * q.mean.size * DRAWS <= DEAR
+        if self.anchors is None and isinstance(q, Full) and not p.gaussian and cheap:
+            q, ratios = matched(p.rows, q, one.target, jax.random.fold_in(key, 3))
+            one = one._replace(q=q, log_ratios=ratios)
+        self.projected.append(one)
+        return q
 
     def place(self, base: Any, batch: RowBatch, known: Any, untouched: bool, key: Array) -> None:
         """Find anchors by all rows at hand, where some of these are projected apart."""
@@ -183,12 +210,13 @@ class _Work:
             start = jnp.where(unknown & new, scattered[0], start)
         return start, new & waiting
 
-    def begun(self, base: Any, z: Array, untouched: bool) -> Any:
-        """What is known beside the rows, with what the normal in place of a prior lacks at z."""
+    def begun(self, base: Any, found: Found, untouched: bool) -> Any:
+        """What is known beside the rows, with what the normal in place of a prior lacks."""
         remainder = self.problem.remainder if untouched else None
         if remainder is None:
             return base
-        return base.plus(remaining(remainder, lacking(remainder), self.problem.rows, z)[1])
+        missing, z = lacking(remainder), found.q.mean
+        return base.plus(remaining(remainder, missing, self.problem.rows, z, found.around)[1])
 
 
 @jit

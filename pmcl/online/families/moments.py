@@ -1,0 +1,116 @@
+"""Moments of what a normal stands for, by importance weights of its own draws."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.scipy.special import logsumexp
+
+from pmcl.online.families.dense import Full
+from pmcl.online.rows import Rows
+from pmcl.online.search.bound import Target, log_likelihood
+from pmcl.runtime.jitting import jit
+
+DRAWS = 2048  # half of them, and their mirror images
+_AT_ONCE = 256
+_TURNS = 40
+_PATIENCE = 8  # turns that are no better
+_FEWEST = 0.1  # of the draws, that tell of moments
+_POWERS = 0.8 ** np.arange(30)  # of the weights
+_DONE = 0.01  # nats between two normals that are as good as the same
+_STRETCH = 10.0  # of a variance in a turn, at most
+
+
+class Matched(NamedTuple):
+    """A normal, and what its draws say of the density that it stands for.
+
+    Attributes
+    ----------
+    q : Full
+    log_ratios : Array of shape (draw,)
+        Of that density to the normal's.
+    """
+
+    q: Full
+    log_ratios: Array
+
+
+def matched(rows: Rows, q: Full, target: Target, key: Array) -> Matched:
+    """The normal with the moments of a prior times the likelihood of a batch, where they are told.
+
+    A search sees predictors by their slopes, and so one that is a product, or a tail, askew. What
+    draws cannot tell from noise stays: in many dimensions all.
+
+    Parameters
+    ----------
+    rows : Rows
+    q : Full
+        Where a search ended.
+    target : Target
+    key : Array
+
+    References
+    ----------
+    Opper (1998), A Bayesian approach to on-line learning, of moments in place of a lower bound;
+    Cappé, Guillin, Marin & Robert (2004), Population Monte Carlo, of draws that move; James & Stein
+    (1961), Estimation with quadratic loss, of what is taken back.
+    """
+    best, most, worse = None, 0.0, 0
+    for turn in range(_TURNS):
+        new, efficiency, far, found = _turn(rows, q, target, jax.random.fold_in(key, turn))
+        if best is None or float(efficiency) > most:
+            best, most, worse = found, float(efficiency), 0
+        else:
+            worse += 1
+        if worse == _PATIENCE or not float(far) > _DONE:
+            break
+        q = new
+    assert best is not None
+    return best
+
+
+@jit
+def _turn(rows: Rows, q: Full, target: Target, key: Array) -> tuple[Full, Array, Array, Matched]:
+    """The moments' normal, the efficiency of `q`, and how far they are apart (nats)."""
+    noise = jax.random.normal(key, (DRAWS // 2, len(q.mean)), q.mean.dtype)
+    z = q.at(jnp.stack([noise, -noise]))
+
+    def height(z: Array) -> Array:
+        found = log_likelihood(rows, z, target.batch)
+        return found if target.remainder is None else found + target.remainder(rows, z)
+
+    ratio = jax.lax.map(height, z.reshape(DRAWS, -1), batch_size=_AT_ONCE).reshape(2, -1)
+    squares = jnp.sum(noise**2, axis=1)
+    own = q.log_volume - (squares + len(q.mean) * jnp.log(2 * jnp.pi)) / 2
+    ratio = ratio + target.prior.log_density(z) - own
+    ratio = jnp.where(jnp.isfinite(ratio), ratio, -jnp.inf)
+    log = ratio - logsumexp(ratio)
+    efficiency = jnp.exp(-logsumexp(2 * log)) / DRAWS
+    found = Matched(q, ratio.reshape(-1))
+    # part of the way, where few draws would tell all
+    powers = jnp.asarray(_POWERS) * log[..., None]
+    powers = powers - logsumexp(powers, axis=(0, 1))
+    enough = jnp.exp(-logsumexp(2 * powers, axis=(0, 1))) >= _FEWEST * DRAWS
+    log = powers[..., jnp.argmax(enough)]
+    more = jnp.exp(log) - 1 / DRAWS  # of nothing where q is right
+    odd, even = more[0] - more[1], more[0] + more[1]
+    shift = odd @ noise
+    shift = shift * _told(shift, jnp.sum(odd**2 * squares))
+    eye = jnp.eye(len(shift), dtype=shift.dtype)
+    stretch = (noise * even[:, None]).T @ noise - even.sum() * eye
+    lost = jnp.sum(even**2 * (squares**2 - 2 * squares + len(shift)))
+    stretch = stretch * _told(stretch, lost) - jnp.outer(shift, shift)
+    values, vectors = jnp.linalg.eigh(stretch)
+    values = jnp.clip(1 + values, 1 / _STRETCH, _STRETCH)
+    root = jnp.linalg.cholesky(q.precision) @ vectors
+    half = root / jnp.sqrt(values)
+    far = (shift @ shift + jnp.sum(values - 1 - jnp.log(values))) / 2
+    return Full(q.at(shift), half @ half.T), efficiency, far, found
+
+
+def _told(found: Array, lost: Array) -> Array:
+    """The share of an estimate that is not its own noise."""
+    total = jnp.sum(found**2)
+    return jnp.where(total > lost, 1 - lost / jnp.where(total > 0, total, 1.0), 0.0)
