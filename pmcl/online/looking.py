@@ -16,6 +16,7 @@ from pmcl.online.state import RowModel, Settings, State, drifted
 from pmcl.runtime.jitting import jit
 
 _DRAWS = 500
+_ALIKE = 0.99  # efficiency, above which weights have no tail that could mean something
 DEAR = 10**9  # products of rows, draws and entries of z: k-hat is not looked at beyond
 
 
@@ -91,13 +92,16 @@ def weigh(
             return Weighed()
         log_ratios = _log_ratios(problem.rows, q, target, key)
     found = importance_diagnostics(np.asarray(log_ratios))
+    khat = importance_diagnostics(np.asarray(log_ratios[:_DRAWS])).khat
+    if found.efficiency > _ALIKE:
+        khat = -np.inf
     log = found.log_weights[np.isfinite(found.log_weights)]
     divergence = np.exp(log) @ (log + np.log(len(found.log_weights)))
     evidence = found.log_evidence
     if told is not None:
         ratios = _log_ratios(problem.rows, q, target, key, told)
         evidence = importance_diagnostics(np.asarray(ratios)).log_evidence
-    return Weighed(float(found.khat), float(evidence), float(divergence))
+    return Weighed(float(khat), float(evidence), float(divergence))
 
 
 def highest(khat: list[float]) -> float:

@@ -10,7 +10,7 @@ import xarray as xr
 from pmcl.online.state import Info
 
 _MUCH = 1.0  # nats that a search that arrived does not leave
-_ASKEW, _ASKEW_EACH = 0.1, 0.01  # nats, and nats for each unconstrained parameter
+_ASKEW, _ASKEW_EACH = 0.06, 0.01  # nats, and nats for each unconstrained parameter
 _FEW = 5  # weights for a row at most
 
 
@@ -62,8 +62,8 @@ def recorded(
         warnings.warn(
             f"Update {record.name!r}: after its {info.rows} rows what is known is "
             f"{info.divergence:.2g} nats from any normal, and the one in its place may lead later "
-            "updates astray, most of all in scales and tails. Begin with more rows at once, or keep "
-            "the first until there are enough (memory=pmcl.ResidualMemory(...)).",
+            "updates astray, most of all in scales and tails. Begin with more rows at once, or "
+            "keep the first until there are enough (memory=pmcl.ResidualMemory(...)).",
             stacklevel=3,
         )
     if info.skipped > info.steps / 2:

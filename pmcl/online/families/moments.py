@@ -14,9 +14,12 @@ from pmcl.online.search.bound import Target, log_likelihood
 from pmcl.runtime.jitting import jit
 
 DRAWS = 2048  # half of them, and their mirror images
-_AT_ONCE = 256
+_AT_ONCE = 64
+_MANY = 32  # entries
+_GOOD = 0.9  # efficiency
+_FAIR = 0.2  # efficiency, from which on moments are told
 _TURNS = 40
-_PATIENCE = 8  # turns that are no better
+_FEW = 6  # turns at such an efficiency
 _FEWEST = 0.1  # of the draws, that tell of moments
 _POWERS = 0.8 ** np.arange(30)  # of the weights
 _DONE = 0.01  # nats between two normals that are as good as the same
@@ -57,49 +60,57 @@ def matched(rows: Rows, q: Full, target: Target, key: Array) -> Matched:
     Cappé, Guillin, Marin & Robert (2004), Population Monte Carlo, of draws that move; James & Stein
     (1961), Estimation with quadratic loss, of what is taken back.
     """
-    best, most, worse = None, 0.0, 0
+    if len(q.mean) > _MANY:  # small errors are lost in noise there, and large ones seen at once
+        _, efficiency, _, found = _turn(rows, q, target, _noise(key, q, DRAWS // 4))
+        if float(efficiency) > _GOOD:
+            return found
+    first: tuple[float, Matched] | None = None
+    fair, still = 0, 0
     for turn in range(_TURNS):
-        new, efficiency, far, found = _turn(rows, q, target, jax.random.fold_in(key, turn))
-        if best is None or float(efficiency) > most:
-            best, most, worse = found, float(efficiency), 0
-        else:
-            worse += 1
-        if worse == _PATIENCE or not float(far) > _DONE:
+        noise = _noise(jax.random.fold_in(key, turn), q, DRAWS)
+        new, efficiency, far, found = _turn(rows, q, target, noise)
+        first = first or (float(efficiency), found)
+        fair += float(efficiency) > _FAIR
+        still = 0 if float(far) > _DONE else still + 1
+        if fair == _FEW or still == (1 if fair else 2):
             break
         q = new
-    assert best is not None
-    return best
+    assert first is not None
+    return found if float(efficiency) > min(first[0], _FAIR) else first[1]
+
+
+def _noise(key: Array, q: Full, draws: int) -> Array:
+    return jax.random.normal(key, (draws // 2, len(q.mean)), q.mean.dtype)
 
 
 @jit
-def _turn(rows: Rows, q: Full, target: Target, key: Array) -> tuple[Full, Array, Array, Matched]:
+def _turn(rows: Rows, q: Full, target: Target, noise: Array) -> tuple[Full, Array, Array, Matched]:
     """The moments' normal, the efficiency of `q`, and how far they are apart (nats)."""
-    noise = jax.random.normal(key, (DRAWS // 2, len(q.mean)), q.mean.dtype)
+    draws = 2 * len(noise)
     z = q.at(jnp.stack([noise, -noise]))
 
     def height(z: Array) -> Array:
         found = log_likelihood(rows, z, target.batch)
         return found if target.remainder is None else found + target.remainder(rows, z)
 
-    ratio = jax.lax.map(height, z.reshape(DRAWS, -1), batch_size=_AT_ONCE).reshape(2, -1)
+    ratio = jax.lax.map(height, z.reshape(draws, -1), batch_size=_AT_ONCE).reshape(2, -1)
     squares = jnp.sum(noise**2, axis=1)
     own = q.log_volume - (squares + len(q.mean) * jnp.log(2 * jnp.pi)) / 2
     ratio = ratio + target.prior.log_density(z) - own
+    found = Matched(q, ratio.reshape(-1))
     ratio = jnp.where(jnp.isfinite(ratio), ratio, -jnp.inf)
     log = ratio - logsumexp(ratio)
-    efficiency = jnp.exp(-logsumexp(2 * log)) / DRAWS
-    found = Matched(q, ratio.reshape(-1))
+    efficiency = jnp.exp(-logsumexp(2 * log)) / draws
     # part of the way, where few draws would tell all
     powers = jnp.asarray(_POWERS) * log[..., None]
     powers = powers - logsumexp(powers, axis=(0, 1))
-    enough = jnp.exp(-logsumexp(2 * powers, axis=(0, 1))) >= _FEWEST * DRAWS
+    enough = jnp.exp(-logsumexp(2 * powers, axis=(0, 1))) >= _FEWEST * draws
     log = powers[..., jnp.argmax(enough)]
-    more = jnp.exp(log) - 1 / DRAWS  # of nothing where q is right
+    more = jnp.exp(log) - 1 / draws  # of nothing where q is right
     odd, even = more[0] - more[1], more[0] + more[1]
     shift = odd @ noise
     shift = shift * _told(shift, jnp.sum(odd**2 * squares))
-    eye = jnp.eye(len(shift), dtype=shift.dtype)
-    stretch = (noise * even[:, None]).T @ noise - even.sum() * eye
+    stretch = (noise * even[:, None]).T @ noise - even.sum() * jnp.eye(len(shift))
     lost = jnp.sum(even**2 * (squares**2 - 2 * squares + len(shift)))
     stretch = stretch * _told(stretch, lost) - jnp.outer(shift, shift)
     values, vectors = jnp.linalg.eigh(stretch)
