@@ -92,16 +92,15 @@ def weigh(
             return Weighed()
         log_ratios = _log_ratios(problem.rows, q, target, key)
     found = importance_diagnostics(np.asarray(log_ratios))
-    khat = importance_diagnostics(np.asarray(log_ratios[:_DRAWS])).khat
-    if found.efficiency > _ALIKE:
-        khat = -np.inf
+    few = importance_diagnostics(np.asarray(log_ratios[:_DRAWS]))
+    khat = -np.inf if found.efficiency > _ALIKE else float(few.khat)
     log = found.log_weights[np.isfinite(found.log_weights)]
     divergence = np.exp(log) @ (log + np.log(len(found.log_weights)))
     evidence = found.log_evidence
     if told is not None:
         ratios = _log_ratios(problem.rows, q, target, key, told)
         evidence = importance_diagnostics(np.asarray(ratios)).log_evidence
-    return Weighed(float(khat), float(evidence), float(divergence))
+    return Weighed(khat, float(evidence), float(divergence))
 
 
 def highest(khat: list[float]) -> float:

@@ -52,9 +52,7 @@ def update_normal(
         predictive = work.project(moved, batch, state.predictive, untouched, keys[0])
         found = work.found[-1]
         sites = (found.looked, found.said)
-        score = np.asarray(
-            _scores(rows, predictive, batch, sites, keys[1], (rule.draws, rule.score))
-        )
+        score = np.asarray(_scores(rows, found.q, batch, sites, keys[1], (rule.draws, rule.score)))
         weights = np.asarray(batch.weights)[: len(everything)]
         score = score[: len(everything)] * weights ** (2 if rule.score == "misfit" else 1)
         kept = rule.keep(candidates(rows, everything, state, score), rng)
@@ -80,7 +78,7 @@ def update_normal(
     rank = work.search.rank
     linear = None if work.anchors is None else Anchored(work.told, work.anchors)
     weighed = [
-        weigh(problem, one.q, one.target, keys[2], None if rule else linear, one.log_ratios)
+        weigh(problem, one.q, one.target, keys[2], linear if rule is None else None, one.log_ratios)
         for one in work.projected
     ]
     if rule is not None:  # of projections only k-hat is asked for
