@@ -160,10 +160,15 @@ def followed(start: pmcl.OnlinePosterior, data: Data, batch: int, truth: dict) -
     text = " ".join(str(w.message) for w in caught)
     return {
         "mean": float(np.abs(far).max()), "sd": [float(min(ratios)), float(max(ratios))],
-        "divergence": np.nan_to_num(stream.history["divergence"].values).tolist(),
-        "khat": stream.history["khat"].values.tolist(),
-        "said": ("nats from any normal" in text) * ["divergence"] + ("k-hat" in text) * ["k-hat"],
+        "divergence": plain(stream.history["divergence"].values),
+        "khat": plain(stream.history["khat"].values),
+        "said": ("nats from the normal" in text) * ["divergence"] + ("k-hat" in text) * ["k-hat"],
     }  # fmt: skip
+
+
+def plain(values: np.ndarray) -> list[float | None]:
+    """Values as JSON has them."""
+    return [float(v) if np.isfinite(v) else None for v in values]
 
 
 def compared(name: str) -> dict:

@@ -1,5 +1,7 @@
 """Full normals in a stream have the posterior's moments where predictors or priors are bent."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pymc as pm
 import pytest
@@ -7,6 +9,11 @@ from scipy import stats
 
 import pmcl
 from pmcl.online.families import update
+from pmcl.online.families.dense import Full
+from pmcl.online.families.moments import matched
+from pmcl.online.memory import Stored
+from pmcl.online.search.bound import Target
+from pmcl.online.state import as_batch
 
 GROUPS, EACH, NOISE = 6, 40, 1.0
 
@@ -66,7 +73,7 @@ def test_groups_with_an_unknown_spread(centred, rows, exact):
     # forty rows at a time: what they tell of the spread is far from any normal
     stream = start
     first = {k: v[:EACH] for k, v in rows.items()}
-    with pytest.warns(UserWarning, match="nats from any normal"):
+    with pytest.warns(UserWarning, match="nats from the normal"):
         stream = stream.update(first, progressbar=False)
     for i in range(1, GROUPS):
         batch = {k: v[i * EACH : (i + 1) * EACH] for k, v in rows.items()}
@@ -100,6 +107,48 @@ def test_moments_of_a_product():
     np.testing.assert_allclose(q.covariance / np.outer(sds, sds), covariance / np.outer(sds, sds),
                                atol=0.15)  # fmt: skip
     assert float(stream.history["log_evidence"][0]) == pytest.approx(evidence, abs=0.05)
+
+
+def test_what_rows_say_nothing_of_stays_given_the_rest():
+    """Of many entries few are touched: the others keep their means, and theirs alone move."""
+    dim = 60
+    with pm.Model(coords={"row": range(1), "p": range(dim)}) as model:
+        X = pm.Data("X", np.zeros((1, dim)), dims=("row", "p"))
+        w = pm.Normal("w", 0, 1, dims="p")
+        pm.Poisson("y", pm.math.exp(X @ w), observed=np.zeros(1, int), dims="row")
+    rng = np.random.default_rng(0)
+    X = np.zeros((12, dim))
+    X[:, :3] = rng.normal(size=(12, 3))
+    batch = {"X": X, "y": rng.poisson(np.exp(X[:, :3] @ [0.5, -0.5, 1.0]))}
+    stream = pmcl.fit_online(model, family="full", random_seed=0, progressbar=False)
+    q = stream.update(batch, progressbar=False).approximation()
+    np.testing.assert_array_equal(q.mean[3:], 0)
+    np.testing.assert_allclose(q.covariance[3:, 3:], np.eye(dim - 3), atol=1e-12)
+    np.testing.assert_allclose(q.covariance[:3, 3:], 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dim", [3, 40, 100])
+def test_a_mean_that_is_off_costs_no_variance(dim):
+    """Beside the exact posterior of a regression: the mean moves, and the precision stays."""
+    with pm.Model(coords={"row": range(1), "p": range(dim)}) as model:
+        X = pm.Data("X", np.zeros((1, dim)), dims=("row", "p"))
+        pm.Normal("y", X @ pm.Normal("w", 0, 1, dims="p"), 1.0, observed=np.zeros(1), dims="row")
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2 * dim, dim))
+    data = {"X": X, "y": rng.normal(size=2 * dim)}
+    rows = pmcl.fit_online(model, family="full", progressbar=False).problem.rows
+    base = Full(jnp.zeros(dim), jnp.eye(dim))
+    precision = np.eye(dim) + X.T @ X
+    mean = np.linalg.solve(precision, X.T @ data["y"])
+    off = np.linalg.solve(np.linalg.cholesky(precision).T, np.full(dim, 0.7 / np.sqrt(dim)))
+    stored = Stored(data, np.zeros(2 * dim), np.full(2 * dim, "0"))
+    target = Target(base, as_batch(rows, stored, np.ones(2 * dim)))
+    start = Full(jnp.asarray(mean + off), jnp.asarray(precision))
+    found = matched(rows, start, target, jax.random.key(0)).q
+    left = np.linalg.cholesky(precision).T @ (np.asarray(found.mean) - mean)
+    assert np.sum(left**2) < 0.2 * 0.7**2
+    turned = np.linalg.solve(precision, np.asarray(found.precision))
+    np.testing.assert_allclose(np.linalg.eigvals(turned).real, 1, atol=0.1)
 
 
 def test_a_search_that_ends_nowhere_is_refused(rows, monkeypatch):

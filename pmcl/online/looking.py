@@ -11,7 +11,7 @@ from pmcl.online.families import AnyNormal, sites
 from pmcl.online.families.anchor import Told
 from pmcl.online.memory import Candidates, Stored
 from pmcl.online.rows import RowBatch, Rows
-from pmcl.online.search.bound import Target, log_likelihood
+from pmcl.online.search.bound import Target, log_factor
 from pmcl.online.state import RowModel, Settings, State, drifted
 from pmcl.runtime.jitting import jit
 
@@ -44,9 +44,8 @@ def _log_ratios(
 
     def one(z: Array) -> Array:
         if told is None:
-            found = log_likelihood(rows, z, target.batch)
-        else:
-            found = sites.log_likelihood(told, rows, z, target.batch)
+            return log_factor(rows, z, target)
+        found = sites.log_likelihood(told, rows, z, target.batch)
         return found if target.remainder is None else found + target.remainder(rows, z)
 
     return jax.lax.map(one, z) + target.prior.log_density(z) - q.log_density(z)
@@ -92,15 +91,20 @@ def weigh(
             return Weighed()
         log_ratios = _log_ratios(problem.rows, q, target, key)
     found = importance_diagnostics(np.asarray(log_ratios))
-    few = importance_diagnostics(np.asarray(log_ratios[:_DRAWS]))
-    khat = -np.inf if found.efficiency > _ALIKE else float(few.khat)
+    khat = found.khat
+    if len(log_ratios) > _DRAWS:  # more would find a tail where a few say that there is none
+        khat = importance_diagnostics(np.asarray(log_ratios[:_DRAWS])).khat
     log = found.log_weights[np.isfinite(found.log_weights)]
     divergence = np.exp(log) @ (log + np.log(len(found.log_weights)))
+    if not found.efficiency > 0:
+        divergence = np.inf
+    if found.efficiency > _ALIKE:
+        khat = np.full_like(khat, -np.inf)
     evidence = found.log_evidence
     if told is not None:
         ratios = _log_ratios(problem.rows, q, target, key, told)
         evidence = importance_diagnostics(np.asarray(ratios)).log_evidence
-    return Weighed(khat, float(evidence), float(divergence))
+    return Weighed(float(khat), float(evidence), float(divergence))
 
 
 def highest(khat: list[float]) -> float:

@@ -86,6 +86,14 @@ class OnlinePosterior(AbstractStream):
         shown = progressbar and searches > 0
         with progress_bar(f"Update {label}", total, enabled=shown) as bar:
             state, info = self._likeliest(problem, arrived, key, bar.advance)
+        known = state.predictive
+        if not bool(jnp.isfinite(known.mean).all() & jnp.isfinite(known.log_sd).all()):
+            raise FloatingPointError(
+                f"Update {label!r}: the search ended where the mean or the precision of the normal "
+                f"(family={self.settings.family!r}) is no number, so that nothing was learned of "
+                "this batch. Look for values that the model cannot have made and for priors "
+                "without an end; another family may get by."
+            )
         again = state.seen < self.state.seen + n
         if state.anchors is not None and (self.state.whole or again) and not state.whole:
             look_at_first_rows(label, state.seen, int((~state.anchors.waiting).sum()))

@@ -60,8 +60,8 @@ def recorded(
         )
     if info.divergence > max(_ASKEW, dim * _ASKEW_EACH):
         warnings.warn(
-            f"Update {record.name!r}: after its {info.rows} rows what is known is "
-            f"{info.divergence:.2g} nats from any normal, and the one in its place may lead later "
+            f"Update {record.name!r}: what is known after rows that are gone is "
+            f"{info.divergence:.2g} nats from the normal in its place, which may lead later "
             "updates astray, most of all in scales and tails. Begin with more rows at once, or "
             "keep the first until there are enough (memory=pmcl.ResidualMemory(...)).",
             stacklevel=3,

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from scipy.stats import qmc
 
 from pmcl.online.families.anchor import Told
 from pmcl.online.families.dense import Full, divergence, symmetric_root
@@ -23,8 +24,8 @@ type Normal = Full | LowRank
 _LENGTHS = 0.5 ** np.array([0, 1, 2, 3, 4, 6, 8, 11, 15, 21, 29, 41])
 _FARTHEST = 0.5  # that a log sd moves in a step
 _NEW = 0.7  # share of new curvatures in a step, where they are not the same everywhere
-_AROUND = 32  # places at which a prior that is not normal is looked at
-_MANY = 200  # entries with such a prior, from which on it is one place
+# places at which a prior that is not normal is looked at, by how many entries have one at most
+_AROUND = {16: 64, 64: 32, 200: 16}
 
 
 class Found(NamedTuple):
@@ -254,11 +255,14 @@ def lacking(remainder: Remainder) -> tuple[int, ...]:
 def _around(q: Normal, missing: tuple[int, ...]) -> Array:
     """Moves of these entries, by a normal, at which expectations of a prior are taken."""
     there, m = np.asarray(missing), len(missing)
-    if not 0 < m <= _MANY:
+    places = next((n for most, n in _AROUND.items() if 0 < m <= most), 0)
+    if not places:
         return jnp.zeros((1, m), q.mean.dtype)
+    half = qmc.MultivariateNormalQMC(np.zeros(m), rng=np.random.default_rng(0)).random(places // 2)
+    if len(half) > m:  # the second moments are exact
+        half = np.linalg.qr(half)[0] * np.sqrt(len(half))
     eye = jnp.zeros((len(q.mean), m), q.mean.dtype).at[there, np.arange(m)].set(1.0)
-    half = jax.random.normal(jax.random.key(0), (_AROUND // 2, m), q.mean.dtype)
-    moves = half @ symmetric_root(q.solve(eye)[there][None])[0].T
+    moves = jnp.asarray(half, q.mean.dtype) @ symmetric_root(q.solve(eye)[there][None])[0].T
     return jnp.concatenate([moves, -moves])
 
 

@@ -1,16 +1,17 @@
 """Moments of what a normal stands for, by importance weights of its own draws."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import logsumexp
 
 from pmcl.online.families.dense import Full
 from pmcl.online.rows import Rows
-from pmcl.online.search.bound import Target, log_likelihood
+from pmcl.online.search.bound import Target, log_factor
 from pmcl.runtime.jitting import jit
 
 DRAWS = 2048  # half of them, and their mirror images
@@ -19,6 +20,7 @@ _MANY = 32  # entries
 _GOOD = 0.9  # efficiency
 _FAIR = 0.2  # efficiency, from which on moments are told
 _TURNS = 40
+_DEAR = 4 * 10**9  # products of rows, draws and entries in all turns
 _FEW = 6  # turns at such an efficiency
 _FEWEST = 0.1  # of the draws, that tell of moments
 _POWERS = 0.8 ** np.arange(30)  # of the weights
@@ -44,7 +46,8 @@ def matched(rows: Rows, q: Full, target: Target, key: Array) -> Matched:
     """The normal with the moments of a prior times the likelihood of a batch, where they are told.
 
     A search sees predictors by their slopes, and so one that is a product, or a tail, askew. What
-    draws cannot tell from noise stays: in many dimensions all.
+    draws cannot tell from noise stays: in many dimensions all. Entries that the batch says nothing
+    of have the distribution that they had given the others.
 
     Parameters
     ----------
@@ -60,15 +63,21 @@ def matched(rows: Rows, q: Full, target: Target, key: Array) -> Matched:
     Cappé, Guillin, Marin & Robert (2004), Population Monte Carlo, of draws that move; James & Stein
     (1961), Estimation with quadratic loss, of what is taken back.
     """
+    cost = target.batch.weights.size * len(q.mean) * DRAWS
+    turns = int(np.clip(_DEAR / cost, 1, _TURNS))
+    base: Any = target.prior
+    touched = jnp.any(q.precision != base.precision, axis=1)
+    if target.remainder is not None:
+        touched = touched | ~jnp.asarray(target.remainder.normal)
     if len(q.mean) > _MANY:  # small errors are lost in noise there, and large ones seen at once
-        _, efficiency, _, found = _turn(rows, q, target, _noise(key, q, DRAWS // 4))
+        _, efficiency, _, found = _turn(rows, q, target, touched, _noise(key, q, DRAWS // 4))
         if float(efficiency) > _GOOD:
             return found
     first: tuple[float, Matched] | None = None
     fair, still = 0, 0
-    for turn in range(_TURNS):
+    for turn in range(turns):
         noise = _noise(jax.random.fold_in(key, turn), q, DRAWS)
-        new, efficiency, far, found = _turn(rows, q, target, noise)
+        new, efficiency, far, found = _turn(rows, q, target, touched, noise)
         first = first or (float(efficiency), found)
         fair += float(efficiency) > _FAIR
         still = 0 if float(far) > _DONE else still + 1
@@ -76,7 +85,9 @@ def matched(rows: Rows, q: Full, target: Target, key: Array) -> Matched:
             break
         q = new
     assert first is not None
-    return found if float(efficiency) > min(first[0], _FAIR) else first[1]
+    # moments may cost a little efficiency, whose estimate is noise where it is low
+    enough = first[0] / 2 if first[0] > _FAIR else min(2 * first[0], _FAIR)
+    return found if float(efficiency) > enough else first[1]
 
 
 def _noise(key: Array, q: Full, draws: int) -> Array:
@@ -84,41 +95,52 @@ def _noise(key: Array, q: Full, draws: int) -> Array:
 
 
 @jit
-def _turn(rows: Rows, q: Full, target: Target, noise: Array) -> tuple[Full, Array, Array, Matched]:
+def _turn(
+    rows: Rows, q: Full, target: Target, touched: Array, noise: Array
+) -> tuple[Full, Array, Array, Matched]:
     """The moments' normal, the efficiency of `q`, and how far they are apart (nats)."""
     draws = 2 * len(noise)
-    z = q.at(jnp.stack([noise, -noise]))
+    # With untouched entries first, noise of the others is theirs alone, and leaves the untouched
+    # ones' distribution given these.
+    order = jnp.argsort(touched)
+    root = jnp.linalg.cholesky(q.precision[order][:, order])
 
-    def height(z: Array) -> Array:
-        found = log_likelihood(rows, z, target.batch)
-        return found if target.remainder is None else found + target.remainder(rows, z)
+    def moved(x: Array) -> Array:
+        z = solve_triangular(root.T, x.reshape(-1, x.shape[-1]).T, lower=False).T
+        return q.mean + z[:, jnp.argsort(order)].reshape(x.shape)
 
-    ratio = jax.lax.map(height, z.reshape(draws, -1), batch_size=_AT_ONCE).reshape(2, -1)
-    squares = jnp.sum(noise**2, axis=1)
-    own = q.log_volume - (squares + len(q.mean) * jnp.log(2 * jnp.pi)) / 2
-    ratio = ratio + target.prior.log_density(z) - own
+    z = moved(jnp.stack([noise, -noise]))
+    flat = z.reshape(draws, -1)
+    ratio = jax.lax.map(lambda one: log_factor(rows, one, target), flat, batch_size=_AT_ONCE)
+    volume = jnp.sum(jnp.log(jnp.diag(root)))
+    own = volume - jnp.sum(noise**2 + jnp.log(2 * jnp.pi), axis=1) / 2
+    ratio = ratio.reshape(2, -1) + target.prior.log_density(z) - own
     found = Matched(q, ratio.reshape(-1))
-    ratio = jnp.where(jnp.isfinite(ratio), ratio, -jnp.inf)
+    finite = jnp.isfinite(ratio)
+    ratio = jnp.where(finite, ratio, -jnp.inf)
     log = ratio - logsumexp(ratio)
     efficiency = jnp.exp(-logsumexp(2 * log)) / draws
     # part of the way, where few draws would tell all
     powers = jnp.asarray(_POWERS) * log[..., None]
     powers = powers - logsumexp(powers, axis=(0, 1))
-    enough = jnp.exp(-logsumexp(2 * powers, axis=(0, 1))) >= _FEWEST * draws
-    log = powers[..., jnp.argmax(enough)]
+    enough = jnp.exp(-logsumexp(2 * powers, axis=(0, 1))) >= _FEWEST * finite.sum()
+    log = powers[..., jnp.where(enough.any(), jnp.argmax(enough), len(_POWERS) - 1)]
     more = jnp.exp(log) - 1 / draws  # of nothing where q is right
     odd, even = more[0] - more[1], more[0] + more[1]
+    noise = jnp.where(touched[order], noise, 0.0)
+    squares = jnp.sum(noise**2, axis=1)
     shift = odd @ noise
+    stretch = (noise * even[:, None]).T @ noise - jnp.outer(shift, shift)
+    lost = jnp.sum(even**2 * (squares**2 - 2 * squares + touched.sum()))
+    stretch = stretch * _told(stretch, lost)
     shift = shift * _told(shift, jnp.sum(odd**2 * squares))
-    stretch = (noise * even[:, None]).T @ noise - even.sum() * jnp.eye(len(shift))
-    lost = jnp.sum(even**2 * (squares**2 - 2 * squares + len(shift)))
-    stretch = stretch * _told(stretch, lost) - jnp.outer(shift, shift)
     values, vectors = jnp.linalg.eigh(stretch)
     values = jnp.clip(1 + values, 1 / _STRETCH, _STRETCH)
-    root = jnp.linalg.cholesky(q.precision) @ vectors
-    half = root / jnp.sqrt(values)
     far = (shift @ shift + jnp.sum(values - 1 - jnp.log(values))) / 2
-    return Full(q.at(shift), half @ half.T), efficiency, far, found
+    half = (root @ vectors / jnp.sqrt(values))[jnp.argsort(order)]
+    both = touched[:, None] & touched
+    precision = jnp.where(both, half @ half.T, q.precision)
+    return Full(moved(shift), precision), efficiency, far, found
 
 
 def _told(found: Array, lost: Array) -> Array:

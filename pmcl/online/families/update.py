@@ -171,13 +171,6 @@ class _Work:
                 tried.append((np.nan_to_num(found.lower_bound, nan=-np.inf), found, anchors))
             _, found, self.anchors = max(tried, key=lambda one: one[0])
         self.found.append(found)
-        if not bool(jnp.isfinite(found.q.log_sd).all() & jnp.isfinite(found.q.mean).all()):
-            raise FloatingPointError(
-                f"The search for a normal of family {self.settings.family!r} ended where its mean "
-                "or its precision is no number, so that nothing was learned of this batch. Look "
-                "for values that the model cannot have made and for priors without an end; "
-                "family='mean_field' may get by."
-            )
         one = _Projected(found.q, Target(base, batch, remainder))
         q = found.q
         cheap = batch.weights.size * q.mean.size * DRAWS <= DEAR

@@ -56,6 +56,12 @@ def log_likelihood(rows: Rows, z: Array, batch: RowBatch) -> Array:
     return weighted(rows(z, batch.data), batch.weights)
 
 
+def log_factor(rows: Rows, z: Array, target: Target) -> Array:
+    """What the normal of a target is multiplied by: its rows, and what that lacks (nats)."""
+    found = log_likelihood(rows, z, target.batch)
+    return found if target.remainder is None else found + target.remainder(rows, z)
+
+
 def weighted(terms: Array, weights: Array) -> Array:
     """Sum rows' terms by their weights; what has none may be anything."""
     return jnp.sum(jnp.where(weights > 0, weights * terms, 0.0))
