@@ -111,6 +111,8 @@ class AbstractStream(ABC):
             At the first batch, where rows depend on one another.
         TypeError
             Where time is not a number.
+        FloatingPointError
+            Where a normal with covariances was searched for, and what was found is no number.
         ValueError
             Where time runs backwards.
 
@@ -118,8 +120,8 @@ class AbstractStream(ABC):
         -----
         UserWarning
             Where most steps had a gradient that is not finite, a search ended before it arrived,
-            few rows place a network with covariances, or an encoder does not see how far out many
-            rows lie.
+            few rows place a network with covariances, a full normal is far from what rows that are
+            gone made known, or an encoder does not see how far out many rows lie.
         """
         if model is not None:
             grown = self.grow(model)
