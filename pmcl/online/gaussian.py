@@ -51,6 +51,11 @@ class MeanField(NamedTuple):
         return cls(factor.shift / factor.precision, -jnp.log(factor.precision) / 2)
 
     @property
+    def log_volume(self) -> Array:
+        """Half of the log determinant of the precision."""
+        return -jnp.sum(self.log_sd)
+
+    @property
     def variance(self) -> Array:
         """Variance of every entry."""
         return jnp.exp(2 * self.log_sd)

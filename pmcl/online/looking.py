@@ -17,7 +17,12 @@ from pmcl.runtime.jitting import jit
 
 _DRAWS = 500
 _ALIKE = 0.99  # efficiency, above which weights have no tail that could mean something
-DEAR = 10**9  # products of rows, draws and entries of z: k-hat is not looked at beyond
+DEAR = 10**9  # of `cost`: k-hat is not looked at beyond
+
+
+def cost(q: AnyNormal, batch: RowBatch, draws: int) -> int:
+    """What it takes to weigh draws of a projection: products of rows, draws and entries of z."""
+    return batch.weights.size * q.mean.size * draws
 
 
 def candidates(
@@ -87,24 +92,23 @@ def weigh(
         Those of draws of the projection, where they are at hand.
     """
     if log_ratios is None:
-        if target.batch.weights.size * q.mean.size * _DRAWS > DEAR:
+        if cost(q, target.batch, _DRAWS) > DEAR:
             return Weighed()
         log_ratios = _log_ratios(problem.rows, q, target, key)
     found = importance_diagnostics(np.asarray(log_ratios))
-    khat = found.khat
+    few = found
     if len(log_ratios) > _DRAWS:  # more would find a tail where a few say that there is none
-        khat = importance_diagnostics(np.asarray(log_ratios[:_DRAWS])).khat
+        few = importance_diagnostics(np.asarray(log_ratios[:_DRAWS]))
+    khat = -np.inf if found.efficiency > _ALIKE else float(few.khat)
     log = found.log_weights[np.isfinite(found.log_weights)]
     divergence = np.exp(log) @ (log + np.log(len(found.log_weights)))
     if not found.efficiency > 0:
         divergence = np.inf
-    if found.efficiency > _ALIKE:
-        khat = np.full_like(khat, -np.inf)
     evidence = found.log_evidence
     if told is not None:
         ratios = _log_ratios(problem.rows, q, target, key, told)
         evidence = importance_diagnostics(np.asarray(ratios)).log_evidence
-    return Weighed(float(khat), float(evidence), float(divergence))
+    return Weighed(khat, float(evidence), float(divergence))
 
 
 def highest(khat: list[float]) -> float:

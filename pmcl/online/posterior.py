@@ -87,7 +87,7 @@ class OnlinePosterior(AbstractStream):
         with progress_bar(f"Update {label}", total, enabled=shown) as bar:
             state, info = self._likeliest(problem, arrived, key, bar.advance)
         known = state.predictive
-        if not bool(jnp.isfinite(known.mean).all() & jnp.isfinite(known.log_sd).all()):
+        if not bool(jnp.isfinite(known.mean).all() & jnp.isfinite(known.log_volume)):
             raise FloatingPointError(
                 f"Update {label!r}: the search ended where the mean or the precision of the normal "
                 f"(family={self.settings.family!r}) is no number, so that nothing was learned of "

@@ -10,6 +10,7 @@ from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import logsumexp
 
 from pmcl.online.families.dense import Full
+from pmcl.online.looking import DEAR, cost
 from pmcl.online.rows import Rows
 from pmcl.online.search.bound import Target, log_factor
 from pmcl.runtime.jitting import jit
@@ -20,7 +21,7 @@ _MANY = 32  # entries
 _GOOD = 0.9  # efficiency
 _FAIR = 0.2  # efficiency, from which on moments are told
 _TURNS = 40
-_DEAR = 4 * 10**9  # products of rows, draws and entries in all turns
+_MOST = 4  # turns at the cost at which nothing is looked at
 _FEW = 6  # turns at such an efficiency
 _FEWEST = 0.1  # of the draws, that tell of moments
 _POWERS = 0.8 ** np.arange(30)  # of the weights
@@ -63,8 +64,7 @@ def matched(rows: Rows, q: Full, target: Target, key: Array) -> Matched:
     Cappé, Guillin, Marin & Robert (2004), Population Monte Carlo, of draws that move; James & Stein
     (1961), Estimation with quadratic loss, of what is taken back.
     """
-    cost = target.batch.weights.size * len(q.mean) * DRAWS
-    turns = int(np.clip(_DEAR / cost, 1, _TURNS))
+    turns = int(np.clip(_MOST * DEAR / cost(q, target.batch, DRAWS), 1, _TURNS))
     base: Any = target.prior
     touched = jnp.any(q.precision != base.precision, axis=1)
     if target.remainder is not None:

@@ -14,7 +14,7 @@ from pmcl.online.families.dense import Full
 from pmcl.online.families.moments import DRAWS, matched
 from pmcl.online.families.search import GaussNewton
 from pmcl.online.families.sites import Looked, Said, columns, look, shifts
-from pmcl.online.looking import DEAR, candidates, foretold, highest, weigh
+from pmcl.online.looking import DEAR, candidates, cost, foretold, highest, weigh
 from pmcl.online.memory import ResidualMemory, Stored
 from pmcl.online.rows import RowBatch, Rows
 from pmcl.online.search.bound import Target
@@ -173,7 +173,7 @@ class _Work:
         self.found.append(found)
         one = _Projected(found.q, Target(base, batch, remainder))
         q = found.q
-        cheap = batch.weights.size * q.mean.size * DRAWS <= DEAR
+        cheap = cost(q, batch, DRAWS) <= DEAR
         if self.anchors is None and isinstance(q, Full) and not p.gaussian and cheap:
             q, ratios = matched(p.rows, q, one.target, jax.random.fold_in(key, 3))
             one = one._replace(q=q, log_ratios=ratios)
