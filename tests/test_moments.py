@@ -10,7 +10,7 @@ from scipy import stats
 import pmcl
 from pmcl.online.families import update
 from pmcl.online.families.dense import Full
-from pmcl.online.families.moments import matched
+from pmcl.online.families.moments import consistent, matched
 from pmcl.online.memory import Stored
 from pmcl.online.search.bound import Target
 from pmcl.online.state import as_batch
@@ -149,6 +149,54 @@ def test_a_mean_that_is_off_costs_no_variance(dim):
     assert np.sum(left**2) < 0.2 * 0.7**2
     turned = np.linalg.solve(precision, np.asarray(found.precision))
     np.testing.assert_allclose(np.linalg.eigvals(turned).real, 1, atol=0.1)
+
+
+def test_the_normal_beside_stored_rows_is_what_is_left_of_all():
+    """Of a regression, whose rows can be divided out exactly: from a normal that is off."""
+    dim, n = 3, 12
+    with pm.Model(coords={"row": range(1), "p": range(dim)}) as model:
+        X = pm.Data("X", np.zeros((1, dim)), dims=("row", "p"))
+        pm.Normal("y", X @ pm.Normal("w", 0, 1, dims="p"), 1.0, observed=np.zeros(1), dims="row")
+    rng = np.random.default_rng(0)
+    data = {"X": rng.normal(size=(n, dim)), "y": rng.normal(size=n)}
+    rows = pmcl.fit_online(model, family="full", progressbar=False).problem.rows
+
+    def posterior(X, y):
+        precision = np.eye(dim) + X.T @ X
+        return Full(jnp.linalg.solve(precision, X.T @ y), jnp.asarray(precision))
+
+    whole = posterior(**data)
+    beside = posterior(data["X"][4:], data["y"][4:])
+    kept = Stored({k: v[:4] for k, v in data.items()}, np.zeros(4), np.full(4, "0"))
+    stored = as_batch(rows, kept, np.ones(4))
+    root = np.linalg.cholesky(beside.precision)
+    start = Full(beside.mean + np.linalg.solve(root.T, np.full(dim, 0.7)), 1.6 * beside.precision)
+    key = jax.random.key(0)
+    begun = consistent(rows, beside, whole, stored, key)
+    assert begun.apart == pytest.approx(0, abs=1e-12)
+    np.testing.assert_array_equal(begun.q.mean, beside.mean)
+    found = consistent(rows, start, whole, stored, key)
+    assert found.apart < 0.01
+    np.testing.assert_allclose(root.T @ (found.q.mean - beside.mean), 0, atol=0.15)
+    turned = np.linalg.solve(beside.precision, np.asarray(found.q.precision))
+    np.testing.assert_allclose(np.linalg.eigvals(turned).real, 1, atol=0.2)
+
+
+@pytest.mark.filterwarnings("ignore:Update")
+def test_groups_with_a_memory(rows, exact):
+    """What leaves a memory is taken out by slopes, and then until the rest gives what all did."""
+    stream = pmcl.fit_online(
+        groups(centred=True), family="full", memory=pmcl.ResidualMemory(2 * EACH), random_seed=1,
+        progressbar=False,
+    )  # fmt: skip
+    for i in range(GROUPS):
+        batch = {k: v[i * EACH : (i + 1) * EACH] for k, v in rows.items()}
+        stream = stream.update(batch, progressbar=False)
+    divergence = stream.history["divergence"].values
+    assert np.isnan(divergence[:2]).all() and np.all(divergence[2:] < 0.06)
+    (mean, sd), (means, sds) = found(stream), exact
+    assert np.all(np.abs(mean - means) < 0.4 * sds)  # 0.67 by slopes alone
+    np.testing.assert_allclose(sd, sds, rtol=0.45)
 
 
 def test_a_search_that_ends_nowhere_is_refused(rows, monkeypatch):

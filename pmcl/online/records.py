@@ -63,7 +63,7 @@ def recorded(
             f"Update {record.name!r}: what is known after rows that are gone is "
             f"{info.divergence:.2g} nats from the normal in its place, which may lead later "
             "updates astray, most of all in scales and tails. Begin with more rows at once, or "
-            "keep the first until there are enough (memory=pmcl.ResidualMemory(...)).",
+            "keep more of them (memory=pmcl.ResidualMemory(...)).",
             stacklevel=3,
         )
     if info.skipped > info.steps / 2:

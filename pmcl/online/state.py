@@ -128,9 +128,10 @@ class Info(NamedTuple):
         searches; NaN where there was none, and where it took some of the rows at a time.
     divergence : float
         Of what rows that are gone make of what was known from the normal in its place
-        (Kullback-Leibler, nats). NaN where no rows are gone, and where it was not looked at: with
-        a residual memory, in other families than the full one, in networks, and where looking
-        would cost more than the update.
+        (Kullback-Leibler, nats); with a residual memory of what all rows give from what that
+        normal gives with the stored ones. NaN where no rows are gone, and where it was not looked
+        at: in other families than the full one, in networks, and where looking would cost more
+        than the update.
     """
 
     rows: int

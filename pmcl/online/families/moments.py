@@ -9,9 +9,9 @@ from jax import Array
 from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import logsumexp
 
-from pmcl.online.families.dense import Full
+from pmcl.online.families.dense import Full, divergence
 from pmcl.online.looking import DEAR, cost
-from pmcl.online.rows import Rows
+from pmcl.online.rows import RowBatch, Rows
 from pmcl.online.search.bound import Target, log_factor
 from pmcl.runtime.jitting import jit
 
@@ -27,6 +27,10 @@ _FEWEST = 0.1  # of the draws, that tell of moments
 _POWERS = 0.8 ** np.arange(30)  # of the weights
 _DONE = 0.01  # nats between two normals that are as good as the same
 _STRETCH = 10.0  # of a variance in a turn, at most
+_STEPS = 10
+_CLOSER = 0.95  # of what two normals were apart, that a step leaves at most
+_CLOSEST = 0.1  # of a step
+_LEFT = 0.5  # of a precision, along any direction, that a step leaves at least
 
 
 class Matched(NamedTuple):
@@ -88,6 +92,65 @@ def matched(rows: Rows, q: Full, target: Target, key: Array) -> Matched:
     # moments may cost a little efficiency, whose estimate is noise where it is low
     enough = first[0] / 2 if first[0] > _FAIR else min(2 * first[0], _FAIR)
     return found if float(efficiency) > enough else first[1]
+
+
+class Consistent(NamedTuple):
+    """A normal beside stored rows, and how far it is, with these, from what all rows give (nats).
+
+    Attributes
+    ----------
+    q : Full
+    apart : float
+    """
+
+    q: Full
+    apart: float
+
+
+def consistent(rows: Rows, q: Full, whole: Full, stored: RowBatch, key: Array) -> Consistent:
+    """Move the normal beside stored rows until with these it gives what all rows give.
+
+    Parameters
+    ----------
+    rows : Rows
+    q : Full
+        Beside the stored rows, from slopes where a search ended.
+    whole : Full
+        The moments' normal of all rows.
+    stored : RowBatch
+    key : Array
+
+    References
+    ----------
+    Minka (2001), Expectation propagation for approximate Bayesian inference: the fixed point, for
+    one site that stands for all rows that are gone.
+    """
+    best, step = Consistent(q, np.inf), 1.0
+    found: Any = q
+    least = whole
+    for _ in range(_STEPS):
+        with_stored = matched(rows, whole, Target(found, stored), key).q
+        apart = float(divergence(whole, with_stored))
+        if apart < _CLOSER * best.apart:
+            best, least = Consistent(found, apart), with_stored
+        else:
+            step /= 2
+        if best.apart < _DONE / 2 or step < _CLOSEST or best.apart == np.inf:
+            break
+        found = _nearer(best.q, whole, least, step)
+    return best
+
+
+@jit
+def _nearer(q: Full, whole: Full, with_stored: Full, step: Array | float) -> Full:
+    """Multiply by a power of one normal over another, while something is left of a precision."""
+    more = whole.precision - with_stored.precision
+    root = jnp.linalg.cholesky(q.precision)
+    half = solve_triangular(root, more, lower=True)
+    least = jnp.linalg.eigvalsh(solve_triangular(root, half.T, lower=True))[0]
+    power = step * jnp.minimum(1.0, _LEFT / jnp.maximum(-least, _LEFT))
+    shift = q.shift + power * (whole.shift - with_stored.shift)
+    return Full(q.mean, q.precision + power * more).at_shift(shift)
 
 
 def _noise(key: Array, q: Full, draws: int) -> Array:

@@ -11,7 +11,7 @@ from pmcl.compile.predictors import Predictors, predictors
 from pmcl.online.families.anchor import Anchored, Anchors, Told
 from pmcl.online.families.climb import Found, Normal, climb, lacking, less, remaining
 from pmcl.online.families.dense import Full
-from pmcl.online.families.moments import DRAWS, matched
+from pmcl.online.families.moments import DRAWS, consistent, matched
 from pmcl.online.families.search import GaussNewton
 from pmcl.online.families.sites import Looked, Said, columns, look, shifts
 from pmcl.online.looking import DEAR, candidates, cost, foretold, highest, weigh
@@ -46,7 +46,7 @@ def update_normal(
         return as_batch(rows, part, settings.weights(time - part.times))
 
     kept = np.zeros(len(everything), bool)
-    q = moved
+    q, divergence = moved, np.nan
     if isinstance(rule, ResidualMemory):
         batch = weighted(everything)
         predictive = work.project(moved, batch, state.predictive, untouched, keys[0])
@@ -62,6 +62,10 @@ def update_normal(
             out = jnp.asarray(np.where(there, 0.0, batch.weights))
             base = work.begun(moved, found, untouched)
             q = _without(base, found.q, found, out, batch.weights)
+            looked_at = work.projected[0].log_ratios is not None
+            if looked_at and isinstance(predictive, Full) and kept.any():
+                stored = weighted(everything.take(rows, kept))
+                q, divergence = consistent(rows, q, predictive, stored, keys[2])
     else:
         if rule is not None:
             kept = rule.keep(candidates(rows, everything, state), rng)
@@ -87,7 +91,6 @@ def update_normal(
             foretold(problem, settings, state, predictive, batch, elapsed, keys[2], linear)
         )
     memory = everything.take(rows, kept)
-    divergence = np.nan
     apart = not kept.all() and not isinstance(rule, ResidualMemory)  # of rows that are gone alone
     if apart and work.projected[0].log_ratios is not None:
         divergence = weighed[0].divergence
