@@ -996,6 +996,16 @@ def test_shares_of_which_some_are_missing_are_refused():
         stream.update({"y": np.array([[0.0, np.nan], [1.0, 1.0]])}, progressbar=False)
 
 
+def test_a_column_of_outcomes_is_read_as_outcomes(line):
+    """`frame[["y"]].values` has a number for each row; ten datasets of one row are no stream."""
+    data = linear(4, 0)
+    column = line.update({**data, "y": data["y"][:, None]}, progressbar=False)
+    vector = line.update(data, progressbar=False)
+    np.testing.assert_array_equal(column.approximation().mean, vector.approximation().mean)
+    with pytest.raises(pmcl.DataError, match="got 4 datasets; a stream has one posterior"):
+        line.update({"X": data["X"][:, None], "y": data["y"][:, None]}, progressbar=False)
+
+
 def test_what_does_not_fit_is_refused(line, curve):
     data = linear(4, 0)
     with pytest.raises(pmcl.DataError, match="'X'"):

@@ -1,8 +1,10 @@
 """What arrives with a batch, read and checked: its rows and its time."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from pmcl.data.forms import in_form, is_frame
 from pmcl.data.reading import as_task
@@ -26,7 +28,7 @@ def time_after(time: float | None, last: float, updates: int) -> float:
 
 def one_dataset(data: TaskLike, layout: Layout, row: str) -> Task:
     """Read rows of the one dataset that a stream is."""
-    task = as_task(alone(data), layout)
+    task = as_task(_without_columns(alone(data), layout), layout)
     if len(task) != 1:
         raise DataError(
             f"data: expected rows along dim {row!r}, got {len(task)} datasets; a stream "
@@ -34,6 +36,17 @@ def one_dataset(data: TaskLike, layout: Layout, row: str) -> Task:
             "`fit_amortized` for a posterior of each."
         )
     return task
+
+
+def _without_columns(data: Any, layout: Layout) -> Any:
+    """Flatten columns of a number a row, such as `frame[["y"]].values`; not several datasets."""
+    if not isinstance(data, Mapping) or isinstance(data, xr.Dataset):
+        return data
+    rank = {info.name: len(info.dims) for info in layout.variables}
+    rank |= {held: rank[name] for held, name in layout.holders.items()}
+    more = {k: np.asarray(v) for k, v in data.items() if np.ndim(v) > rank.get(k, np.ndim(v))}
+    column = all(v.ndim == 2 and v.shape[1] == 1 < len(v) for v in more.values())
+    return {**data, **{k: v[:, 0] for k, v in more.items()}} if column else data
 
 
 def alone(data: Any) -> Any:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
+from pmcl.online.search.arrival import MUCH
 from pmcl.online.state import Info
 
-_MUCH = 1.0  # nats that a search that arrived does not leave
 _ASKEW, _ASKEW_EACH = 0.06, 0.01  # nats, and nats for each unconstrained parameter
 _FEW = 5  # weights for a row at most
 
@@ -45,11 +45,14 @@ def history_of(records: Sequence[UpdateRecord]) -> xr.Dataset:
 
 
 def recorded(
-    records: tuple[UpdateRecord, ...], record: UpdateRecord, dim: int
+    records: tuple[UpdateRecord, ...], record: UpdateRecord, dim: int, enough: float
 ) -> tuple[UpdateRecord, ...]:
-    """Records with one more; warns of an update that hardly learned, or did not arrive."""
+    """Records with one more; warns of an update that hardly learned, or did not arrive.
+
+    `enough` is what a search may leave (nats).
+    """
     info = record.info
-    if info.left > _MUCH:
+    if info.left > MUCH * enough:
         warnings.warn(
             f"Update {record.name!r}: the search ended after {info.steps} steps before it arrived; "
             f"its lower bound could rise by {info.left:.3g} nats more. What is known of parameters "

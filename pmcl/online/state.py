@@ -19,6 +19,7 @@ from pmcl.online.families.predict import is_network
 from pmcl.online.gaussian import MeanField
 from pmcl.online.memory import AbstractMemory, Stored
 from pmcl.online.rows import RowBatch, Rows, padding
+from pmcl.online.search.arrival import enough
 from pmcl.online.search.bound import Remainder, Target
 from pmcl.online.search.climb import climb
 from pmcl.online.search.exact import LARGEST, is_gaussian, normal_entries
@@ -47,6 +48,12 @@ class RowModel:
     prior: MeanField
     normal: np.ndarray
     gaussian: bool
+
+    @property
+    def enough(self) -> float:
+        """Nats that a search may leave."""
+        compiled = self.rows.compiled
+        return enough(compiled.dim, network=is_network(compiled))
 
     @property
     def remainder(self) -> Remainder | None:

@@ -175,7 +175,7 @@ class _Work:
         else:
             start_key, key = jax.random.split(key)
             begun = begin(p, p.rows, prior, batch, settings, start, start_key, self.advance)
-            way = Way(settings.search, self.first, self.advance)
+            way = Way(settings.search, self.first, self.advance, p.enough)
             found = climb(p.rows, begun.q, target, way, key, narrow=begun.narrow)
             q = found.q
             self.steps += begun.steps + found.steps

@@ -137,7 +137,9 @@ class AbstractStream(ABC):
         with self._scope():
             after, info = self._after(data, now, label, jax.random.key(seed), progressbar)
         record = UpdateRecord(label, now, info, clock.perf_counter() - begin)
-        return replace(after, records=recorded(self.records, record, self.compiled.dim))
+        return replace(
+            after, records=recorded(self.records, record, self.compiled.dim, self.problem.enough)
+        )
 
     def grow(self, model: pm.Model) -> Self:
         """Return the same knowledge as that of a model with more entries.

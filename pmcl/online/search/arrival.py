@@ -9,6 +9,8 @@ from jax import Array
 from pmcl.online.gaussian import MeanField
 
 ENOUGH = 0.1  # nats left to gain, at which a search goes on
+_EACH = 1e-3  # nats, for each weight of a network
+MUCH = 10.0  # times as much is warned of
 _LATE = 10  # the last part of its steps, and at least so many, tell
 _REACH = 5.0  # units that a search goes in any case
 _ENTRY = 0.02  # nats that an entry must have to gain to count
@@ -42,6 +44,11 @@ class Slopes(NamedTuple):
             for had, v in zip(self[1:], (mean, log_sd), strict=True)
         )
         return Slopes(self.number + late, *both)
+
+
+def enough(dim: int, *, network: bool) -> float:
+    """Nats that a search may leave: of a network, whose weights say little alone, by how many."""
+    return max(ENOUGH, _EACH * dim) if network else ENOUGH
 
 
 def late(steps: int) -> np.ndarray:

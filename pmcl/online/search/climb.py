@@ -12,7 +12,7 @@ from jax import Array
 
 from pmcl.online.gaussian import MeanField
 from pmcl.online.rows import AbstractRows, RowBatch, padded
-from pmcl.online.search.arrival import ENOUGH, Left, Slopes, left
+from pmcl.online.search.arrival import Left, Slopes, left
 from pmcl.online.search.ascent import Steps, ascend, begun, or_nothing, stepped
 from pmcl.online.search.bound import Target, lower_bound, weighted
 from pmcl.online.search.narrow import Narrow
@@ -120,7 +120,7 @@ def climb(
         q = MeanField(prior.mean + unit * now.shift, now.log_sd)
         network, skipped = now.network, now.skipped
         still = _looked(plan, q, now.slopes)
-        if turn == _TURNS - 1 or not still.nats > ENOUGH:
+        if turn == _TURNS - 1 or not still.nats > way.enough:
             break
         # Adam does not forget how steep it was where the search began: begun anew, it goes on.
         unit = still.unit(q, unit)

@@ -12,6 +12,7 @@ import optax
 from jax import Array
 
 from pmcl.online.rows import RowBatch
+from pmcl.online.search.arrival import ENOUGH
 
 _CHUNK = 100  # steps that run without a word
 
@@ -71,11 +72,14 @@ class Way:
         Whether it is the first search of all.
     advance : callable
         Told the number of steps done, and a note.
+    enough : float
+        What it may leave (nats).
     """
 
     search: Any  # or GaussNewton: what has a length
     first: bool = False
     advance: Callable[[int, str], None] = lambda n, note: None
+    enough: float = ENOUGH
 
     def plan(self, batch: RowBatch, key: Array) -> "Plan":
         """Plan the steps for a batch."""
