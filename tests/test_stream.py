@@ -721,6 +721,20 @@ def test_a_search_that_does_not_arrive_is_said_to_be(coin, tmp_path):
     assert loaded.records[0].info.left == stream.records[0].info.left
 
 
+def test_what_a_search_may_leave(coin):
+    """Of parameters that mean something a tenth of a nat, however many; of weights 0.001 each."""
+    with pm.Model(coords={"row": range(1)}) as network:
+        X = pm.Data("X", np.zeros((1, 9)), dims=("row", "input"))
+        W, V = pm.Normal("W", 0, 1, shape=(9, 30)), pm.Normal("V", 0, 1, shape=30)
+        pm.Normal("y", pm.math.tanh(X @ W) @ V, 1, observed=np.zeros(1), dims="row")
+    with pm.Model(coords={"row": range(1)}) as many:
+        X = pm.Data("X", np.zeros((1, 300)), dims=("row", "input"))
+        w = pm.Normal("w", 0, 1, shape=300)
+        pm.Bernoulli("y", logit_p=X @ w, observed=np.zeros(1, int), dims="row")
+    left = [pmcl.fit_online(m, progressbar=False).problem.enough for m in (network, many)]
+    assert left == [pytest.approx(0.3), 0.1] and coin.problem.enough == 0.1
+
+
 @pytest.mark.parametrize("start", [pmcl.ScatteredStart(), pmcl.MaximumLikelihoodStart()])
 def test_starts(heads, start):
     data = {**logistic(100, 0), "head_of_row": np.zeros(100, int)}
