@@ -66,7 +66,8 @@ def matched(rows: Rows, q: Full, target: Target, key: Array) -> Matched:
     ----------
     Opper (1998), A Bayesian approach to on-line learning, of moments in place of a lower bound;
     Cappé, Guillin, Marin & Robert (2004), Population Monte Carlo, of draws that move; James & Stein
-    (1961), Estimation with quadratic loss, of what is taken back.
+    (1961), Estimation with quadratic loss, of what is taken back; Ionides (2008), Truncated
+    importance sampling, of how good draws are.
     """
     turns = int(np.clip(_MOST * DEAR / cost(q, target.batch, DRAWS), 1, _TURNS))
     base: Any = target.prior
@@ -182,7 +183,9 @@ def _turn(
     finite = jnp.isfinite(ratio)
     ratio = jnp.where(finite, ratio, -jnp.inf)
     log = ratio - logsumexp(ratio)
-    efficiency = jnp.exp(-logsumexp(2 * log)) / draws
+    # one far draw is not to decide
+    cut = jnp.minimum(log, -jnp.log(draws) / 2)
+    efficiency = jnp.exp(2 * logsumexp(cut) - logsumexp(2 * cut)) / draws
     # part of the way, where few draws would tell all
     powers = jnp.asarray(_POWERS) * log[..., None]
     powers = powers - logsumexp(powers, axis=(0, 1))
