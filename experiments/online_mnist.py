@@ -96,6 +96,7 @@ PROBLEMS = {
     "permuted": Problem(
         (100, 100), 10, 1, 20, 256, 200,
         permuted=True, prior=4.0, learning_rate=2e-2, damping=0.1, means=0.99,
+        power=1.0, strength=10.0,
     ),
     "split": Problem((256, 256), 2, 5, 20, 256, 40),
     # a fortieth of the published images: more epochs
@@ -278,7 +279,7 @@ def together(runs: Path, results: Path) -> dict:
             }  # fmt: skip
             continue
         experiment = rest[0] if kind == "sweep" else kind
-        settings = {k: run["settings"][k] for k in ("hidden", "epochs")}
+        settings = {k: run["settings"].get(k) for k in ("hidden", "epochs", "point_epochs")}
         place = found["experiments"].setdefault(experiment, {"methods": {}, "sweep": {}})
         place |= settings
         if kind == "sweep":
@@ -298,10 +299,12 @@ def written(runs: Path, results: Path) -> None:
     lines = ["# Image classifiers, one task after another", ""]
     of = {e: found["experiments"][e] for e in PUBLISHED if e in found["experiments"]}
     for experiment, known in of.items():
+        epochs = known.get("point_epochs")
+        of_points = f" ({epochs} of EWC, LP and SI)" if epochs else ""
         lines += [
             f"## {experiment}", "",
             f"`python experiments/online_mnist.py {experiment}`: hidden layers "
-            f"{known['hidden']}, {known['epochs']} epochs a task.", "",
+            f"{known['hidden']}, {known['epochs']} epochs a task{of_points}.", "",
             "| method | mean accuracy after the last task | published | seeds | minutes |",
             "|---|---|---|---|---|",
         ]  # fmt: skip
