@@ -136,10 +136,9 @@ class AbstractStream(ABC):
         begin = clock.perf_counter()
         with self._scope():
             after, info = self._after(data, now, label, jax.random.key(seed), progressbar)
+            enough = self.problem.enough
         record = UpdateRecord(label, now, info, clock.perf_counter() - begin)
-        return replace(
-            after, records=recorded(self.records, record, self.compiled.dim, self.problem.enough)
-        )
+        return replace(after, records=recorded(self.records, record, self.compiled.dim, enough))
 
     def grow(self, model: pm.Model) -> Self:
         """Return the same knowledge as that of a model with more entries.

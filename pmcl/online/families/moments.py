@@ -128,17 +128,17 @@ def consistent(rows: Rows, q: Full, whole: Full, stored: RowBatch, key: Array) -
     """
     best, step = Consistent(q, np.inf), 1.0
     found: Any = q
-    least = whole
+    given = whole
     for _ in range(_STEPS):
         with_stored = matched(rows, whole, Target(found, stored), key).q
         apart = float(divergence(whole, with_stored))
         if apart < _CLOSER * best.apart:
-            best, least = Consistent(found, apart), with_stored
+            best, given = Consistent(found, apart), with_stored
         else:
             step /= 2
         if best.apart < _DONE / 2 or step < _CLOSEST or best.apart == np.inf:
             break
-        found = _nearer(best.q, whole, least, step)
+        found = _nearer(best.q, whole, given, step)
     return best
 
 
