@@ -1020,6 +1020,13 @@ def test_a_column_of_outcomes_is_read_as_outcomes(line):
         line.update({"X": data["X"][:, None], "y": data["y"][:, None]}, progressbar=False)
 
 
+def test_a_column_of_a_covariate_is_read_as_one(heads):
+    X, head = logistic(4, 0)["X"], np.zeros((4, 1), int)
+    column = heads.predict({"X": X, "head_of_row": head}, draws=3, random_seed=0)
+    vector = heads.predict({"X": X, "head_of_row": head[:, 0]}, draws=3, random_seed=0)
+    xr.testing.assert_equal(column, vector)
+
+
 def test_what_does_not_fit_is_refused(line, curve):
     data = linear(4, 0)
     with pytest.raises(pmcl.DataError, match="'X'"):

@@ -28,7 +28,7 @@ def time_after(time: float | None, last: float, updates: int) -> float:
 
 def one_dataset(data: TaskLike, layout: Layout, row: str) -> Task:
     """Read rows of the one dataset that a stream is."""
-    task = as_task(_without_columns(alone(data), layout), layout)
+    task = as_task(alone(data, layout), layout)
     if len(task) != 1:
         raise DataError(
             f"data: expected rows along dim {row!r}, got {len(task)} datasets; a stream "
@@ -49,10 +49,10 @@ def _without_columns(data: Any, layout: Layout) -> Any:
     return {**data, **{k: v[:, 0] for k, v in more.items()}} if column else data
 
 
-def alone(data: Any) -> Any:
-    """Name the one dataset of a table: no column of text tells datasets apart in a stream."""
+def alone(data: Any, layout: Layout) -> Any:
+    """Read data as of one dataset: no column of text, and no dim, tells them apart in a stream."""
     table = in_form(data) if hasattr(data, "columns") else data
-    named = is_frame(table) and DATASET in {*table.columns, *table.index.names}
-    if not is_frame(table) or named or not len(table):
-        return table
-    return table.assign(**{DATASET: "0"})
+    if not is_frame(table):
+        return _without_columns(table, layout)
+    named = DATASET in {*table.columns, *table.index.names}
+    return table if named or not len(table) else table.assign(**{DATASET: "0"})

@@ -290,7 +290,7 @@ class AbstractStream(ABC):
         if self.compiled.covariates or new_covariates is not None:
             layout = Layout.of(self.compiled, self.row)
             one = Task(layout, {}, ("rows",), None)
-            given = {} if new_covariates is None else alone(new_covariates)
+            given = {} if new_covariates is None else alone(new_covariates, layout)
             values = covariates_of(layout, given, one)[0]
         lengths = lengths_of(self.compiled, values)
         if rows is not None:
